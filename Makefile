@@ -1,0 +1,124 @@
+# Everything runs from here: people, pre-commit and .ci/run call these targets and nothing else.
+# Needed on the machine: Python 3.11 or newer, Java 17 or newer, make. The rest is set up on demand and kept:
+# packages in .venv, jars in build/jars. `make help` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+JARS := build/jars
+
+# The first interpreter that is new enough; `make BASE_PYTHON=/path/to/python setup` chooses another.
+BASE_PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+
+# What `spark-submit` would be told: jobs build their session with a plain getOrCreate() and run here as on a cluster.
+# The jars come from build/jars, so spark.jars.packages of the properties file is emptied: nothing is resolved at start.
+spark_env = PYSPARK_PYTHON=$(CURDIR)/$(PYTHON) PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(PYTHON) \
+	SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=$(CURDIR) \
+	PYSPARK_SUBMIT_ARGS="--properties-file conf/spark-defaults.conf --conf spark.jars.packages= \
+	--jars $$(printf '%s,' $(CURDIR)/$(JARS)/$(1)/*.jar) pyspark-shell"
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ------------------------------------------------------------------------------------------------ the two commands
+
+.PHONY: run
+run: setup jars ## run the demonstration: a throttled stream of 200 namespaces, a table, a picture, one line of JSON
+	@$(call spark_env,delta) $(PYTHON) jobs/demo.py $(ARGS)
+
+.PHONY: test
+test: setup jars ## run every test except Kafka's, with Spark
+	@$(PYTHON) -m pytest $(ARGS)
+
+# ------------------------------------------------------------------------------------------------ tests in parts
+
+.PHONY: unit
+unit: setup ## run the tests that need no JVM, and the doctests (under 60 s)
+	@$(PYTHON) -m pytest -m "not jvm and not kafka" $(ARGS)
+
+.PHONY: integration
+integration: setup jars ## run the tests that start Spark
+	@$(PYTHON) -m pytest -m "jvm and not kafka" tests $(ARGS)
+
+.PHONY: notebooks
+notebooks: setup jars ## run the notebooks as their tests do
+	@$(PYTHON) -m pytest -m "not kafka" tests/notebooks $(ARGS)
+
+.PHONY: kafka-test
+kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback
+	@$(PYTHON) -m pytest -m kafka tests/kafka $(ARGS)
+
+# ------------------------------------------------------------------------------------------------ checks
+
+.PHONY: check
+check: lint types imports ## run every check that runs no code: lint, types, imports
+
+.PHONY: lint
+lint: setup ## find faults of style, format and spelling
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/codespell
+
+.PHONY: format
+format: setup ## format the code and repair what can be repaired safely
+	@$(VENV)/bin/ruff check --fix-only .
+	@$(VENV)/bin/ruff format .
+
+.PHONY: types
+types: setup ## check the types (mypy, strict)
+	@$(VENV)/bin/mypy
+
+.PHONY: imports
+imports: setup ## check which package may import which (import-linter)
+	@$(VENV)/bin/lint-imports
+
+# ------------------------------------------------------------------------------------------------ set-up
+
+.PHONY: setup
+setup: $(VENV)/.stamp ## make .venv with the pinned packages (done anew when pyproject.toml or requirements.lock changes)
+
+$(VENV)/.stamp: pyproject.toml requirements.lock
+	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or say BASE_PYTHON=…" >&2; exit 1; }
+	@[ -x $(PYTHON) ] || $(BASE_PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV)"
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+.PHONY: jars
+jars: $(JARS)/delta.stamp ## fetch the Delta jars into build/jars
+
+.PHONY: kafka-jars
+kafka-jars: jars $(JARS)/kafka-connector.stamp $(JARS)/kafka-broker.stamp ## fetch the jars of `make kafka-test`
+
+# pyspark ships Ivy; scripts/jars/ivy.xml lists the jars by use, and a use is a directory.
+$(JARS)/%.stamp: scripts/jars/ivy.xml | $(VENV)/.stamp
+	@command -v java >/dev/null || { echo "no java found: install Java 17 or newer" >&2; exit 1; }
+	@echo "fetching the jars of $*"
+	@rm -rf $(JARS)/$*
+	@mkdir -p $(JARS)/$*
+	@java -jar $$($(PYTHON) -c 'import pathlib, pyspark; print(*pathlib.Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))') \
+		-ivy scripts/jars/ivy.xml -confs $* -types jar bundle -warn \
+		-retrieve '$(JARS)/[conf]/[artifact]-[revision](-[classifier]).[ext]' \
+		> $(JARS)/$*/ivy.log 2>&1 || { cat $(JARS)/$*/ivy.log >&2; exit 1; }
+	@touch $@
+
+.PHONY: lock
+lock: ## write requirements.lock anew from what pyproject.toml allows today
+	@rm -rf build/lock
+	@$(BASE_PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@{ sed -n '/^#/p' requirements.lock; build/lock/bin/python -m pip freeze --exclude-editable; } > build/requirements.lock
+	@mv build/requirements.lock requirements.lock
+	@rm -rf build/lock
+
+.PHONY: clean
+clean: ## delete what the other targets made, .venv included
+	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache \
+		spark-warehouse metastore_db derby.log artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

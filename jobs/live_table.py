@@ -1,0 +1,128 @@
+"""The demonstration's view of a running query: a table that stays in place, or plain lines where no terminal is.
+
+It shows what `Throttle.status` says of the last batch; nothing of the final account comes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from spark_throttle.spark.throttle import ScopeStatus, Status
+
+LINES_EVERY_BATCHES = 4
+
+
+@dataclass(slots=True)
+class GroupView:
+    """One resource group: rates of the last batch, sums of all batches seen."""
+
+    quota_per_second: float | None = None
+    offered_per_second: float = 0.0
+    admitted_per_second: float = 0.0
+    waiting_messages: int = 0
+    waiting_bytes: int = 0
+    rejected_messages: int = 0
+
+    def add(self, scope: ScopeStatus, elapsed_seconds: float) -> None:
+        """Take in a batch that came `elapsed_seconds` after the one before."""
+        self.quota_per_second = scope.messages_per_second
+        self.offered_per_second = scope.offered_messages / elapsed_seconds
+        self.admitted_per_second = scope.admitted_messages / elapsed_seconds
+        self.waiting_messages = scope.waiting_messages
+        self.waiting_bytes = scope.waiting_bytes
+        self.rejected_messages += scope.rejected_messages
+
+    @property
+    def backlog_seconds(self) -> float | None:
+        """How long the quota needs for what waits; `None` without a quota that admits anything."""
+        return self.waiting_messages / self.quota_per_second if self.quota_per_second else None
+
+
+@dataclass(slots=True)
+class LiveTable:
+    """Shows batches as they come; use it as a context manager.
+
+    On a terminal the table is redrawn in place; elsewhere every fourth batch is a line.
+    """
+
+    groups: list[str]
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    _views: dict[str, GroupView] = field(init=False)
+    _batch_time_ms: int = field(init=False, default=0)
+    _batches: int = field(init=False, default=0)
+    _live: Live | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._views = {group: GroupView() for group in self.groups}
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live = Live(self.render(""), console=self.console, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, status: Status | None, title: str) -> None:
+        """Take in the status if it is of a new batch, and show all anew."""
+        if status is not None and status.batch_time_ms > self._batch_time_ms:
+            self._take(status)
+            self._batches += 1
+            if self._live is None and self._batches % LINES_EVERY_BATCHES == 1:
+                self.console.print(f"{title}: {self.line()}", soft_wrap=True, highlight=False)
+        if self._live is not None:
+            self._live.update(self.render(title))
+
+    def line(self) -> str:
+        """Return the table as one line."""
+        return "; ".join(
+            f"{name} {view.admitted_per_second:,.0f}/s of {view.offered_per_second:,.0f}/s, "
+            f"{view.waiting_messages:,} delayed, {view.rejected_messages:,} rejected"
+            for name, view in self._views.items()
+        )
+
+    def render(self, title: str) -> Table:
+        """Return the table."""
+        table = Table(title=title, title_justify="left", caption="rates of the last batch", caption_justify="left")
+        table.add_column("resource group")
+        for column in ("offered /s", "admitted /s", "quota /s"):
+            table.add_column(column, justify="right")
+        table.add_column("admitted against quota", width=22)
+        for column in ("delayed", "backlog", "rejected in all"):
+            table.add_column(column, justify="right")
+        for name, view in self._views.items():
+            table.add_row(name, *self._cells(view))
+        return table
+
+    @staticmethod
+    def _cells(view: GroupView) -> tuple[str | ProgressBar, ...]:
+        quota = view.quota_per_second
+        backlog = "" if view.backlog_seconds is None else f"{view.backlog_seconds:.1f} s, "
+        return (
+            f"{view.offered_per_second:,.0f}",
+            f"{view.admitted_per_second:,.0f}",
+            "none" if quota is None else f"{quota:,.0f}",
+            ProgressBar(total=quota or 1.0, completed=min(view.admitted_per_second, quota or 0.0), width=20),
+            f"{view.waiting_messages:,}",
+            f"{backlog}{view.waiting_bytes / 2**20:.1f} MiB",
+            f"{view.rejected_messages:,}",
+        )
+
+    def _take(self, status: Status) -> None:
+        elapsed_ms = status.batch_time_ms - self._batch_time_ms if self._batch_time_ms else 1000
+        self._batch_time_ms = status.batch_time_ms
+        scopes: Mapping[str, ScopeStatus] = {s.scope: s for s in status.scopes if s.level == "resource_group"}
+        for name, view in self._views.items():
+            if name in scopes:
+                view.add(scopes[name], elapsed_ms / 1000)

@@ -1,0 +1,216 @@
+"""The settings of the throttle job, read strictly: what is not known, or not of its type, is an error.
+
+`conf/throttle.yaml` holds every setting with its default and its reason. Here stand only names and types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from spark_throttle.control.yaml_text import read_yaml
+from spark_throttle.errors import ConfigurationError, PolicyError, did_you_mean
+
+
+def _as_option(value: object) -> object:
+    """Return a plain value as the text that Spark takes as an option."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float | Decimal) else value
+
+
+Option = Annotated[str, BeforeValidator(_as_option)]
+Seconds = Annotated[Decimal, BeforeValidator(lambda value: Decimal(value) if type(value) is int else value)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class SourceSettings(_Settings):
+    """Where rows come from."""
+
+    format: Literal["throttle_load", "kafka", "delta", "parquet", "json"]
+    path: str | None = None
+    schema_ddl: str | None = Field(default=None, alias="schema")
+    options: dict[str, Option] = {}
+    select: list[str] = []
+
+    @model_validator(mode="after")
+    def _check_needs(self) -> Self:
+        if self.format in ("parquet", "json") and self.schema_ddl is None:
+            raise ValueError(f"a stream of {self.format} files needs a schema such as 'namespace STRING, size INT'")
+        if self.format in ("delta", "parquet", "json") and self.path is None:
+            raise ValueError(f"a {self.format} source needs a path")
+        return self
+
+
+class ThrottleSettings(_Settings):
+    """What is throttled, and by which quotas."""
+
+    policies: str
+    namespace: str
+    size: str | None = None
+    order_by: list[str] = Field(min_length=1)
+    direction: Literal["publish", "dispatch"] = "publish"
+    shards: int = Field(default=8, ge=1, le=4096)
+
+
+class SinkSettings(_Settings):
+    """Where rows go to: a path, a table, or what the options say."""
+
+    format: str
+    path: str | None = None
+    table: str | None = None
+    options: dict[str, Option] = {}
+    partition_by: list[str] = []
+
+    @model_validator(mode="after")
+    def _check_one_target(self) -> Self:
+        if self.path is not None and self.table is not None:
+            raise ValueError("path and table are both given; keep one")
+        return self
+
+
+class RejectedSettings(_Settings):
+    """Where rejected rows go to, with their reasons."""
+
+    format: str
+    path: str | None = None
+    options: dict[str, Option] = {}
+
+
+class TriggerSettings(_Settings):
+    """When a batch starts."""
+
+    processing_time: str | None = "1 second"
+    available_now: bool = False
+
+    @model_validator(mode="after")
+    def _check_one_kind(self) -> Self:
+        if self.available_now == (self.processing_time is not None):
+            raise ValueError("give either processing_time, or processing_time: null and available_now: true")
+        return self
+
+
+class SparkSettings(_Settings):
+    """The session, where spark-submit has not said otherwise."""
+
+    app_name: str = "spark-throttle"
+    master: str | None = None
+    conf: dict[str, Option] = {}
+
+
+class JobSettings(_Settings):
+    """Everything that `jobs/throttle_stream.py` does."""
+
+    source: SourceSettings
+    throttle: ThrottleSettings
+    sink: SinkSettings
+    rejected: RejectedSettings | None = None
+    usage: str | None = None
+    checkpoint: str
+    query_name: str = "throttle"
+    trigger: TriggerSettings = TriggerSettings()
+    stop_after_seconds: Seconds | None = Field(default=None, gt=0)
+    report_seconds: Seconds = Field(default=Decimal(60), gt=0)
+    spark: SparkSettings = SparkSettings()
+
+
+def load_settings(path: Path, overrides: Sequence[str] = ()) -> JobSettings:
+    """Return the settings of a YAML file, with some of them replaced.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    overrides : Sequence[str]
+        Each `dotted.key=value`, the value in YAML.
+
+    Raises
+    ------
+    ConfigurationError
+        With the path of the key that is wrong, and the nearest right one.
+    """
+    try:
+        document = read_yaml(path.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the settings {str(path)!r}: {error}") from None
+    except PolicyError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    if not isinstance(document, dict):
+        raise ConfigurationError(
+            f"{path}: the settings should be a mapping with the keys {', '.join(_keys(JobSettings))}"
+        )
+    for override in overrides:
+        _override(document, override)
+    return parse_settings(document)
+
+
+def parse_settings(document: Mapping[str, object]) -> JobSettings:
+    """Return the settings that a mapping holds.
+
+    Examples
+    --------
+    >>> parse_settings({"chekpoint": "/tmp/c"})
+    Traceback (most recent call last):
+    spark_throttle.errors.ConfigurationError: source: there is no value; throttle: there is no value; \
+sink: there is no value; checkpoint: there is no value; chekpoint: unknown key; did you mean checkpoint?
+    """
+    try:
+        return JobSettings.model_validate(document)
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(_problem(item) for item in error.errors(include_url=False))) from None
+
+
+def _problem(item: Any) -> str:  # noqa: ANN401 - an ErrorDetails whose `ctx` depends on its type
+    *scope, last = loc = item["loc"]
+    said = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        known = _keys(_model_at(JobSettings, scope))
+        hint = did_you_mean(str(last), known) or f"; the keys here are {', '.join(known)}"
+        said = f"unknown key{hint}"
+    elif item["type"] == "missing":
+        said = "there is no value"
+    elif item["type"] != "value_error":
+        said = f"{item['input']!r}: {said}"
+    return f"{'.'.join(map(str, loc))}: {said}"
+
+
+def _override(document: dict[str, object], override: str) -> None:
+    """Replace one value; in a mapping of options the rest of the key, dots and all, names the option."""
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise ConfigurationError(f"--set {override}: write it as key=value, such as throttle.shards=16")
+    model: type[BaseModel] | None = JobSettings
+    here, rest = document, key
+    while "." in rest and model is not None:
+        name, _, rest = rest.partition(".")
+        inner = here.get(name)
+        here[name] = here = dict(inner) if isinstance(inner, dict) else {}
+        model = _model_of(model, name)
+    try:
+        here[rest] = read_yaml(text)
+    except PolicyError as error:
+        raise ConfigurationError(f"--set {key}: {error}") from None
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """Return the settings that stand under `key`; None where a plain value or options stand there."""
+    field = model.model_fields.get(key)
+    kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, _Settings)), None)
+
+
+def _model_at(model: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
+    for key in path:
+        model = _model_of(model, key) or model
+    return model

@@ -1,0 +1,89 @@
+"""The throttle as a job: `spark-submit jobs/throttle_stream.py --conf conf/throttle.yaml`.
+
+Every setting, its default and its reason stand in `conf/throttle.yaml`. The job runs until it is stopped, until its
+source has ended (`trigger.available_now`), or for `stop_after_seconds`. It exits with 1 if the query fails and
+with 2 if a setting is wrong.
+
+On a cluster ship the packages with it: `--py-files dist/spark_throttle-….whl,jobs.zip`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from jobs.settings import JobSettings, load_settings
+from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
+from spark_throttle.errors import ConfigurationError, PolicyError
+from spark_throttle.spark import Throttle
+
+logger = logging.getLogger("throttle_stream")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job; return its exit status."""
+    asked = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        settings = load_settings(asked.conf, asked.set)
+        throttle = make_throttle(settings.throttle)
+    except (ConfigurationError, PolicyError) as error:
+        logger.error("%s", error)  # noqa: TRY400 - a wrong setting is no failure of the program
+        return 2
+    spark = open_session(settings)
+    query = start_query(throttle, read_events(spark, settings.source), settings)
+    logger.info("query %s (%s) is running", settings.query_name, query.id)
+    _follow(query, throttle, settings)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--conf", type=Path, required=True, help="the settings, as conf/throttle.yaml")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace a setting: throttle.shards=16"
+    )
+    return parser
+
+
+def _follow(query: StreamingQuery, throttle: Throttle, settings: JobSettings) -> None:
+    """Wait for the end, with a line about the last batch now and then; a failed query raises."""
+    left_seconds = settings.stop_after_seconds
+    while True:
+        wait_seconds = settings.report_seconds if left_seconds is None else min(left_seconds, settings.report_seconds)
+        if wait_for_end(query, float(wait_seconds)):
+            return
+        if left_seconds is not None:
+            left_seconds -= wait_seconds
+            if left_seconds <= 0:
+                stop_between_batches(query)
+                return
+        _report(throttle, query)
+
+
+def _report(throttle: Throttle, query: StreamingQuery) -> None:
+    status = throttle.status(query)
+    if status is None:
+        return
+    if status.problem:
+        logger.warning("epoch %d stands on revision %s: %s", status.epoch, status.revision, status.problem)
+    for scope in status.scopes:
+        if scope.level in ("job", "resource_group"):
+            logger.info(
+                "%s %s: %d messages offered, %d admitted, %d rejected, %d waiting",
+                scope.level,
+                scope.scope,
+                scope.offered_messages,
+                scope.admitted_messages,
+                scope.rejected_messages,
+                scope.waiting_messages,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

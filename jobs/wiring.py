@@ -1,0 +1,91 @@
+"""From settings to a running query: session, source, throttle, sinks. Nothing is decided here."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from jobs.settings import JobSettings, SourceSettings, ThrottleSettings
+from spark_throttle.spark import Throttle
+from spark_throttle.spark.load_source import ThrottleLoadSource
+
+logger = logging.getLogger(__name__)
+
+
+def open_session(settings: JobSettings) -> SparkSession:
+    """Return the session, started if there is none; `spark` in the settings overrides what spark-submit says."""
+    builder = SparkSession.builder.appName(settings.spark.app_name)
+    if settings.spark.master is not None:
+        builder = builder.master(settings.spark.master)
+    # The operator's partitions hold whole shards: more of them than shards would be empty.
+    conf = {"spark.sql.shuffle.partitions": str(settings.throttle.shards), "spark.sql.session.timeZone": "UTC"}
+    for name, value in (conf | settings.spark.conf).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:
+    """Return the source's stream, through its `select`."""
+    if source.format == ThrottleLoadSource.name():
+        spark.dataSource.register(ThrottleLoadSource)
+    reader = spark.readStream.format(source.format).options(**source.options)
+    if source.schema_ddl is not None:
+        reader = reader.schema(source.schema_ddl)
+    events = reader.load() if source.path is None else reader.load(source.path)
+    return events.selectExpr(*source.select) if source.select else events
+
+
+def make_throttle(settings: ThrottleSettings) -> Throttle:
+    """Return the throttle that the settings describe."""
+    return Throttle(
+        policies=settings.policies,
+        namespace=settings.namespace,
+        size=settings.size,
+        order_by=settings.order_by,
+        direction=settings.direction,
+        shards=settings.shards,
+    )
+
+
+def start_query(throttle: Throttle, events: DataFrame, settings: JobSettings) -> StreamingQuery:
+    """Start the throttled query."""
+    sink, trigger = settings.sink, settings.trigger
+    kind: dict[str, Any] = (
+        {"availableNow": True} if trigger.available_now else {"processingTime": trigger.processing_time}
+    )
+    writer = (
+        throttle.write_stream(events)
+        .format(sink.format)
+        .options(**sink.options)
+        .option("checkpointLocation", settings.checkpoint)
+        .queryName(settings.query_name)
+        .trigger(**kind)
+    )
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    if settings.rejected is not None:
+        rejected = settings.rejected
+        where = {} if rejected.path is None else {"path": rejected.path}
+        writer = writer.rejected(rejected.format, **where, **rejected.options)
+    if settings.usage is not None:
+        writer = writer.usage(settings.usage)
+    if sink.table is not None:
+        return writer.toTable(sink.table)
+    return writer.start() if sink.path is None else writer.start(sink.path)
+
+
+def stop_between_batches(query: StreamingQuery, patience_seconds: int = 30) -> None:
+    """Stop a query when it runs no batch: to interrupt one is safe, but its log looks like a failure."""
+    for _ in range(10 * patience_seconds):
+        if not query.isActive or not query.status["isTriggerActive"]:
+            break
+        wait_for_end(query, 0.1)
+    query.stop()
+
+
+def wait_for_end(query: StreamingQuery, seconds: float) -> bool:
+    """Return whether the query ended within `seconds`; a failed query raises."""
+    return bool(query.awaitTermination(seconds))  # type: ignore[arg-type] # a float will do

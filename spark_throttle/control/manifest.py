@@ -1,0 +1,65 @@
+"""What a checkpoint is bound to: written once, when its query first starts, and compared at every start after."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, dataclass
+
+from spark_throttle.control.storage import Directory
+from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
+
+_NAME = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The identity of a throttled query."""
+
+    format: int
+    query: str
+    """Names the query in transactions of its sinks; it lives and dies with the checkpoint."""
+
+    shards: int
+    direction: str
+
+
+def read_manifest(directory: Directory) -> Manifest | None:
+    """Return the manifest, or `None` before the first start."""
+    content = directory.read(_NAME)
+    if content is None:
+        return None
+    what = f"the manifest {directory.path(_NAME)}"
+    try:
+        fields = json.loads(content)
+        found = int(fields["format"])
+        if found > FORMAT:
+            raise UnknownVersionError(what, found, FORMAT)
+        return Manifest(found, str(fields["query"]), int(fields["shards"]), str(fields["direction"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(what, repr(error)) from error
+
+
+def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:
+    """Return the manifest, writing it at the first start.
+
+    Raises
+    ------
+    ShardCountChangedError
+        If the checkpoint was written with another number of shards.
+    ConfigurationError
+        If it was written for the other direction.
+    """
+    manifest = read_manifest(directory)
+    if manifest is None:
+        manifest = Manifest(FORMAT, uuid.uuid4().hex, shards, direction)
+        directory.write(_NAME, json.dumps(asdict(manifest), indent=1).encode())
+    if manifest.shards != shards:
+        raise ShardCountChangedError(manifest.shards, shards)
+    if manifest.direction != direction:
+        raise ConfigurationError(
+            f"this checkpoint limits {manifest.direction} and {direction} was asked for: the balances it holds are "
+            f"of other quotas; set direction={manifest.direction!r}, or start a new checkpoint"
+        )
+    return manifest

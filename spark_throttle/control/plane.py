@@ -1,0 +1,284 @@
+"""The control plane of one job: when a new epoch is due, and what stands in it.
+
+Everything that a batch depends on beside its rows is written into an epoch before the batch is planned, and
+the batch's offset names the epoch. So a batch that is run again, after a crash, on another machine, with other policies in
+force by then, finds what it found the first time. The clock is read here, and nowhere in the data path.
+
+An epoch is due when the policies changed, when the last batch brought or moved rows, or when a waiting row
+may leave or expire by now. When nothing waits and nothing comes, none is due, and an idle query runs no batch. Grants then
+stand, and grow (`core.state.Grants`), so that the first rows after a pause are served at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.control.compile import compile_policy
+from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
+from spark_throttle.control.model import Direction
+from spark_throttle.control.source import PolicySnapshot
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
+from spark_throttle.core.grants import Buckets, Claims, lend, used_by_scope
+from spark_throttle.core.matching import match
+from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.token_bucket import full
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import EpochMissingError
+
+logger = logging.getLogger(__name__)
+
+EPOCHS_KEPT = 1000
+"""Epoch files that are kept behind the newest: more than the batches that a checkpoint can be rolled back."""
+
+_LONGEST_BATCH_MS = 1 << 20
+"""Elapsed time is capped here where it is only compared with a burst, so that the product stays in int64."""
+
+
+class PolicySource(Protocol):
+    """Whatever says what the policies are now."""
+
+    def current(self) -> PolicySnapshot:
+        """Return the policies in force; called at every trigger, so it must be cheap while nothing changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochName:
+    """What an offset says of an epoch."""
+
+    number: int
+    """0 before the first."""
+
+    file: str
+
+
+NO_EPOCH = EpochName(0, "")
+
+
+class ControlPlane:
+    """Decides when an epoch is due, and makes it.
+
+    Parameters
+    ----------
+    directory
+        Where epochs, policy revisions and feedback are kept: inside the query's checkpoint.
+    clock_ms
+        The wall clock.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        policies: PolicySource,
+        direction: Direction,
+        shards: int,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._directory = directory
+        self._policies = policies
+        self._direction: Direction = direction
+        self._shards = shards
+        self._clock_ms = clock_ms
+        self._epoch: tuple[EpochName, Epoch] | None = None
+        self._compiled: dict[str, CompiledPolicy] = {}
+        self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
+        self._last_report: dict[int, UsageReport] = {}
+        self._unsettled: dict[int, list[UsageReport]] = {}
+        self._newest_batch = -1
+        self._warned_of = ""
+
+    def next_epoch(self, start: EpochName) -> EpochName:
+        """Return the epoch that the next batch is planned with: a new one if one is due, else `start`."""
+        policy = self._policy_in_force()
+        now_ms = self._clock_ms()
+        if start == NO_EPOCH:
+            return self._make(1, policy, Buckets.full(policy, now_ms=now_ms), -1, now_ms)
+        epoch = self.load(start)
+        self._take_in_reports(epoch)
+        if not self._is_due(epoch, policy, now_ms):
+            return start
+        before = self._policy(epoch.revision)
+        settled = epoch.buckets.debit(self._used(epoch, before), before)
+        self._warn_if_slow(epoch, policy, now_ms)
+        buckets = _carried_over(settled, before, policy).refill(policy, now_ms=now_ms)
+        forget_reports(self._directory, before_batch=epoch.settled_batch)
+        settled_batch = max(self._unsettled, default=epoch.settled_batch)
+        return self._make(epoch.number + 1, policy, buckets, settled_batch, now_ms)
+
+    def wait_ms(self) -> int | None:
+        """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself."""
+        event_ms = self._next_event_ms()
+        return None if event_ms >= NEVER_MS else max(0, event_ms - self._clock_ms())
+
+    def load(self, name: EpochName) -> Epoch:
+        """Return an epoch.
+
+        Raises
+        ------
+        EpochMissingError
+            If its file is gone.
+        DamagedError
+            If its file is not what was written.
+        """
+        if self._epoch is None or self._epoch[0] != name:
+            path = self._directory.path(f"epochs/{name.file}")
+            content = self._directory.read(f"epochs/{name.file}")
+            if content is None:
+                raise EpochMissingError(name.number, path)
+            self._epoch = (name, unpack_epoch(content, f"the epoch file {path}"))
+        return self._epoch[1]
+
+    def policy_for(self, start: EpochName, end: EpochName) -> CompiledPolicy | None:
+        """Return the policy that batches of `end` apply, or `None` if those of `start` applied the same."""
+        revision = self.load(end).revision
+        before = self.load(start).revision if start != NO_EPOCH else None
+        return None if revision == before else self._policy(revision)
+
+    def forget_before(self, name: EpochName) -> None:
+        """Delete the files that no batch from `name` on can need; called once its batch is committed."""
+        if name.number % 100:
+            return
+        for file in self._directory.names("epochs"):
+            if int(file.partition("-")[0]) < name.number - EPOCHS_KEPT:
+                self._directory.delete(f"epochs/{file}")
+
+    def _policy_in_force(self) -> CompiledPolicy:
+        snapshot = self._policies.current()
+        if self._snapshot is None or self._snapshot[0] is not snapshot:
+            self._snapshot = (snapshot, compile_policy(snapshot.document, self._direction))
+        return self._snapshot[1]
+
+    def _policy(self, revision: str) -> CompiledPolicy:
+        """Return a revision that an epoch names, whatever is in force by now."""
+        if revision not in self._compiled:
+            path = self._directory.path(f"policies/{revision}")
+            content = self._directory.read(f"policies/{revision}")
+            if content is None:
+                raise EpochMissingError(0, path)
+            self._compiled[revision] = unpack_policy(content, f"the policy revision {path}")
+        return self._compiled[revision]
+
+    def _take_in_reports(self, epoch: Epoch) -> None:
+        """Read the reports that came since the last call; at a start, all that are kept."""
+        newest = newest_batch(self._directory)
+        if newest != self._newest_batch:
+            for batch, reports in read_reports(self._directory, after_batch=self._newest_batch).items():
+                self._last_report.update({report.shard: report for report in reports})
+                self._unsettled[batch] = reports
+            self._newest_batch = newest
+        for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
+            del self._unsettled[batch]
+
+    def _is_due(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> bool:
+        if policy.revision != epoch.revision:
+            return True
+        # Every batch reports before it is committed: without a report, this epoch's batch ran and its report is lost.
+        return not self._unsettled or self._has_moved() or self._next_event_ms() <= now_ms
+
+    def _has_moved(self) -> bool:
+        """Return whether a batch since the last epoch brought or moved rows."""
+        return any(
+            report.invalid_messages or report.offered.any() or report.admitted.any() or report.rejected.any()
+            for reports in self._unsettled.values()
+            for report in reports
+        )
+
+    def _next_event_ms(self) -> int:
+        return min((report.next_event_ms for report in self._last_report.values()), default=NEVER_MS)
+
+    def _used(self, epoch: Epoch, policy: CompiledPolicy) -> Int64s:
+        """Return what was used of `epoch`, by scope; a shard without a report is taken to have used all it was lent."""
+        reports = [report for reports in self._unsettled.values() for report in reports]
+        used = used_by_scope(reports, policy)
+        missing = sorted(set(range(self._shards)) - {report.shard for report in reports})
+        if missing:
+            logger.warning("epoch %d: no usage report of shards %s; their whole grants count as used", epoch.number, missing)
+            used += np.maximum(-(-epoch.lending.balance_micro[missing] // MICRO), 0).sum(axis=0)
+        return used
+
+    def _warn_if_slow(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> None:
+        """Say once a revision that batches take longer than a bucket fills: such a quota cannot be reached."""
+        elapsed_ms = now_ms - epoch.buckets.as_of_ms
+        rate, burst = policy.shared.rate_micro_per_ms, policy.shared.burst_micro
+        is_slow = (rate > 0) & (rate * min(max(elapsed_ms, 0), _LONGEST_BATCH_MS) > burst)
+        if is_slow.any() and self._warned_of != policy.revision:
+            self._warned_of = policy.revision
+            logger.warning(
+                "the last batch took %d ms, longer than %d of %d quotas save up: what comes in during such a batch "
+                "cannot all be granted; raise burst_seconds above %d",
+                elapsed_ms, int(is_slow.any(axis=1).sum()), len(policy.shared), -(-elapsed_ms // 1000),
+            )  # fmt: skip
+
+    def _make(
+        self, number: int, policy: CompiledPolicy, buckets: Buckets, settled_batch: int, now_ms: int
+    ) -> EpochName:
+        """Write an epoch, and the policy that it names, and return its name."""
+        reports = [_rematched(report, policy) for report in self._last_report.values()]
+        lending = lend(buckets, Claims.of(reports, policy), policy, shards=self._shards, turn=number)
+        epoch = Epoch(number, policy.revision, Buckets(buckets.balance_micro, now_ms), lending, settled_batch)
+        if policy.revision not in self._compiled:
+            self._directory.write(f"policies/{policy.revision}", pack_policy(policy))
+            self._compiled[policy.revision] = policy
+        block = pack_epoch(epoch)
+        name = EpochName(number, f"{number:012d}-{hashlib.sha256(block).hexdigest()[:16]}")
+        self._directory.write(f"epochs/{name.file}", block)
+        self._epoch = (name, epoch)
+        return name
+
+
+def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:
+    """Return a report with its indices in `policy`."""
+    if report.revision == policy.revision:
+        return report
+    found = match(report.names, policy)
+    weight = policy.namespace_limits.weight[found.rule]
+    return replace(report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight)
+
+
+def _carried_over(buckets: Buckets, before: CompiledPolicy, after: CompiledPolicy) -> Buckets:
+    """Return the buckets of `after`: a scope that had a limit keeps its balance, any other begins full."""
+    if before.revision == after.revision:
+        return buckets
+    balance = full(after.shared.rate_micro_per_ms, after.shared.burst_micro)
+    offsets = (0, 1, 1 + len(before.tenant_names)), (0, 1, 1 + len(after.tenant_names))
+    names = pa.array(["job"]), pa.array(["job"])
+    for old_names, new_names, old_at, new_at in zip(
+        (names[0], before.tenant_names, before.group_names),
+        (names[1], after.tenant_names, after.group_names),
+        *offsets,
+        strict=True,
+    ):
+        found = pc.fill_null(pc.index_in(new_names, value_set=old_names), -1).to_numpy(zero_copy_only=False)
+        kept = np.flatnonzero(found >= 0)
+        old = old_at + found[kept].astype(np.int64)
+        had_limit = before.shared.is_limited[old]
+        balance[new_at + kept] = np.where(had_limit, buckets.balance_micro[old], balance[new_at + kept])
+    return Buckets(balance, buckets.as_of_ms)
+
+
+def slice_of(policy: CompiledPolicy, shard: int, shards: int) -> CompiledPolicy:
+    """Return what one shard needs of a policy: all shared scopes, and the namespaces that live in the shard."""
+    here = shard_of(policy.namespace_names, shards) == shard
+    rows = np.append(np.flatnonzero(here), len(policy.namespace_names))
+    return replace(
+        policy,
+        namespace_names=policy.namespace_names.filter(pa.array(here)),
+        namespace_limits=policy.namespace_limits.take(rows),
+        namespace_windows=policy.namespace_windows.take(rows),
+        namespace_group=policy.namespace_group[rows],
+    )
+
+
+def shard_of(names: pa.StringArray, shards: int) -> Int64s:
+    """Return the shard of every namespace: the CRC-32 of its UTF-8 bytes, as Spark's ``crc32``, modulo `shards`."""
+    crc = (zlib.crc32(name.encode()) for name in names.to_pylist())
+    return np.fromiter(crc, dtype=np.int64, count=len(names)) % shards

@@ -1,0 +1,88 @@
+"""Where the control plane keeps its files: a directory on a disk or an object store, through pyarrow's file systems.
+
+Every file is written whole: on a disk under a temporary name that is then moved into place, on an object store by
+one put. A reader sees all of a file or none of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import PurePosixPath
+
+from pyarrow import fs
+
+_SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
+
+
+class Directory:
+    """A directory of files that are written whole.
+
+    Parameters
+    ----------
+    location
+        A path, or a URI that pyarrow knows (``file:``, ``s3:``, ``gs:``, ``abfs:``, ``hdfs:``).
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._files, self._root = _resolve(location)
+        self._moves = isinstance(self._files, fs.LocalFileSystem)
+
+    def path(self, name: str) -> str:
+        """Return the full path of a file."""
+        return str(PurePosixPath(self._root) / name)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file, or `None` where there is none."""
+        try:
+            with self._files.open_input_file(self.path(name)) as stream:
+                content: bytes = stream.read()
+        except FileNotFoundError:
+            return None
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole, over what was there."""
+        target = PurePosixPath(self.path(name))
+        written = target.with_name(f".{target.name}.{os.getpid()}.tmp") if self._moves else target
+        try:
+            self._write(str(written), content)
+        except FileNotFoundError:
+            self._files.create_dir(str(target.parent), recursive=True)
+            self._write(str(written), content)
+        if written != target:
+            self._files.move(str(written), str(target))
+
+    def _write(self, path: str, content: bytes) -> None:
+        with self._files.open_output_stream(path) as stream:
+            stream.write(content)
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder, sorted; none where there is no such folder."""
+        if self._moves:
+            try:
+                entries = os.listdir(self.path(folder))
+            except FileNotFoundError:
+                return []
+            return sorted(entry for entry in entries if not entry.startswith("."))
+        found = self._files.get_file_info(fs.FileSelector(self.path(folder), allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == fs.FileType.File)
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is not there is no error."""
+        try:
+            self._files.delete_file(self.path(name))
+        except FileNotFoundError:
+            return
+
+
+def _resolve(location: str) -> tuple[fs.FileSystem, str]:
+    if not _SCHEME.match(location):
+        return fs.LocalFileSystem(), os.path.abspath(location)
+    if location.startswith("dbfs:/"):  # Databricks mounts it on every driver
+        return fs.LocalFileSystem(), "/dbfs/" + location.removeprefix("dbfs:").lstrip("/")
+    if location.startswith("file:"):
+        return fs.LocalFileSystem(), "/" + location.removeprefix("file:").lstrip("/")
+    files, root = fs.FileSystem.from_uri(location)
+    return files, root

@@ -1,0 +1,205 @@
+"""What is stored, byte for byte: shard states, compiled policies, usage reports, epochs.
+
+Each has a format version of its own. A reader reads all versions up to its own; a newer one is refused by its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.grants import Buckets, Lending
+from spark_throttle.core.packing import Field, Unpacked, pack, unpack
+from spark_throttle.core.quota import CompiledPolicy, Int64s, Limits, Overflow, QueueBounds, WindowRules
+from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.usage import UsageReport
+
+STATE_VERSION = 1
+POLICY_VERSION = 1
+USAGE_VERSION = 1
+EPOCH_VERSION = 1
+
+_NO_AGE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredShard:
+    """All that Spark's state store keeps for a shard: what decisions depend on, and the payload of waiting rows."""
+
+    state: ShardState
+    policy: bytes
+    """The policy in force, packed; it is stored so that a batch without an epoch can be decided."""
+
+    frames: list[bytes]
+    """Payloads of the waiting rows, in the order of the queue (`spark.frames`)."""
+
+    frame_of_row: Int64s
+    """Of every queued row: the position in `frames` of the frame that holds it."""
+
+    row_in_frame: Int64s
+    """Of every queued row: its place in that frame."""
+
+
+def pack_shard(stored: StoredShard) -> bytes:
+    """Return a shard's state as a block."""
+    state = stored.state
+    flows, queue, grants = state.flows, state.queue, state.grants
+    return pack("stat", STATE_VERSION, {
+        "advanced_to_ms": state.advanced_to_ms,
+        "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead,
+        "flow_second": flows.window_second, "flow_units": flows.window_units,
+        "queue_flow": queue.flow, "queue_size": queue.size_bytes, "queue_arrival": queue.arrival_ms,
+        "queue_release": queue.release_ms,
+        "grant_epoch": grants.epoch, "grant_balance": grants.balance_micro, "grant_headroom": grants.headroom_micro,
+        "grant_as_of_ms": grants.as_of_ms,
+        "policy": stored.policy, "frames": stored.frames,
+        "rows_of_frame": np.bincount(stored.frame_of_row, minlength=len(stored.frames)),
+        "row_in_frame": stored.row_in_frame,
+    })  # fmt: skip
+
+
+def unpack_shard(block: bytes, what: str) -> StoredShard:
+    """Return what `pack_shard` stored."""
+    f = unpack(block, "stat", STATE_VERSION, what)
+    flows = Flows(
+        f.names("flow_names"), f.pairs("flow_balance"), f.pairs("flow_lead"), f.integers("flow_second"),
+        f.pairs("flow_units"),
+    )  # fmt: skip
+    queue = Queue(
+        f.integers("queue_flow"), f.integers("queue_size"), f.integers("queue_arrival"), f.integers("queue_release")
+    )
+    grants = Grants(
+        f.integer("grant_epoch"), f.pairs("grant_balance"), f.pairs("grant_headroom"), f.integer("grant_as_of_ms")
+    )
+    frames = f.blobs("frames")
+    frame_of_row = np.repeat(np.arange(len(frames)), f.integers("rows_of_frame"))
+    state = ShardState(f.integer("advanced_to_ms"), flows, queue, grants)
+    return StoredShard(state, f.raw("policy"), frames, frame_of_row, f.integers("row_in_frame"))
+
+
+def _limit_fields(prefix: str, limits: Limits) -> dict[str, Field]:
+    return {
+        f"{prefix}_rate": limits.rate_micro_per_ms,
+        f"{prefix}_burst": limits.burst_micro,
+        f"{prefix}_excess": limits.on_excess,
+        f"{prefix}_weight": limits.weight,
+    }
+
+
+def _limits(f: Unpacked, prefix: str) -> Limits:
+    return Limits(
+        f.pairs(f"{prefix}_rate"), f.pairs(f"{prefix}_burst"), f.integers(f"{prefix}_excess"),
+        f.integers(f"{prefix}_weight"),
+    )  # fmt: skip
+
+
+def pack_policy(policy: CompiledPolicy) -> bytes:
+    """Return a compiled policy as a block."""
+    windows, queue = policy.namespace_windows, policy.queue
+    return pack("plcy", POLICY_VERSION, {
+        "revision": policy.revision, **_limit_fields("shared", policy.shared),
+        "tenant_names": policy.tenant_names, "group_names": policy.group_names, "tenant_group": policy.tenant_group,
+        "namespace_names": policy.namespace_names, **_limit_fields("namespace", policy.namespace_limits),
+        "delay_units": windows.delay_units, "delay_ms": windows.delay_ms,
+        "reject_units": windows.reject_units, "reject_ms": windows.reject_ms,
+        "namespace_group": policy.namespace_group,
+        "queue_messages": queue.messages, "queue_bytes": queue.bytes,
+        "queue_age_ms": _NO_AGE if queue.age_ms is None else queue.age_ms, "queue_overflow": int(queue.on_overflow),
+    })  # fmt: skip
+
+
+def unpack_policy(block: bytes, what: str) -> CompiledPolicy:
+    """Return what `pack_policy` stored."""
+    f = unpack(block, "plcy", POLICY_VERSION, what)
+    windows = WindowRules(f.pairs("delay_units"), f.pairs("delay_ms"), f.pairs("reject_units"), f.pairs("reject_ms"))
+    age_ms = f.integer("queue_age_ms")
+    bounds = QueueBounds(
+        f.integer("queue_messages"), f.integer("queue_bytes"), None if age_ms == _NO_AGE else age_ms,
+        Overflow(f.integer("queue_overflow")),
+    )  # fmt: skip
+    return CompiledPolicy(
+        f.text("revision"), _limits(f, "shared"), f.names("tenant_names"), f.names("group_names"),
+        f.integers("tenant_group"), f.names("namespace_names"), _limits(f, "namespace"), windows,
+        f.integers("namespace_group"), bounds,
+    )  # fmt: skip
+
+
+def pack_usage(usage: UsageReport) -> bytes:
+    """Return a usage report as a block."""
+    return pack("usge", USAGE_VERSION, {
+        "shard": usage.shard, "epoch": usage.epoch, "revision": usage.revision, "now_ms": usage.now_ms,
+        "names": usage.names, "tenant": usage.tenant, "group": usage.group, "weight": usage.weight,
+        "offered": usage.offered, "admitted": usage.admitted, "rejected": usage.rejected, "waiting": usage.waiting,
+        "demand": usage.demand, "observed_messages": usage.observed_messages, "delayed_ms": usage.delayed_ms,
+        "next_event_ms": usage.next_event_ms, "invalid_messages": usage.invalid_messages,
+    })  # fmt: skip
+
+
+def unpack_usage(block: bytes, what: str) -> UsageReport:
+    """Return what `pack_usage` stored."""
+    f = unpack(block, "usge", USAGE_VERSION, what)
+    return UsageReport(
+        f.integer("shard"), f.integer("epoch"), f.text("revision"), f.integer("now_ms"), f.names("names"),
+        f.integers("tenant"), f.integers("group"), f.integers("weight"), f.pairs("offered"), f.pairs("admitted"),
+        f.pairs("rejected"), f.pairs("waiting"), f.pairs("demand"), f.integers("observed_messages"),
+        f.integers("delayed_ms"), f.integer("next_event_ms"), f.integer("invalid_messages"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Epoch:
+    """A version of all grants: all that the batches until the next epoch take from the control plane."""
+
+    number: int
+    revision: str
+    buckets: Buckets
+    """What the control plane holds, before any of it is used."""
+
+    lending: Lending
+    settled_batch: int
+    """The last batch whose usage is accounted for; -1 before the first."""
+
+
+def pack_epoch(epoch: Epoch) -> bytes:
+    """Return an epoch as a block."""
+    return pack("epch", EPOCH_VERSION, {
+        "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
+        "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
+        "lent": epoch.lending.balance_micro, "headroom": epoch.lending.headroom_micro, "settled_batch": epoch.settled_batch,
+    })  # fmt: skip
+
+
+def unpack_epoch(block: bytes, what: str) -> Epoch:
+    """Return what `pack_epoch` stored."""
+    f = unpack(block, "epch", EPOCH_VERSION, what)
+    shape = (f.integer("shards"), -1, 2)
+    lending = Lending(f.integers("lent").reshape(shape), f.integers("headroom").reshape(shape))
+    buckets = Buckets(f.pairs("balance"), f.integer("as_of_ms"))
+    return Epoch(f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardGrant:
+    """What an epoch says to one shard: a control row."""
+
+    epoch: int
+    policy: bytes | None
+    """The shard's slice of the policy, packed; `None` where it is the one that the shard has."""
+
+    balance_micro: Int64s
+    headroom_micro: Int64s
+
+
+def pack_grant(grant: ShardGrant) -> bytes:
+    """Return a control row as a block."""
+    return pack("grnt", EPOCH_VERSION, {
+        "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
+        "headroom": grant.headroom_micro,
+    })  # fmt: skip
+
+
+def unpack_grant(block: bytes, what: str) -> ShardGrant:
+    """Return what `pack_grant` stored."""
+    f = unpack(block, "grnt", EPOCH_VERSION, what)
+    return ShardGrant(f.integer("epoch"), f.raw("policy") or None, f.pairs("balance"), f.pairs("headroom"))

@@ -1,0 +1,101 @@
+"""The fair order of a batch's rows: domains, start tags, and the leads that the batch leaves (see `fair_queue`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.fair_queue import DELTA, base_clocks, virtual_time
+from spark_throttle.core.layout import Layout
+from spark_throttle.core.matching import Matches
+from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.state import Flows
+
+_DOMAIN_COLUMNS = (1, 0, 2)
+"""Columns of `Matches.shared_scope` in the order in which a flow's domain is sought: group, tenant, job."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FairOrder:
+    """What decides whose row goes next; arrays run over the flows."""
+
+    enforcing: Int64s
+    """Shape (flows, 3): the shared scopes that can stop the flow, -1 where there is none."""
+
+    observing: Int64s
+    """Shape (flows, 3): the shared scopes that only mark its rows, -1 where there is none."""
+
+    domain: Int64s
+    """The shared scope whose tokens the flow competes for, -1 for none."""
+
+    is_limited: Bools
+    """Shape (flows, 2): the dimensions that the domain limits."""
+
+    rate_micro_per_ms: Int64s
+    """Shape (flows, 2): of the domain."""
+
+    weight: Int64s
+    domain_weight: Int64s
+    clock: Int64s
+    """Shape (flows, 2): virtual time at which the flow enters the batch."""
+
+    @classmethod
+    def of(cls, flows: Flows, limits: Limits, matches: Matches, policy: CompiledPolicy) -> FairOrder:
+        """Find the domain of every flow and where it stands in it."""
+        shared = policy.shared
+        has_limit = np.append(shared.is_limited.any(axis=1), False)[matches.shared_scope]
+        is_observing = np.append(shared.on_excess == OnExcess.OBSERVE, False)[matches.shared_scope]
+        enforcing = np.where(has_limit & ~is_observing, matches.shared_scope, -1)
+        observing = np.where(has_limit & is_observing, matches.shared_scope, -1)
+        domain = np.full(len(flows), -1, dtype=np.int64)
+        for column in _DOMAIN_COLUMNS:
+            domain = np.where(domain < 0, enforcing[:, column], domain)
+        has_domain = domain >= 0
+        is_limited = shared.is_limited[domain] & has_domain[:, None]
+        return cls(
+            enforcing,
+            observing,
+            domain,
+            is_limited,
+            shared.rate_micro_per_ms[domain],
+            limits.weight,
+            np.where(has_domain, shared.weight[domain], 1),
+            base_clocks(flows.lead, is_limited),
+        )
+
+    def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
+        """Return the start tags of rows, relative to their domain's virtual time; 0 without a domain."""
+        tag = np.full(len(flow), -DELTA, dtype=np.int64)
+        for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
+            service = virtual_time(before, self.rate_micro_per_ms[flow, dimension], self.weight[flow])
+            is_limited = self.is_limited[flow, dimension]
+            tag = np.where(is_limited, np.maximum(tag, self.clock[flow, dimension] + service), tag)
+        return np.where(self.domain[flow] >= 0, tag, 0)
+
+    def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
+        """Return what rows of different domains are ordered by: a domain of twice the weight goes twice as far."""
+        return self.tags(flow, messages_before, bytes_before) // self.domain_weight[flow]
+
+    def leads_after(
+        self, lead: Int64s, layout: Layout, eligible: Int64s, served: Int64s, is_contended: Bools
+    ) -> Int64s:
+        """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
+
+        Parameters
+        ----------
+        is_contended
+            Of every scope: whether it is the domain of a flow that was held back. Others forget their leads.
+        """
+        contended = np.append(is_contended[:-1], False)[self.domain]
+        if not contended.any():
+            return np.zeros_like(lead)
+        moved = np.flatnonzero(contended & (served[:, Dimension.MESSAGES] > 0))
+        last = layout.segments.starts[moved] + served[moved, Dimension.MESSAGES] - 1
+        virtual_now = np.zeros(len(is_contended), dtype=np.int64)
+        last_tag = self.tags(moved, layout.rank[last], layout.bytes_before[last])
+        np.maximum.at(virtual_now, self.domain[moved], last_tag)
+        service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
+        clock = np.where((eligible > 0)[:, None], self.clock + service, lead)
+        after = np.maximum(clock - virtual_now[self.domain][:, None], -DELTA)
+        return np.where(contended[:, None] & self.is_limited, after, 0)

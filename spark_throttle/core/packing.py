@@ -1,0 +1,151 @@
+"""Named arrays as one block of bytes: what every stored thing of this project is made of.
+
+A block is a header of 16 bytes and an Arrow IPC stream. The header holds a magic number, the kind of thing, the version of
+its format and a CRC-32 of the rest, and is read first: so a block of another version is refused by its number, and a
+truncated or altered one by its checksum, before anything of it is believed. The stream holds one row; an array
+of n values is one list of n. Whole numbers are stored in as few bytes as they need and come back as int64.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.quota import Int64s
+from spark_throttle.errors import DamagedError, UnknownVersionError
+
+Field: TypeAlias = "int | str | bytes | Int64s | pa.Array | list[bytes]"
+
+_HEADER = struct.Struct("<4s4sHxxI")
+_MAGIC = b"sthr"
+_NARROW = (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32)
+
+
+def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
+    """Return `fields` as a block.
+
+    Parameters
+    ----------
+    kind
+        Four ASCII letters.
+    fields
+        Integers, text, bytes, int64 arrays of one or two dimensions, Arrow string arrays, or lists of bytes.
+
+    Examples
+    --------
+    >>> block = pack("test", 1, {"n": 7, "rates": np.array([[1, 2], [3, 70_000]])})
+    >>> fields = unpack(block, "test", 1, "the example")
+    >>> fields.integer("n"), fields.pairs("rates").tolist()
+    (7, [[1, 2], [3, 70000]])
+    """
+    arrays = [_one_row(value) for value in fields.values()]
+    batch = pa.RecordBatch.from_arrays(arrays, list(fields))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    body = sink.getvalue()
+    header = _HEADER.pack(_MAGIC, kind.encode("ascii"), version, zlib.crc32(body))
+    return b"".join((header, body))
+
+
+def unpack(block: bytes, kind: str, newest_version: int, what: str) -> Unpacked:
+    """Return the fields of a block.
+
+    Parameters
+    ----------
+    newest_version
+        The newest format version that the caller reads.
+    what
+        Names the thing in errors.
+
+    Raises
+    ------
+    UnknownVersionError
+        If the block is of a newer version.
+    DamagedError
+        If the block is not one of `kind`, or is truncated or altered.
+    """
+    if len(block) < _HEADER.size:
+        raise DamagedError(what, f"it has {len(block)} bytes, fewer than its header's {_HEADER.size}")
+    magic, found_kind, version, crc = _HEADER.unpack_from(block)
+    if magic != _MAGIC or found_kind != kind.encode("ascii"):
+        raise DamagedError(what, f"it begins with {block[:8]!r}, not with {_MAGIC + kind.encode('ascii')!r}")
+    if version > newest_version:
+        raise UnknownVersionError(what, version, newest_version)
+    body = memoryview(block)[_HEADER.size :]
+    if zlib.crc32(body) != crc:
+        raise DamagedError(what, f"the checksum of its {len(body)} bytes is not the one that its header holds")
+    return Unpacked(version, pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch())
+
+
+class Unpacked:
+    """The fields of a block, by name."""
+
+    def __init__(self, version: int, batch: pa.RecordBatch) -> None:
+        self.version = version
+        self._batch = batch
+
+    def _value(self, name: str) -> pa.Scalar:
+        return self._batch.column(name)[0]
+
+    def integer(self, name: str) -> int:
+        """Return an integer field."""
+        return int(self._value(name).as_py())
+
+    def text(self, name: str) -> str:
+        """Return a text field."""
+        return str(self._value(name).as_py())
+
+    def raw(self, name: str) -> bytes:
+        """Return a bytes field."""
+        return bytes(self._value(name).as_buffer())
+
+    def integers(self, name: str) -> Int64s:
+        """Return an array field of one dimension."""
+        values = self._value(name).values
+        return values.to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def pairs(self, name: str) -> Int64s:
+        """Return an array field of shape (n, 2)."""
+        return self.integers(name).reshape(-1, 2)
+
+    def names(self, name: str) -> pa.StringArray:
+        """Return an Arrow string field."""
+        return self._value(name).values
+
+    def blobs(self, name: str) -> list[bytes]:
+        """Return a field that is a list of bytes."""
+        return [bytes(value.as_buffer()) for value in self._value(name).values]
+
+
+def _one_row(value: Field) -> pa.Array:
+    """Return `value` as an Arrow array of length 1."""
+    if isinstance(value, np.ndarray):
+        return _list_of(pa.array(_narrowed(value.reshape(-1))))
+    if isinstance(value, pa.Array):
+        return _list_of(value)
+    if isinstance(value, list):
+        return _list_of(pa.array(value, pa.large_binary()))
+    if isinstance(value, bytes):
+        return pa.array([value], pa.large_binary())
+    return pa.array([value])
+
+
+def _list_of(values: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
+
+
+def _narrowed(values: Int64s) -> np.ndarray:
+    if not len(values):
+        return values.astype(np.uint8)
+    low, high = int(values.min()), int(values.max())
+    for narrow in _NARROW:
+        info = np.iinfo(narrow)
+        if info.min <= low and high <= info.max:
+            return values.astype(narrow)
+    return values

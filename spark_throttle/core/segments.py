@@ -1,0 +1,116 @@
+"""Sums, ranks and prefixes within runs of equal keys: the only index arithmetic of the core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.quota import Int64s
+
+_HASH_BASE = 0x9E3779B97F4A7C15
+"""An odd number without pattern: two to the 64th over the golden ratio."""
+
+_RADIX_KEYS = 1 << 16
+"""Up to this many distinct keys, numpy sorts 16-bit integers by radix, in linear time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """Rows laid out by key, in their own order within a key."""
+
+    order: Int64s
+    """Position of the laid-out row among the rows as given."""
+
+    key: Int64s
+    """Key of the laid-out row."""
+
+    starts: Int64s
+    """Shape (keys,): where a key's rows begin in the layout."""
+
+    counts: Int64s
+    """Shape (keys,): how many rows a key has."""
+
+    @classmethod
+    def by_key(cls, key: Int64s, keys: int) -> Segments:
+        """Lay rows out by `key`, which is in ``range(keys)``.
+
+        Examples
+        --------
+        >>> s = Segments.by_key(np.array([1, 0, 1]), 3)
+        >>> s.order.tolist(), s.starts.tolist(), s.counts.tolist(), s.rank.tolist()
+        ([1, 0, 2], [0, 1, 3], [1, 2, 0], [0, 0, 1])
+        """
+        narrow = key.astype(np.uint16) if keys <= _RADIX_KEYS else key
+        order = np.argsort(narrow, kind="stable")
+        counts = np.bincount(key, minlength=keys)
+        return cls(order, key[order], np.cumsum(counts) - counts, counts)
+
+    @property
+    def rank(self) -> Int64s:
+        """Position of the laid-out row among the rows of its key."""
+        return np.arange(len(self.key), dtype=np.int64) - self.starts[self.key]
+
+    @property
+    def position(self) -> Int64s:
+        """Position in the layout of each row as given: the inverse of `order`."""
+        position = np.empty_like(self.order)
+        position[self.order] = np.arange(len(self.order))
+        return position
+
+    def first(self, is_marked: np.ndarray) -> Int64s:
+        """Return, by key, the rank of the first marked row, or the count where none is marked."""
+        first = self.counts.copy()
+        at = np.flatnonzero(is_marked)
+        keys, index = np.unique(self.key[at], return_index=True)
+        first[keys] = at[index] - self.starts[keys]
+        return first
+
+
+def running_total(values: Int64s) -> Int64s:
+    """Return the sums of what goes before each position, and after the last the sum of all.
+
+    Examples
+    --------
+    >>> running_total(np.array([3, 4])).tolist()
+    [0, 3, 7]
+    """
+    total = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=total[1:])
+    return total
+
+
+def sums(key: Int64s, values: Int64s, keys: int) -> Int64s:
+    """Return the sum of `values` by key, exact in int64."""
+    out = np.zeros((keys, *values.shape[1:]), dtype=np.int64)
+    np.add.at(out, key, values)
+    return out
+
+
+def name_hash(names: pa.StringArray) -> Int64s:
+    """Return a hash of every name that is the same in every process, never negative.
+
+    A polynomial over the UTF-8 bytes, modulo 2**64, mixed as the 64-bit finaliser of MurmurHash3 is.
+
+    Examples
+    --------
+    >>> name_hash(pa.array(["a", "b", "a"])).tolist()
+    [2714811491967746737, 4609608581513853055, 2714811491967746737]
+    """
+    if not len(names):
+        return np.zeros(0, dtype=np.int64)
+    whole = pa.concat_arrays([names])  # a slice shares its parent's buffers
+    offsets = np.frombuffer(whole.buffers()[1], dtype=np.int32)[whole.offset : whole.offset + len(whole) + 1]
+    text = np.frombuffer(whole.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    starts = offsets[:-1] - offsets[0]
+    length = np.diff(offsets)
+    powers = np.multiply.accumulate(np.full(int(length.max(initial=0)) + 1, _HASH_BASE, dtype=np.uint64))
+    place = np.arange(len(text)) - np.repeat(starts, length)
+    running = np.zeros(len(text) + 1, dtype=np.uint64)
+    np.cumsum(text * powers[place], out=running[1:])
+    mixed = running[starts + length] - running[starts]
+    for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(33)
+    return (mixed >> np.uint64(1)).astype(np.int64)

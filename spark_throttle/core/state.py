@@ -1,0 +1,114 @@
+"""What a shard remembers between two batches.
+
+All arrays of `Flows` run over the same namespaces, those of `Queue` over the same waiting rows. A
+namespace that has nothing to remember (full buckets, no lead in its fair queue, nothing waiting) is not
+in the table at all, and comes back exactly as it left: so an idle namespace costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.quota import CompiledPolicy, Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flows:
+    """The namespaces that a shard remembers."""
+
+    names: pa.StringArray
+
+    balance_micro: Int64s
+    """Shape (n, 2), by `Dimension`: tokens held, negative in debt; 0 where unlimited."""
+
+    lead: Int64s
+    """Shape (n, 2): virtual finish time less the domain's virtual time (`fair_queue`)."""
+
+    window_second: Int64s
+    """Shape (n,): the wall-clock second that `window_units` counts (`pegasus`)."""
+
+    window_units: Int64s
+    """Shape (n, 2): messages and bytes that passed in `window_second`."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def empty(cls) -> Flows:
+        """Return no namespaces."""
+        pairs = np.zeros((0, 2), dtype=np.int64)
+        return cls(pa.array([], pa.string()), pairs, pairs, np.zeros(0, dtype=np.int64), pairs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queue:
+    """The rows that wait, oldest first within every namespace."""
+
+    flow: Int64s
+    """Position of the row's namespace in `Flows`."""
+
+    size_bytes: Int64s
+    arrival_ms: Int64s
+    """Batch time at which the row arrived."""
+
+    release_ms: Int64s
+    """Batch time before which the row may not leave; 0 where only quotas hold it."""
+
+    def __len__(self) -> int:
+        return len(self.flow)
+
+    @classmethod
+    def empty(cls) -> Queue:
+        """Return no rows."""
+        return cls(*(np.zeros(0, dtype=np.int64) for _ in range(4)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grants:
+    """A shard's part of every shared scope, until the next epoch replaces it.
+
+    A grant that stands grows at the shard's part of the scope's rate, up to its part of the room that
+    the scope's bucket had: the sum over the shards never passes what the bucket itself would hold.
+    """
+
+    epoch: int
+    """The epoch that granted; 0 before the first."""
+
+    balance_micro: Int64s
+    """Shape (scopes, 2): tokens granted and not yet used; negative once overdrawn."""
+
+    headroom_micro: Int64s
+    """Shape (scopes, 2): by how much the balance may still grow."""
+
+    as_of_ms: int
+    """Batch time up to which growth is counted."""
+
+    def grown(self, policy: CompiledPolicy, *, now_ms: int, shards: int) -> Grants:
+        """Return these grants at `now_ms`."""
+        elapsed_ms = max(0, now_ms - self.as_of_ms)
+        rate = np.maximum(policy.shared.rate_micro_per_ms // shards, 0)
+        # The headroom is at most a burst (2**62 micro-tokens), so capping the time keeps the product in int64.
+        time_to_full_ms = -(-self.headroom_micro // np.maximum(rate, 1))
+        gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
+        return Grants(self.epoch, self.balance_micro + gained, self.headroom_micro - gained, now_ms)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardState:
+    """Everything a shard's decisions depend on, beside the batch itself and the policy."""
+
+    advanced_to_ms: int
+    """Batch time to which all balances are refilled; 0 before the first batch."""
+
+    flows: Flows
+    queue: Queue
+    grants: Grants
+
+    @classmethod
+    def initial(cls, shared_scopes: int) -> ShardState:
+        """Return the state of a shard before its first batch, with nothing granted."""
+        nothing = np.zeros((shared_scopes, 2), dtype=np.int64)
+        return cls(0, Flows.empty(), Queue.empty(), Grants(0, nothing - 1, nothing, 0))

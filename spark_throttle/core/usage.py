@@ -1,0 +1,56 @@
+"""What a shard tells the control plane after a batch: demand and usage of every active flow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_throttle.core.quota import Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsageReport:
+    """One shard's account of one batch; arrays run over the flows that offered, waited or left.
+
+    Arrays of shape (n, 2) are by `Dimension`: messages, then bytes.
+    """
+
+    shard: int
+    epoch: int
+    """The epoch whose grants were spent."""
+
+    revision: str
+    """The policy revision that the indices below belong to."""
+
+    now_ms: int
+    names: pa.StringArray
+    tenant: Int64s
+    """Position in `tenant_names`, -1 where the policy does not name the tenant."""
+
+    group: Int64s
+    """Position in `group_names`, -1 for none."""
+
+    weight: Int64s
+    offered: Int64s
+    """What arrived in the batch."""
+
+    admitted: Int64s
+    rejected: Int64s
+    waiting: Int64s
+    """What is queued after the batch."""
+
+    demand: Int64s
+    """Offered and waiting, as far as the namespace's own buckets would let it pass in the next batch."""
+
+    observed_messages: Int64s
+    """Admitted rows that an observing scope would have held or refused."""
+
+    delayed_ms: Int64s
+    """Sum over the admitted rows of the time they waited."""
+
+    next_event_ms: int
+    """Batch time at which a waiting row may leave or expire; `NEVER_MS` when none ever will by itself."""
+
+    invalid_messages: int = 0
+    """Arrivals that had no usable namespace or size; they belong to no flow and were rejected."""

@@ -1,0 +1,152 @@
+"""The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
+
+The frames are computed once and kept for the batch, because every action on a batch would run the operator again, and
+every partition is read, because a batch whose partitions were not all read cannot be committed. The feedback is written
+last. A crash anywhere in between runs the whole batch again with the same rows: Delta tables skip what they already have by the
+query's name and the batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite their own folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import StructType
+
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.manifest import read_manifest
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import unpack_policy, unpack_usage
+from spark_throttle.errors import DamagedError, EpochMissingError
+from spark_throttle.spark.frames import FrameKind, UnpackFrames
+from spark_throttle.spark.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.usage_table import usage_rows
+
+BatchFunction = Callable[[DataFrame, int], None]
+Promise = Literal["exactly once", "at least once", "none", "the function's own"]
+
+DELTA = "delta"
+_FILES = ("parquet", "json", "orc", "csv", "avro", "text", "xml")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go: a format and its options, or a table's name."""
+
+    format: str | None
+    options: dict[str, str] = field(default_factory=dict)
+    partition_columns: tuple[str, ...] = ()
+    path: str | None = None
+    table: str | None = None
+
+    @property
+    def promise(self) -> Promise:
+        """What this target makes of a batch that is written again after a crash."""
+        if self.format == DELTA or (self.format is None and self.table is not None):
+            return "exactly once"
+        return "none" if self.format in ("console", "noop") else "at least once"
+
+    def write(self, rows: DataFrame, query: str, batch: int) -> None:
+        """Append a batch."""
+        writer = rows.write.mode("append").options(**self.options)
+        if self.partition_columns:
+            writer = writer.partitionBy(*self.partition_columns)
+        if self.promise == "exactly once":
+            writer = writer.option("txnAppId", query).option("txnVersion", batch)
+        self._save(writer)
+
+    def write_batch_folder(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch of dead letters into a folder of its own, over what an attempt before left there."""
+        writer = rows.write.mode("overwrite").options(**self.options)
+        if self.format is not None:
+            writer = writer.format(self.format)
+        writer.save(f"{self.path}/batch={batch}")
+
+    @property
+    def has_batch_folders(self) -> bool:
+        """Whether dead letters here are kept a folder a batch, which makes files exactly once."""
+        return self.format in _FILES and self.path is not None
+
+    def _save(self, writer: DataFrameWriter) -> None:
+        if self.format is not None:
+            writer = writer.format(self.format)
+        if self.table is not None:
+            writer.saveAsTable(self.table)
+        elif self.path is not None:
+            writer.save(self.path)
+        else:
+            writer.save()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSink:
+    """What `foreachBatch` calls: on the driver, once a batch, and again for the same batch after a crash."""
+
+    control_path: str
+    schema: StructType
+    """Of the user's rows."""
+
+    row_schema: pa.Schema
+    rejected_schema: pa.Schema
+    verdict_type: StructType
+    admitted: Target | BatchFunction
+    rejected: Target
+    usage: Target | None
+
+    def __call__(self, frames: DataFrame, batch: int) -> None:
+        """Write one batch."""
+        directory = Directory(self.control_path)
+        manifest = read_manifest(directory)
+        if manifest is None:
+            raise DamagedError(f"the control directory {directory.location}", "its manifest.json is missing")
+        frames = frames.persist()
+        try:
+            packed = [bytes(row["frame"]) for row in frames.where(_is(FrameKind.USAGE)).select("frame").collect()]
+            reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
+            admitted = self._rows(frames, FrameKind.ADMITTED)
+            if isinstance(self.admitted, Target):
+                if any(report.admitted.any() for report in reports) or batch == 0:
+                    self.admitted.write(admitted, manifest.query, batch)
+            else:
+                self.admitted(admitted, batch)
+            if any(report.rejected.any() or report.invalid_messages for report in reports):
+                self._write_rejected(self._rows(frames, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
+            if self.usage is not None and reports:
+                policy = _policy_of(directory, reports[0].revision)
+                rows = frames.sparkSession.createDataFrame(usage_rows(reports, policy, batch))
+                self.usage.write(rows, f"{manifest.query}/usage", batch)
+            write_reports(directory, batch, packed)
+        finally:
+            frames.unpersist()
+
+    def _rows(self, frames: DataFrame, kind: FrameKind) -> DataFrame:
+        wanted = frames.where(_is(kind)).select("frame")
+        carried = carried_schema(self.schema)
+        if kind == FrameKind.REJECTED:
+            schema = StructType([*carried, *self.verdict_type])
+            rows = wanted.mapInArrow(UnpackFrames(self.rejected_schema), schema)
+        else:
+            rows = wanted.mapInArrow(UnpackFrames(self.row_schema), carried)
+        return from_carried(rows, self.schema)
+
+    def _write_rejected(self, rows: DataFrame, query: str, batch: int) -> None:
+        if self.rejected.has_batch_folders:
+            self.rejected.write_batch_folder(rows, batch)
+        else:
+            self.rejected.write(rows, query, batch)
+
+
+def _is(kind: FrameKind) -> F.Column:
+    return F.col("kind") == int(kind)
+
+
+def _policy_of(directory: Directory, revision: str):
+    path = f"policies/{revision}"
+    content = directory.read(path)
+    if content is None:
+        raise EpochMissingError(0, directory.path(path))
+    return unpack_policy(content, f"the policy revision {directory.path(path)}")

@@ -1,0 +1,175 @@
+"""The control source: a streaming source whose rows are grants and whose offsets name epochs.
+
+Spark runs one reader a query, in a process of its own beside the driver, for as long as the query runs. Before every batch it
+asks for the newest offset; the reader asks the control plane whether an epoch is due, and the plane writes it before
+the offset that names it is returned. Spark logs the offset before the batch runs, so a batch that is run
+again is given the same epoch. The reader keeps nothing that it could not read again from the epoch that Spark hands back.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from spark_throttle.control.codec import parse_policies
+from spark_throttle.control.compile import revision_of
+from spark_throttle.control.manifest import bind
+from spark_throttle.control.model import Direction
+from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName, PolicySource, slice_of
+from spark_throttle.control.source import PolicyFile, PolicySnapshot
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
+from spark_throttle.spark.frames import FrameKind, frame_batch
+
+CONTROL_FORMAT = "throttle_control"
+SCHEMA_DDL = "shard int, kind int, frame binary"
+
+_LONGEST_WAIT_MS = 1_000
+"""Policies are looked at again at least so often while a bounded run waits for tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPolicies:
+    """Policies that were given as a document and do not change while the query runs."""
+
+    snapshot: PolicySnapshot
+
+    @classmethod
+    def parse(cls, text: str) -> FixedPolicies:
+        """Return the policies of a YAML or JSON text."""
+        document = parse_policies(text)
+        return cls(PolicySnapshot(document, revision_of(document), None))
+
+    def current(self) -> PolicySnapshot:
+        """Return them."""
+        return self.snapshot
+
+
+@dataclass(frozen=True)
+class GrantPartition(InputPartition):
+    """The control rows of one epoch, for all shards."""
+
+    grants: tuple[tuple[int, bytes], ...]
+
+
+class ThrottleControlSource(DataSource):
+    """``spark.readStream.format("throttle_control")``; made by `Throttle`, not by users."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return CONTROL_FORMAT
+
+    def schema(self) -> str:
+        """Return the schema of control rows."""
+        return SCHEMA_DDL
+
+    def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802, ARG002 - Spark's name
+        """Return the reader; called on the driver, once a query run."""
+        return ThrottleControlReader(dict(self.options))
+
+
+class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one driver-side process for a query's whole run; Spark calls it from one thread."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+        self._plane: ControlPlane | None = None
+        self._ends_when_drained = False
+
+    def plane(self) -> ControlPlane:
+        """Return the control plane; it is made at the first call, in the process that keeps it."""
+        if self._plane is None:
+            # Spark's option names come back in lower case.
+            shards = len(json.loads(self._options["shardkeys"]))
+            direction: Direction = "dispatch" if self._options["direction"] == "dispatch" else "publish"
+            directory = Directory(self._options["controlpath"])
+            policies: PolicySource
+            if "policyfile" in self._options:
+                policies = PolicyFile(self._options["policyfile"])
+            else:
+                policies = FixedPolicies.parse(self._options["policytext"])
+            policies.current()
+            bind(directory, shards=shards, direction=direction)
+            self._plane = ControlPlane(directory, policies, direction, shards, _wall_clock_ms)
+        return self._plane
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the offset before the first epoch; Spark calls it twice in batch 0, and again when that is replayed."""
+        self.plane()
+        return _offset(NO_EPOCH)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note that the query ends when all is drained; called once, before the first `latestOffset`."""
+        self._ends_when_drained = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002 - Spark's
+        """Return the epoch of the next batch; called at every trigger, and every 10 ms while nothing happens.
+
+        Returning `start` means that no batch is needed on this source's account. Under ``availableNow`` that would
+        end the query, so while rows wait for tokens that will come, the call waits with them.
+        """
+        name = _epoch_name(start)
+        while True:
+            newest = self.plane().next_epoch(name)
+            wait_ms = self.plane().wait_ms() if self._ends_when_drained else None
+            if newest != name or wait_ms is None:
+                return _offset(newest)
+            threading.Event().wait(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the control rows between two offsets; called on the driver, again when a batch is replayed."""
+        before, name = _epoch_name(start), _epoch_name(end)
+        if name in (before, NO_EPOCH):
+            return []
+        plane = self.plane()
+        epoch = plane.load(name)
+        policy = plane.policy_for(before, name)
+        keys: list[int] = json.loads(self._options["shardkeys"])
+        grants = []
+        for shard, key in enumerate(keys):
+            part = None if policy is None else pack_policy(slice_of(policy, shard, len(keys)))
+            lending = epoch.lending
+            grant = ShardGrant(epoch.number, part, lending.balance_micro[shard], lending.headroom_micro[shard])
+            grants.append((key, pack_grant(grant)))
+        return [GrantPartition(tuple(grants))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the control rows; called on an executor, from a copy of the reader that has no plane."""
+        assert isinstance(partition, GrantPartition)  # noqa: S101 - `partitions` makes no other
+        for key, grant in partition.grants:
+            yield frame_batch(key, FrameKind.GRANT, [grant])
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Forget old epochs; called for a batch when the next one but one is planned, possibly more than once."""
+        self.plane().forget_before(_epoch_name(end))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return nothing: what is newest is decided only when a batch is planned."""
+        return None
+
+    def __reduce__(self) -> tuple[type[ThrottleControlReader], tuple[dict[str, str]]]:
+        return (type(self), (self._options,))
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000  # noqa: TID251 - the control plane's clock; what it decides is pinned in epochs
+
+
+def _offset(name: EpochName) -> dict[str, Any]:
+    return {"epoch": name.number, "file": name.file}
+
+
+def _epoch_name(offset: dict[str, Any]) -> EpochName:
+    return EpochName(int(offset["epoch"]), str(offset["file"]))
+
+

@@ -1,0 +1,47 @@
+"""Decided frames as rows, for users who keep their own sink; usage goes back from the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import unpack_usage
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.frames import FrameKind, UnpackFrames
+
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackDecided:
+    """Frames of all kinds to rows; runs in `mapInArrow` on the executors, once a task.
+
+    A usage report is written to the control directory as it passes. A task that runs again writes the same bytes
+    under the same name, and the control plane reads them only when the batch is committed.
+    """
+
+    schema: pa.Schema
+    control_path: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the decided rows."""
+        unpack = UnpackFrames(self.schema)
+        for batch in batches:
+            for kind, frame in zip(batch.column("kind").to_pylist(), batch.column("frame"), strict=True):
+                if kind == FrameKind.USAGE:
+                    self._report(frame.as_py())
+                else:
+                    yield from unpack.rows(frame.as_buffer())
+
+    def _report(self, block: bytes) -> None:
+        context = TaskContext.get()
+        batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None
+        if batch is None:
+            raise ConfigurationError("a decided stream was read outside a streaming query; write it with writeStream")
+        shard = unpack_usage(block, "a usage report").shard
+        write_reports(Directory(self.control_path), int(batch), [block], part=f"{shard:05d}")

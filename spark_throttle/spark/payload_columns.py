@@ -1,0 +1,147 @@
+"""The user's columns on their way into frames and back: what must change for Arrow, and the helper columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SHARD, SIZE, TIE
+from spark_throttle.spark.shard_batch import THROTTLE
+
+ColumnLike = Column | str
+KAFKA_ORDER = ("partition", "offset")
+
+
+def as_column(value: ColumnLike) -> Column:
+    """Return a column of a SQL expression, or the column itself."""
+    return F.expr(value) if isinstance(value, str) else value
+
+
+def check_columns(schema: StructType) -> None:
+    """Refuse what cannot travel in frames.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name is taken twice or belongs to the throttle, or a type has no Arrow form.
+    """
+    names = [name.lower() for name in schema.names]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise ConfigurationError(f"the stream has several columns named {doubled}; rename all but one")
+    taken = [name for name in schema.names if name.lower().startswith("__throttle_") or name.lower() == THROTTLE]
+    if taken:
+        raise ConfigurationError(f"the columns {taken} have names that the throttle uses; rename them")
+    for field in schema:
+        nested = isinstance(field.dataType, ArrayType | MapType | StructType)
+        if isinstance(field.dataType, CalendarIntervalType) or (nested and _holds_months(field.dataType)):
+            raise ConfigurationError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, an interval that Arrow does not carry: "
+                f"cast its months to int before the throttle and back behind it"
+            )
+
+
+def _holds_months(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(_holds_months(field.dataType) for field in data_type)
+    if isinstance(data_type, ArrayType):
+        return _holds_months(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _holds_months(data_type.keyType) or _holds_months(data_type.valueType)
+    return isinstance(data_type, YearMonthIntervalType | CalendarIntervalType)
+
+
+def carried_schema(schema: StructType) -> StructType:
+    """Return the schema in which rows travel: year-month intervals as a number of months."""
+    return StructType(
+        [
+            StructField(f.name, StructType.fromDDL("m int")["m"].dataType, f.nullable, f.metadata)
+            if isinstance(f.dataType, YearMonthIntervalType)
+            else f
+            for f in schema
+        ]
+    )
+
+
+def to_carried(schema: StructType) -> list[Column]:
+    """Return the user's columns as they travel."""
+    columns = []
+    for field in schema:
+        column = F.col(_quoted(field.name))
+        if isinstance(field.dataType, YearMonthIntervalType):
+            # A cast to a single unit is the one way from an interval to a number.
+            column = column.cast("interval month").cast("int").alias(field.name)
+        columns.append(column)
+    return columns
+
+
+def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
+    """Return rows that travelled with the user's types again, and what columns stand behind them."""
+    if not any(isinstance(field.dataType, YearMonthIntervalType) for field in schema):
+        return frame
+    behind = [F.col(_quoted(name)) for name in frame.columns if name not in schema.names]
+    columns = []
+    for field in schema:
+        column = F.col(_quoted(field.name))
+        if isinstance(field.dataType, YearMonthIntervalType):
+            column = F.make_ym_interval(F.lit(0), column).cast(field.dataType).alias(field.name)
+        columns.append(column)
+    return frame.select(*columns, *behind)
+
+
+def with_helpers(
+    events: DataFrame,
+    namespace: ColumnLike,
+    size: ColumnLike | None,
+    order_by: Sequence[ColumnLike] | None,
+    shards: int,
+) -> DataFrame:
+    """Return the events as they travel, with the columns that decisions need.
+
+    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. The order defaults
+    to Kafka's (partition, offset) where the stream has those columns.
+    """
+    schema = events.schema
+    check_columns(schema)
+    name = as_column(namespace).cast("string")
+    length = F.octet_length(F.to_json(F.struct("*"))) if size is None else as_column(size)
+    if order_by is None and {"topic", *KAFKA_ORDER} <= set(schema.names):
+        order_by = KAFKA_ORDER
+    orders = [as_column(c).alias(f"{ORDER_PREFIX}{i:03d}") for i, c in enumerate(order_by or ())]
+    shard = F.pmod(F.crc32(F.coalesce(name, F.lit(""))), F.lit(shards)).cast("int")
+    helpers = [name.alias(NAMESPACE), length.cast("bigint").alias(SIZE), shard.alias(SHARD), _hash(schema).alias(TIE)]
+    return events.select(*to_carried(schema), *helpers, *orders)
+
+
+def _hash(schema: StructType) -> Column:
+    """Return a hash of the whole row; maps and variants, which Spark does not hash, by their JSON form."""
+    parts = []
+    for field in schema:
+        column = F.col(_quoted(field.name))
+        parts.append(F.to_json(F.struct(column)) if _is_unhashable(field.dataType) else column)
+    return F.xxhash64(*parts) if parts else F.lit(0).cast("bigint")
+
+
+def _is_unhashable(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(_is_unhashable(field.dataType) for field in data_type)
+    if isinstance(data_type, ArrayType):
+        return _is_unhashable(data_type.elementType)
+    return isinstance(data_type, MapType | VariantType)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

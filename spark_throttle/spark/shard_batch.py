@@ -1,0 +1,188 @@
+"""One batch of one shard, payloads included: bytes in, tables out. No Spark, no pandas, no clock.
+
+The decisions are `core.admission`'s; here frames are opened, rows put in order and their payloads sent to
+where the decisions say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.admission import AdmissionPlan, Arrivals, plan_admission
+from spark_throttle.core.codec import (
+    ShardGrant,
+    StoredShard,
+    pack_shard,
+    pack_usage,
+    unpack_grant,
+    unpack_policy,
+    unpack_shard,
+)
+from spark_throttle.core.quota import NEVER_MS, Bools, CompiledPolicy, Dimension, Int64s, Level, Verdict
+from spark_throttle.core.reasons import REASONS
+from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.frames import NAMESPACE, SIZE, decode, in_order, payload
+from spark_throttle.spark.shard_queue import ShardQueue
+
+THROTTLE = "throttle"
+VERDICT_TYPE = pa.struct([
+    ("verdict", pa.string()), ("reason", pa.string()), ("level", pa.string()), ("dimension", pa.string()),
+    ("scope", pa.string()), ("throttle_time_ms", pa.int64()), ("delayed_ms", pa.int64()),
+])  # fmt: skip
+"""Type of the ``throttle`` column."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardOutcome:
+    """What a batch of a shard comes to."""
+
+    state: bytes
+    admitted: list[pa.Table]
+    rejected: list[pa.Table]
+    usage: bytes
+
+
+@lru_cache(maxsize=64)
+def _policy(block: bytes) -> CompiledPolicy:
+    return unpack_policy(block, "the policy in a shard's state")
+
+
+def run_batch(
+    state: bytes | None,
+    grant: bytes | None,
+    frames: list[bytes],
+    *,
+    shard: int,
+    shards: int,
+    now_ms: int,
+    is_explained: bool,
+) -> ShardOutcome:
+    """Decide a batch and move its payloads.
+
+    Parameters
+    ----------
+    state
+        What the last batch of the shard returned; `None` before the first.
+    grant
+        The control row of the batch, if it has one.
+    frames
+        Arrived rows, in any order.
+    is_explained
+        Whether admitted rows carry the ``throttle`` column too.
+    """
+    stored = _granted(state, grant, shard, now_ms)
+    policy = _policy(stored.policy)
+    arrived = pa.concat_tables([decode(frame) for frame in frames]).combine_chunks() if frames else None
+    if arrived is not None:
+        arrived = arrived.take(pa.array(in_order(arrived)))
+    arrivals = _arrivals(arrived)
+    plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard)
+    queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
+    rows = payload(arrived) if arrived is not None else None
+    admitted = _leaving(plan, Verdict.ADMIT, stored, queue, rows, arrivals, policy, now_ms, is_explained=is_explained)
+    rejected = _leaving(plan, Verdict.REJECT, stored, queue, rows, arrivals, policy, now_ms, is_explained=True)
+    waits = plan.decisions.verdict == Verdict.DELAY
+    queued = len(stored.state.queue)
+    joining = rows.filter(pa.array(waits[queued:])) if rows is not None and waits[queued:].any() else None
+    after = queue.after(waits[:queued], joining)
+    block = pack_shard(StoredShard(plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame))
+    return ShardOutcome(block, admitted, rejected, pack_usage(plan.usage))
+
+
+def _granted(state: bytes | None, grant: bytes | None, shard: int, now_ms: int) -> StoredShard:
+    """Return the shard's state with the batch's grant in it."""
+    stored = unpack_shard(state, f"the state of shard {shard}") if state is not None else None
+    row = unpack_grant(grant, f"the control row of shard {shard}") if grant is not None else None
+    if stored is None:
+        if row is None or row.policy is None:
+            raise ConfigurationError(
+                f"shard {shard} has no state and its batch brings no policy: its state was removed from the checkpoint; "
+                f"restore the checkpoint, or start a new one"
+            )
+        nothing = ShardQueue.empty()
+        initial = ShardState.initial(len(row.balance_micro))
+        stored = StoredShard(initial, row.policy, nothing.frames, nothing.frame_of_row, nothing.row_in_frame)
+    return stored if row is None else _with_grant(stored, row, now_ms)
+
+
+def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShard:
+    grants = Grants(row.epoch, row.balance_micro, row.headroom_micro, now_ms)
+    return replace(stored, state=replace(stored.state, grants=grants), policy=row.policy or stored.policy)
+
+
+def _arrivals(arrived: pa.Table | None) -> Arrivals:
+    if arrived is None:
+        return Arrivals(pa.array([], pa.string()), pa.array([], pa.int64()))
+    return Arrivals(_one_chunk(arrived.column(NAMESPACE)), _one_chunk(arrived.column(SIZE)))
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _leaving(
+    plan: AdmissionPlan,
+    verdict: Verdict,
+    stored: StoredShard,
+    queue: ShardQueue,
+    rows: pa.Table | None,
+    arrivals: Arrivals,
+    policy: CompiledPolicy,
+    now_ms: int,
+    *,
+    is_explained: bool,
+) -> list[pa.Table]:
+    """Return the payloads with `verdict`: those from the queue first, then those that arrived."""
+    leaves = plan.decisions.verdict == verdict
+    queued = len(stored.state.queue)
+    tables = queue.rows(leaves[:queued])
+    if rows is not None and leaves[queued:].any():
+        tables.append(rows if leaves[queued:].all() else rows.filter(pa.array(leaves[queued:])))
+    if not is_explained or not tables:
+        return tables
+    explained = _explained(plan, leaves, stored, arrivals, policy, now_ms)
+    out, start = [], 0
+    for table in tables:
+        out.append(table.append_column(THROTTLE, explained.slice(start, table.num_rows)))
+        start += table.num_rows
+    return out
+
+
+def _explained(
+    plan: AdmissionPlan, leaves: Bools, stored: StoredShard, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int
+) -> pa.StructArray:
+    """Return the ``throttle`` column of the rows that leave."""
+    d = plan.decisions
+    at = np.flatnonzero(leaves)
+    queued = len(stored.state.queue)
+    namespaces = pa.concat_arrays([
+        stored.state.flows.names.take(pa.array(stored.state.queue.flow[at[at < queued]])),
+        arrivals.namespaces.take(pa.array(at[at >= queued] - queued)),
+    ])  # fmt: skip
+    shared_names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
+    shared = shared_names.take(pa.array(d.scope[at], mask=d.scope[at] < 0))
+    is_own = pa.array(d.level[at] == Level.NAMESPACE)
+    wait_ms = d.throttle_time_ms[at]
+    arrival_ms = np.concatenate([stored.state.queue.arrival_ms, np.full(len(arrivals), now_ms, dtype=np.int64)])
+    columns = [
+        _words([v.name for v in Verdict], d.verdict[at]),
+        _words(REASONS, np.where(d.reason[at] > 0, d.reason[at], -1)),
+        _words([level.name.lower() for level in Level], d.level[at]),
+        _words([dimension.name.lower() for dimension in Dimension], d.dimension[at]),
+        pc.if_else(is_own, namespaces, shared),
+        pa.array(wait_ms, mask=wait_ms >= NEVER_MS),
+        pa.array(now_ms - arrival_ms[at]),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(VERDICT_TYPE))
+
+
+def _words(words: tuple[str, ...] | list[str], index: Int64s) -> pa.Array:
+    """Return the word of every index; null for a negative one."""
+    at = index.astype(np.int64)
+    return pa.array(list(words), pa.string()).take(pa.array(at, mask=at < 0))

@@ -1,0 +1,81 @@
+"""The payload of waiting rows: frames in the shard's state, opened only when one of their rows leaves.
+
+A queued row is (frame, place in it), in the order of the queue. A frame is written once, when its rows are queued,
+and dropped when its last row has left; one that is opened and found less than half alive is written anew with
+what remains. So a long backlog costs a batch the frames that it touches, not the rows that wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.spark.frames import decode, encode
+
+_SMALL_FRAME_BYTES = 1 << 16
+"""A last frame smaller than this is written anew together with the rows that join the queue."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardQueue:
+    """Frames, and where the queued rows stand in them."""
+
+    frames: list[bytes]
+    frame_of_row: Int64s
+    """Ascending."""
+
+    row_in_frame: Int64s
+
+    @classmethod
+    def empty(cls) -> ShardQueue:
+        """Return a queue without rows."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls([], nothing, nothing)
+
+    def rows(self, is_wanted: Bools) -> list[pa.Table]:
+        """Return the wanted rows, in order, a table a frame."""
+        found = []
+        for at in np.unique(self.frame_of_row[is_wanted]):
+            places = self.row_in_frame[is_wanted & (self.frame_of_row == at)]
+            found.append(decode(self.frames[at]).take(pa.array(places)))
+        return found
+
+    def after(self, stays: Bools, joining: pa.Table | None) -> ShardQueue:
+        """Return the queue in which the rows that do not stay are gone and `joining` has come last."""
+        frames: list[bytes] = []
+        counts: list[int] = []
+        places: list[Int64s] = []
+        bounds = np.searchsorted(self.frame_of_row, np.arange(len(self.frames) + 1))
+        for at, frame in enumerate(self.frames):
+            span = slice(bounds[at], bounds[at + 1])
+            alive = self.row_in_frame[span][stays[span]]
+            if not len(alive):
+                continue
+            is_last = at == len(self.frames) - 1
+            if is_last and joining is not None and len(frame) < _SMALL_FRAME_BYTES:
+                last = decode(frame)
+                if last.schema.equals(joining.schema):
+                    joining = pa.concat_tables([last.take(pa.array(alive)), joining])
+                    continue
+            if len(alive) < (bounds[at + 1] - bounds[at]) and len(alive) * 2 < (rows := decode(frame)).num_rows:
+                frame = _whole(rows.take(pa.array(alive)))
+                alive = np.arange(len(alive))
+            frames.append(frame)
+            counts.append(len(alive))
+            places.append(alive)
+        for frame in encode(joining) if joining is not None else []:
+            rows_here = decode(frame).num_rows
+            frames.append(frame)
+            counts.append(rows_here)
+            places.append(np.arange(rows_here))
+        frame_of_row = np.repeat(np.arange(len(frames)), np.array(counts, dtype=np.int64))
+        return ShardQueue(frames, frame_of_row, np.concatenate([np.zeros(0, dtype=np.int64), *places]))
+
+
+def _whole(table: pa.Table) -> bytes:
+    """Return a part of one frame as one frame."""
+    (frame,) = encode(table)
+    return frame

@@ -1,0 +1,75 @@
+"""What a running query did last, by scope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_throttle.control.feedback import newest_batch, read_reports
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import unpack_policy
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy
+from spark_throttle.spark.usage_table import usage_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeStatus:
+    """One scope's numbers in the last batch; rates are its quota, `None` where it has none."""
+
+    level: str
+    scope: str
+    offered_messages: int
+    offered_bytes: int
+    admitted_messages: int
+    admitted_bytes: int
+    rejected_messages: int
+    rejected_bytes: int
+    waiting_messages: int
+    waiting_bytes: int
+    observed_messages: int
+    messages_per_second: float | None
+    bytes_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The last batch of a query; without scopes before the first."""
+
+    batch_id: int
+    batch_time_ms: int
+    epoch: int
+    revision: str
+    scopes: tuple[ScopeStatus, ...]
+
+    def of_level(self, level: str) -> dict[str, ScopeStatus]:
+        """Return the scopes of a level, by name."""
+        return {status.scope: status for status in self.scopes if status.level == level}
+
+
+def read_status(control_path: str) -> Status:
+    """Return the numbers of the newest batch that reported."""
+    directory = Directory(control_path)
+    batch = newest_batch(directory)
+    reports = read_reports(directory, after_batch=batch - 1).get(batch, []) if batch >= 0 else []
+    content = directory.read(f"policies/{reports[0].revision}") if reports else None
+    if content is None:
+        return Status(batch, 0, 0, "", ())
+    policy = unpack_policy(content, "the policy revision of the last batch")
+    quotas = _quotas(policy)
+    scopes = []
+    for row in usage_rows(reports, policy, batch).to_pylist():
+        numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
+        messages, size_bytes = quotas.get((row["level"], row["scope"]), (None, None))
+        scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes))
+    return Status(batch, reports[0].now_ms, reports[0].epoch, policy.revision, tuple(scopes))
+
+
+def _quotas(policy: CompiledPolicy) -> dict[tuple[str, str], tuple[float | None, ...]]:
+    shared = [
+        ("job", "job"),
+        *(("tenant", name) for name in policy.tenant_names.to_pylist()),
+        *(("resource_group", name) for name in policy.group_names.to_pylist()),
+    ]
+    own = [("namespace", name) for name in policy.namespace_names.to_pylist()]
+    rates = [*policy.shared.rate_micro_per_ms, *policy.namespace_limits.rate_micro_per_ms]
+    named = zip([*shared, *own], rates, strict=False)
+    return {key: tuple(None if rate == UNLIMITED else rate / 1000 for rate in pair) for key, pair in named}

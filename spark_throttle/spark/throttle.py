@@ -1,0 +1,159 @@
+"""The throttle: what users import.
+
+::
+
+    throttle = Throttle(policies="policies.yaml", namespace="concat(tenant, '/', topic)", size="length(value)")
+    throttle.write_stream(events).format("delta").option("checkpointLocation", ckpt).start(path)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+from spark_throttle.control.codec import dump_policies, load_policies
+from spark_throttle.control.model import Direction, PolicyDocument
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.batch_sink import BatchSink, Target
+from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
+from spark_throttle.spark.decided_stream import UnpackDecided
+from spark_throttle.spark.frames import PackFrames
+from spark_throttle.spark.operator import OUTPUT_SCHEMA, STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.partitioning import shard_keys
+from spark_throttle.spark.payload_columns import ColumnLike, carried_schema, from_carried, with_helpers
+from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.status import Status, read_status
+from spark_throttle.spark.writer import ThrottledStreamWriter
+
+MAX_SHARDS = 4096
+
+
+class Throttle:
+    """Holds every namespace of a stream to its policies.
+
+    Parameters
+    ----------
+    policies
+        Path of a YAML file, which the query follows while it runs; or a document, as text or as a mapping.
+    namespace
+        Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
+    size
+        Column or SQL expression of a row's size in bytes; by default the length of its JSON form.
+    order_by
+        Columns or SQL expressions by which the rows of a namespace are ordered; by default Kafka's partition and offset where
+        the stream has them, else an arbitrary order that is the same at every attempt.
+    direction
+        Which quotas of a policy this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
+    shards
+        Parallel parts of the state; fixed for the life of a checkpoint. Set ``spark.sql.shuffle.partitions`` to the same.
+
+    Raises
+    ------
+    PolicyError
+        If the policies cannot be applied.
+    """
+
+    def __init__(
+        self,
+        policies: str | os.PathLike[str] | Mapping[str, Any] | PolicyDocument,
+        namespace: ColumnLike,
+        size: ColumnLike | None = None,
+        order_by: Sequence[ColumnLike] | None = None,
+        direction: Direction = "publish",
+        shards: int = 8,
+    ) -> None:
+        if direction not in ("publish", "dispatch"):
+            raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
+        if not 1 <= shards <= MAX_SHARDS:
+            raise ConfigurationError(f"shards is {shards}; give a number from 1 to {MAX_SHARDS}")
+        self._policies = _policy_options(policies)
+        self._namespace = namespace
+        self._size = size
+        self._order_by = order_by
+        self._direction = direction
+        self._shards = shards
+        self._control_paths: dict[str, str] = {}
+
+    def write_stream(self, events: DataFrame) -> ThrottledStreamWriter:
+        """Return a writer to use in place of ``events.writeStream``."""
+        return ThrottledStreamWriter(self, events)
+
+    def apply(self, events: DataFrame, *, control_path: str) -> DataFrame:
+        """Return the decided rows of a stream: the user's columns and the ``throttle`` column, rejected rows included.
+
+        For users who keep their own sink. Filter on ``throttle.verdict = 'ADMIT'``; rows that wait are not in the stream
+        until they leave.
+
+        Parameters
+        ----------
+        control_path
+            A directory that the driver and the executors can write: it must live and die with the query's checkpoint.
+        """
+        schema = StructType([*carried_schema(events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
+        unpack = UnpackDecided(to_arrow_schema(schema), control_path)
+        frames = self.frames(events, control_path=control_path, is_explained=True)
+        return from_carried(frames.mapInArrow(unpack, schema), events.schema)
+
+    def status(self, query: StreamingQuery) -> Status:
+        """Return the numbers of the last batch of a query that this throttle started."""
+        path = self._control_paths.get(str(query.id))
+        if path is None:
+            raise ConfigurationError(f"query {query.id} was not started by this throttle; ask the one that started it")
+        return read_status(path)
+
+    def follow(self, query: StreamingQuery, control_path: str) -> None:
+        """Remember where a query keeps its control files, for `status`."""
+        self._control_paths[str(query.id)] = control_path
+
+    def frames(self, events: DataFrame, *, control_path: str, is_explained: bool) -> DataFrame:
+        """Return the decided stream as frames: kind and bytes."""
+        spark = events.sparkSession
+        keys = shard_keys(spark, self._shards)
+        helped = with_helpers(events, self._namespace, self._size, self._order_by, self._shards)
+        packed = helped.mapInArrow(PackFrames(keys), "shard int, kind int, frame binary")
+        together = packed.unionByName(self._control(spark, keys, control_path))
+        return together.groupBy("shard").applyInPandasWithState(
+            ShardOperator(keys, is_explained), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+        )
+
+    def batch_sink(
+        self,
+        schema: StructType,
+        control_path: str,
+        admitted: Target | Callable[[DataFrame, int], None],
+        rejected: Target,
+        usage: Target | None,
+    ) -> BatchSink:
+        """Return what writes the batches of a stream of `schema`."""
+        verdict = from_arrow_schema(_VERDICT_SCHEMA)
+        rows = to_arrow_schema(carried_schema(schema))
+        refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]))
+        return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage)
+
+    def _control(self, spark: SparkSession, keys: tuple[int, ...], control_path: str) -> DataFrame:
+        spark.dataSource.register(ThrottleControlSource)
+        options = {**self._policies, "controlPath": control_path, "direction": self._direction}
+        return spark.readStream.format(CONTROL_FORMAT).options(**options, shardKeys=json.dumps(keys)).load()
+
+
+_VERDICT_SCHEMA = pa.schema([(THROTTLE, VERDICT_TYPE)])
+
+
+def _policy_options(policies: str | os.PathLike[str] | Mapping[str, Any] | PolicyDocument) -> dict[str, str]:
+    """Return the control source's options for the policies, and refuse policies that cannot be applied."""
+    is_text = isinstance(policies, str) and any(mark in policies for mark in ("\n", "{", ": "))
+    if isinstance(policies, os.PathLike) or (isinstance(policies, str) and not is_text):
+        path = os.path.abspath(policies)
+        if os.path.exists(path):  # a Connect server may see a file that its client does not
+            load_policies(path)
+        return {"policyFile": path}
+    return {"policyText": dump_policies(load_policies(policies))}

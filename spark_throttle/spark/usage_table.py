@@ -1,0 +1,63 @@
+"""Usage by scope: what the shards' reports add up to, as rows of the usage table and of `status`.
+
+A namespace is counted in its own scope, its tenant's, its group's and the job's; scopes that the policy does not name
+have no row of their own, a namespace that was active always has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.segments import sums
+from spark_throttle.core.usage import UsageReport
+
+_COUNTS = ("offered", "admitted", "rejected", "waiting")
+
+USAGE_SCHEMA = pa.schema([
+    ("batch_id", pa.int64()), ("batch_time", pa.timestamp("us", tz="UTC")), ("epoch", pa.int64()),
+    ("revision", pa.string()), ("level", pa.string()), ("scope", pa.string()),
+    *((f"{count}_{unit}", pa.int64()) for count in _COUNTS for unit in ("messages", "bytes")),
+    ("observed_messages", pa.int64()), ("delayed_ms", pa.int64()),
+])  # fmt: skip
+"""Of the usage table."""
+
+
+def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int) -> pa.Table:
+    """Return the usage of a batch, a row a scope."""
+    names = pa.chunked_array([report.names for report in reports], pa.string()).combine_chunks()
+    tenant = np.concatenate([report.tenant for report in reports])
+    group = np.concatenate([report.group for report in reports])
+    measures = np.concatenate([_measures(report) for report in reports])
+    levels = [
+        ("job", pa.array(["job"]), np.zeros(len(names), dtype=np.int64)),
+        ("tenant", policy.tenant_names, tenant),
+        ("resource_group", policy.group_names, group),
+        ("namespace", names, np.arange(len(names))),
+    ]
+    tables = []
+    for level, scopes, at in levels:
+        held = at >= 0
+        total = sums(at[held], measures[held], len(scopes))
+        if level == "job":
+            total[0, 0] += sum(report.invalid_messages for report in reports)
+            total[0, 4] += sum(report.invalid_messages for report in reports)
+        tables.append(_table(level, scopes, total, reports[0], batch))
+    return pa.concat_tables(tables)
+
+
+def _measures(report: UsageReport) -> Int64s:
+    parts = [report.offered, report.admitted, report.rejected, report.waiting]
+    return np.column_stack([*parts, report.observed_messages, report.delayed_ms])
+
+
+def _table(level: str, scopes: pa.StringArray, total: Int64s, report: UsageReport, batch: int) -> pa.Table:
+    n = len(scopes)
+    batch_time = pa.array(np.full(n, report.now_ms * 1000), pa.timestamp("us", tz="UTC"))
+    constant = [pa.array([batch] * n, pa.int64()), batch_time, pa.array([report.epoch] * n, pa.int64())]
+    words = [pa.array([report.revision] * n, pa.string()), pa.array([level] * n, pa.string())]
+    counts = [pa.array(total[:, column]) for column in range(total.shape[1])]
+    return pa.Table.from_arrays([*constant, *words, scopes, *counts], schema=USAGE_SCHEMA)

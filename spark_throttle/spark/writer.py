@@ -1,0 +1,210 @@
+"""The drop-in writer: `throttle.write_stream(events)` where `events.writeStream` stood."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.spark.batch_sink import DELTA, BatchSink, Target
+
+if TYPE_CHECKING:
+    from spark_throttle.spark.throttle import Throttle
+
+logger = logging.getLogger(__name__)
+
+_CHECKPOINT = "checkpointLocation"
+_WITHOUT_CHECKPOINT = ("console", "noop")
+_CONTROL_FOLDER = "throttle"
+_TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
+
+
+class ThrottledStreamWriter:
+    """Mirrors `pyspark.sql.streaming.DataStreamWriter`; rows reach the sink as their quotas allow.
+
+    Delta is written exactly once. Other formats are written by Spark's batch writers, at least once:
+    a batch that was written but not committed before a crash is written again.
+    """
+
+    def __init__(self, throttle: Throttle, events: DataFrame) -> None:
+        if not events.isStreaming:
+            raise ConfigurationError("events is not a streaming DataFrame; read it with spark.readStream")
+        self._throttle = throttle
+        self._events = events
+        self._format: str | None = None
+        self._options: dict[str, str] = {}
+        self._partition_columns: tuple[str, ...] = ()
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {}
+        self._function: Callable[[DataFrame, int], None] | None = None
+        self._rejected: Target | None = None
+        self._usage: Target | None = None
+
+    def format(self, source: str) -> ThrottledStreamWriter:
+        """Set the sink's format, any that Spark can write a batch to."""
+        self._format = source
+        return self
+
+    def option(self, key: str, value: Any) -> ThrottledStreamWriter:  # noqa: ANN401 - as Spark's
+        """Set an option of the sink; ``checkpointLocation`` is the query's."""
+        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: Any) -> ThrottledStreamWriter:  # noqa: ANN401 - as Spark's
+        """Set several options."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def partitionBy(self, *columns: str | list[str]) -> ThrottledStreamWriter:  # noqa: N802 - Spark's name
+        """Partition the sink's files by columns."""
+        first = columns[0] if columns else ()
+        self._partition_columns = tuple(first if isinstance(first, list) else columns)  # type: ignore[arg-type]
+        return self
+
+    def queryName(self, query_name: str) -> ThrottledStreamWriter:  # noqa: N802 - Spark's name
+        """Name the query."""
+        self._name = query_name
+        return self
+
+    def trigger(self, **trigger: Any) -> ThrottledStreamWriter:  # noqa: ANN401 - as Spark's
+        """Set when batches run: ``processingTime="1 second"`` or ``availableNow=True``.
+
+        Under ``availableNow`` the query ends when all that was there has been admitted or rejected; rows that
+        wait for tokens are waited for.
+        """
+        if len(trigger) != 1:
+            raise ConfigurationError(f"trigger takes exactly one of {list(_TRIGGERS)}; got {sorted(trigger)}")
+        (kind,) = trigger
+        if kind not in _TRIGGERS:
+            raise ConfigurationError(f"unknown trigger {kind!r}{did_you_mean(kind, _TRIGGERS)}")
+        if kind in ("continuous", "realTime", "once"):
+            raise ConfigurationError(
+                f"trigger {kind!r} cannot be throttled (it runs no micro-batches, or one without limits): "
+                f"use processingTime or availableNow"
+            )
+        self._trigger = trigger
+        return self
+
+    def outputMode(self, output_mode: str) -> ThrottledStreamWriter:  # noqa: N802 - Spark's name
+        """Accept ``append``, the only mode in which a row leaves once."""
+        if output_mode.lower() != "append":
+            raise ConfigurationError(f"outputMode {output_mode!r} cannot be throttled: a row leaves once; use append")
+        return self
+
+    def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> ThrottledStreamWriter:  # noqa: N802 - Spark's name
+        """Give each batch of admitted rows to a function, with the batch's number.
+
+        It is called on the driver once a batch, and again with the same rows and number if the batch was not
+        committed before a crash; to be exactly once it must write idempotently by that number.
+        """
+        self._function = func
+        return self
+
+    def rejected(self, format: str, path: str | None = None, **options: Any) -> ThrottledStreamWriter:  # noqa: A002, ANN401 - as Spark's
+        """Send rejected rows, with the ``throttle`` column, to a sink of their own.
+
+        Without this call they go to Parquet files in the control folder of the checkpoint, a folder a batch.
+        """
+        table = options.pop("table", None)
+        words = {key: str(value) for key, value in options.items()}
+        self._rejected = Target(format, words, path=path or words.pop("path", None), table=table)
+        return self
+
+    def usage(self, path: str) -> ThrottledStreamWriter:
+        """Keep a Delta table of usage: a row a scope and batch (`usage_table.USAGE_SCHEMA`)."""
+        self._usage = Target(DELTA, path=path)
+        return self
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - as Spark's
+        outputMode: str | None = None,  # noqa: N803 - as Spark's
+        partitionBy: str | list[str] | None = None,  # noqa: N803 - as Spark's
+        queryName: str | None = None,  # noqa: N803 - as Spark's
+        **options: Any,  # noqa: ANN401 - as Spark's
+    ) -> StreamingQuery:
+        """Start the query, into `path` if the format takes one."""
+        if format is not None:
+            self.format(format)
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
+        if queryName is not None:
+            self.queryName(queryName)
+        self.options(**options)
+        return self._start(path or self._sink_options().pop("path", None), None)
+
+    def toTable(  # noqa: N802 - Spark's name
+        self,
+        tableName: str,  # noqa: N803 - as Spark's
+        format: str | None = None,  # noqa: A002 - as Spark's
+        outputMode: str | None = None,  # noqa: N803 - as Spark's
+        partitionBy: str | list[str] | None = None,  # noqa: N803 - as Spark's
+        queryName: str | None = None,  # noqa: N803 - as Spark's
+        **options: Any,  # noqa: ANN401 - as Spark's
+    ) -> StreamingQuery:
+        """Start the query into a table of the catalog, which is created if it is missing."""
+        if outputMode is not None:
+            self.outputMode(outputMode)
+        if partitionBy is not None:
+            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
+        if queryName is not None:
+            self.queryName(queryName)
+        self.format(format or self._format or DELTA)
+        self.options(**options)
+        return self._start(None, tableName)
+
+    def _sink_options(self) -> dict[str, str]:
+        return {key: value for key, value in self._options.items() if key.lower() != _CHECKPOINT.lower()}
+
+    def _start(self, path: str | None, table: str | None) -> StreamingQuery:
+        if self._format == "memory":
+            raise ConfigurationError(
+                "the memory sink takes no batches: use throttle.apply(events, control_path=…).writeStream.format('memory'), "
+                "or foreachBatch"
+            )
+        checkpoint = self._checkpoint()
+        control_path = f"{checkpoint.rstrip('/')}/{_CONTROL_FOLDER}"
+        options = self._sink_options()
+        options.pop("path", None)
+        target = Target(self._format, options, self._partition_columns, path, table)
+        frames = self._throttle.frames(self._events, control_path=control_path, is_explained=False)
+        sink = self._batch_sink(target, control_path)
+        writer: DataStreamWriter = frames.writeStream.foreachBatch(sink).option(_CHECKPOINT, checkpoint)
+        if self._name is not None:
+            writer = writer.queryName(self._name)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        promise = "the function's own" if self._function is not None else target.promise
+        logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
+        query = writer.start()
+        self._throttle.follow(query, control_path)
+        return query
+
+    def _checkpoint(self) -> str:
+        for key, value in self._options.items():
+            if key.lower() == _CHECKPOINT.lower():
+                return value
+        session = self._events.sparkSession
+        root = session.conf.get(f"spark.sql.streaming.{_CHECKPOINT}", None)
+        if root and self._name:
+            return f"{root.rstrip('/')}/{self._name}"
+        if self._function is None and self._format in _WITHOUT_CHECKPOINT:
+            return tempfile.mkdtemp(prefix="throttle-checkpoint-")
+        raise ConfigurationError(
+            "the query needs a checkpoint: set option('checkpointLocation', …); queues and balances live in it"
+        )
+
+    def _batch_sink(self, target: Target, control_path: str) -> BatchSink:
+        rejected = self._rejected or Target("parquet", path=f"{control_path}/rejected")
+        admitted = self._function if self._function is not None else target
+        return self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, self._usage)

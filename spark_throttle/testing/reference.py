@@ -1,0 +1,364 @@
+"""The oracle of admission: one micro-batch of one shard, decided a row at a time.
+
+It takes what `plan_admission` takes and says what must come out, by following the sequential meaning of a
+batch literally, with loops over rows and Python integers. It is slow on purpose: every step can be read
+against the words of the design, and none can overflow.
+
+1. Balances grow to the batch time.
+2. Queued rows that are too old are rejected.
+3. Malformed arrivals are rejected; Pegasus' rules pass, hold or reject each of the others.
+4. Per flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
+5. Eligible rows of all flows take turns in virtual time, until a shared scope of theirs is overdrawn.
+6. What is left waits or is rejected, as the scope says that stopped its flow.
+7. The queue's bounds reject what does not fit.
+8. Virtual times move on; what has nothing to remember is forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    CompiledPolicy,
+    Dimension,
+    Level,
+    OnExcess,
+    Overflow,
+    Verdict,
+)
+from spark_throttle.core.state import ShardState
+from spark_throttle.errors import QueueOverflowError
+from spark_throttle.testing.reference_flow import Flow, Row, Scope, total_tokens
+from spark_throttle.testing.reference_state import (
+    DIMENSIONS,
+    FlowMemory,
+    GrantMemory,
+    Pair,
+    QueuedRow,
+    ReferenceState,
+    ScopeLimits,
+    pair,
+)
+
+MAX_NAMESPACE_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one row, in the terms of `AdmissionPlan`'s per-row arrays."""
+
+    verdict: Verdict
+    reason: str = ""
+    level: int = -1
+    dimension: int = -1
+    scope: int = -1
+    throttle_time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowUsage:
+    """One flow's account of one batch."""
+
+    tenant: int
+    group: int
+    weight: int
+    offered: Pair
+    admitted: Pair
+    rejected: Pair
+    waiting: Pair
+    observed_messages: int
+    delayed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePlan:
+    """What becomes of every row (the queue's, then the arrivals), and what is remembered."""
+
+    decisions: list[Decision]
+    state: ReferenceState
+    usage: dict[str, FlowUsage]
+
+
+def reference_admission(
+    state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int, shards: int, shard: int = 0
+) -> ReferencePlan:
+    """Return what `plan_admission` must return for the same arguments.
+
+    Raises
+    ------
+    QueueOverflowError
+        If a row finds the queue full and the policy says to fail then.
+    """
+    return _Batch(state, arrivals, policy, now_ms, shards, shard).plan()
+
+
+def malformed_reason(namespace: str | None, size_bytes: int | None) -> str:
+    """Return why a row cannot be decided at all, or an empty string.
+
+    Examples
+    --------
+    >>> malformed_reason("", 1), malformed_reason("acme/logs", -1), malformed_reason("acme/logs", 0)
+    ('namespace_missing', 'size_negative', '')
+    """
+    if not namespace:
+        return "namespace_missing"
+    if len(namespace.encode()) > MAX_NAMESPACE_BYTES:
+        return "namespace_too_long"
+    if size_bytes is None:
+        return "size_missing"
+    if size_bytes < 0:
+        return "size_negative"
+    if size_bytes > MAX_SIZE_BYTES:
+        return "size_too_large"
+    return ""
+
+
+class _Batch:
+    """One call of `reference_admission`: the steps of the module's header, in order."""
+
+    def __init__(
+        self, state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int, shards: int, shard: int
+    ) -> None:
+        self.old = ReferenceState.from_arrays(state, policy)
+        self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
+        self.policy = policy
+        self.now_ms = now_ms
+        self.shards = shards
+        self.shard = shard
+        self.flows: dict[str, Flow] = {}
+        self.scopes: dict[int, Scope] = {}
+        # The rows of flows, which are all but the malformed, in order.
+        self.rows: list[Row] = []
+        self.decisions: dict[int, Decision] = {}
+        # By row that a quota refused or flagged: whose quota, and in which dimension.
+        self.refused_by: dict[int, tuple[Flow | Scope, Dimension]] = {}
+
+    def plan(self) -> ReferencePlan:
+        self.grow_balances()
+        self.reject_too_old()
+        self.take_arrivals()
+        for flow in self.flows.values():
+            flow.find_eligible(self.now_ms)
+            flow.tag()
+        self.take_turns()
+        for flow in self.flows.values():
+            self.decide_rest(flow)
+        self.bound_queue()
+        self.tell_throttle_times()
+        self.move_virtual_time()
+        decisions = [self.decisions[i] for i in range(len(self.old.queue) + len(self.arrivals))]
+        return ReferencePlan(decisions, self.new_state(), self.usage())
+
+    # Step 1
+
+    def grow_balances(self) -> None:
+        for name in self.old.flows:
+            self.flow(name)
+        elapsed_ms = self.now_ms - self.old.granted_as_of_ms
+        for index, grant in enumerate(self.old.grants):
+            is_tenant = index <= len(self.policy.tenant_names)
+            level = Level.JOB if index == 0 else Level.TENANT if is_tenant else Level.RESOURCE_GROUP
+            limits = ScopeLimits.from_limits(self.policy.shared, index, level, index)
+            self.scopes[index] = Scope.grown(limits, grant, elapsed_ms=elapsed_ms, shards=self.shards)
+
+    def flow(self, name: str) -> Flow:
+        if name not in self.flows:
+            elapsed_ms = self.now_ms - self.old.advanced_to_ms
+            self.flows[name] = Flow.remembered(self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms)
+        return self.flows[name]
+
+    # Step 2
+
+    def reject_too_old(self) -> None:
+        age_ms = self.policy.queue.age_ms
+        for index, queued in enumerate(self.old.queue):
+            arrival_ms, release_ms = queued.arrival_ms, queued.release_ms
+            row = Row(index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False)
+            self.rows.append(row)
+            if age_ms is not None and self.now_ms - arrival_ms > age_ms:
+                self.decisions[index] = Decision(Verdict.REJECT, "queue_age")
+            else:
+                self.flow(row.namespace).rows.append(row)
+
+    # Step 3
+
+    def take_arrivals(self) -> None:
+        for index, (namespace, size_bytes) in enumerate(self.arrivals, start=len(self.old.queue)):
+            malformed = malformed_reason(namespace, size_bytes)
+            if malformed:
+                self.decisions[index] = Decision(Verdict.REJECT, malformed)
+                continue
+            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True)
+            self.rows.append(row)
+            flow = self.flow(namespace)
+            if self.passes_windows(flow, row):
+                flow.rows.append(row)
+
+    def passes_windows(self, flow: Flow, row: Row) -> bool:
+        """Ask Pegasus' rules, by count and then by size; a row that either rejects counts in neither."""
+        rules = {d: rule for d, rule in zip(DIMENSIONS, flow.rules.windows, strict=True) if rule.is_on}
+        second = self.now_ms // 1000
+        if rules and flow.window_second != second:
+            flow.window_second, flow.window_units = second, [0, 0]
+        units = [flow.window_units[d] + row.tokens[d] if d in rules else 0 for d in DIMENSIONS]
+        for d, rule in rules.items():
+            if rule.reject_units > 0 and units[d] > rule.reject_units:
+                self.decisions[row.index] = Decision(
+                    Verdict.REJECT, "throttling", Level.NAMESPACE, d, throttle_time_ms=rule.reject_ms
+                )
+                return False
+            if rule.delay_units > 0 and units[d] > rule.delay_units:
+                row.release_ms = max(row.release_ms, self.now_ms + rule.delay_ms)
+        flow.window_units = units
+        return True
+
+    # Step 5
+
+    def take_turns(self) -> None:
+        turns = []
+        for flow in self.flows.values():
+            domain = flow.rules.domain
+            for k, tag in enumerate(flow.start_tags):
+                turns.append((tag // domain.weight if domain else 0, flow.tie(self.now_ms), k))
+        for _, (_, _, name), k in sorted(turns):
+            flow = self.flows[name]
+            if flow.blocked_by is None:
+                enforced = [self.scopes[limits.index] for limits in flow.rules.shared if limits.is_enforced]
+                flow.blocked_by = next((scope for scope in enforced if scope.overdrawn() is not None), None)
+            if flow.blocked_by is None:
+                self.admit(flow, flow.rows[k])
+
+    def admit(self, flow: Flow, row: Row) -> None:
+        """Admit the row, flagged by the narrowest observing scope that is overdrawn, and debit all levels."""
+        self.decisions[row.index] = Decision(Verdict.ADMIT)
+        scopes = [self.scopes[limits.index] for limits in flow.rules.shared]
+        observers: list[Flow | Scope] = [flow, *scopes]
+        for observer in observers:
+            dimension = observer.overdrawn()
+            if observer.limits.is_observed and dimension is not None:
+                self.refuse(Verdict.ADMIT, row, observer, dimension)
+                break
+        flow.admitted += 1
+        for d, bucket in flow.buckets.items():
+            bucket.debit(row.tokens[d])
+        for scope in scopes:
+            scope.debit(row.tokens)
+
+    def refuse(self, verdict: Verdict, row: Row, by: Flow | Scope, dimension: Dimension) -> None:
+        self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, dimension, by.limits.index)
+        self.refused_by[row.index] = (by, dimension)
+
+    # Step 6
+
+    def decide_rest(self, flow: Flow) -> None:
+        """Decide the rows behind the admitted ones by what stopped the flow."""
+        cause = flow.blocked_by or flow
+        head_held_until_ms = flow.held_until_ms if flow.blocked_by is None else None
+        for row in flow.rows[flow.admitted :]:
+            held_until_ms = row.release_ms if row.release_ms > self.now_ms else head_held_until_ms
+            if held_until_ms is not None:
+                self.decisions[row.index] = Decision(
+                    Verdict.DELAY, "throttling", Level.NAMESPACE, throttle_time_ms=held_until_ms - self.now_ms
+                )
+                continue
+            dimension = cause.overdrawn()
+            assert dimension is not None
+            rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_arrival
+            self.refuse(Verdict.REJECT if rejects else Verdict.DELAY, row, cause, dimension)
+
+    # Step 7
+
+    def waiting(self, flow: Flow) -> list[Row]:
+        return [row for row in flow.rows if self.decisions[row.index].verdict == Verdict.DELAY]
+
+    def bound_queue(self) -> None:
+        bounds = self.policy.queue
+        bound_messages = max(1, bounds.messages // self.shards)
+        bound_bytes = max(1, bounds.bytes // self.shards)
+        stay, new = [], []
+        for flow in self.flows.values():
+            for position, row in enumerate(self.waiting(flow)):
+                if row.is_arrival:
+                    new.append((position, flow.tie(self.now_ms), row))
+                else:
+                    stay.append(row)
+        messages, in_bytes = total_tokens(stay)
+        is_full = False
+        for _, _, row in sorted(new, key=lambda entry: entry[:2]):
+            messages, in_bytes = messages + 1, in_bytes + row.size_bytes
+            is_full = is_full or messages > bound_messages or in_bytes > bound_bytes
+            if is_full:
+                self.refused_by.pop(row.index, None)
+                self.decisions[row.index] = Decision(Verdict.REJECT, "queue_full")
+        if is_full and bounds.on_overflow == Overflow.FAIL:
+            raise QueueOverflowError(self.shard, len(stay) + len(new), bound_messages, bound_bytes)
+
+    def tell_throttle_times(self) -> None:
+        """Say how long each debt lasts that refused or flagged a row, as it stands after the batch."""
+        for index, (by, dimension) in self.refused_by.items():
+            self.decisions[index] = replace(self.decisions[index], throttle_time_ms=by.throttle_time_ms(dimension))
+
+    # Step 8
+
+    def move_virtual_time(self) -> None:
+        domains: dict[int, list[Flow]] = {}
+        for flow in self.flows.values():
+            domain = flow.rules.domain
+            domains.setdefault(domain.index if domain else -1, []).append(flow)
+        for index, flows in domains.items():
+            is_contended = index != -1 and any(flow.blocked_by for flow in flows)
+            advance = max((tag for flow in flows for tag in flow.start_tags[: flow.admitted]), default=0)
+            for flow in flows:
+                if is_contended:
+                    flow.move(advance, still_waits=bool(self.waiting(flow)))
+                else:
+                    flow.lead = [0, 0]
+
+    def new_state(self) -> ReferenceState:
+        flows = {flow.name: self.memory(flow) for flow in self.flows.values() if self.is_remembered(flow)}
+        queue = [
+            QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms)
+            for row in self.rows
+            if self.decisions[row.index].verdict == Verdict.DELAY
+        ]
+        grants = [GrantMemory(pair(scope.balance_micro), pair(scope.headroom_micro)) for scope in self.scopes.values()]
+        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, grants)
+
+    def is_remembered(self, flow: Flow) -> bool:
+        counts_this_second = flow.window_second == self.now_ms // 1000 and flow.window_units != [0, 0]
+        return bool(
+            self.waiting(flow)
+            or not all(bucket.is_full for bucket in flow.buckets.values())
+            or flow.lead != [0, 0]
+            or counts_this_second
+        )
+
+    def memory(self, flow: Flow) -> FlowMemory:
+        balance_micro = [flow.buckets[d].balance_micro if d in flow.buckets else 0 for d in DIMENSIONS]
+        memory = FlowMemory(pair(balance_micro), pair(flow.lead), flow.window_second, pair(flow.window_units))
+        return memory.meaningful(flow.rules)
+
+    def usage(self) -> dict[str, FlowUsage]:
+        rows: dict[str, list[Row]] = {}
+        for row in self.rows:
+            rows.setdefault(row.namespace, []).append(row)
+        return {name: self.usage_of(self.flows[name], rows[name]) for name in rows}
+
+    def usage_of(self, flow: Flow, rows: list[Row]) -> FlowUsage:
+        by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
+        for row in rows:
+            by_verdict[self.decisions[row.index].verdict].append(row)
+        admitted = by_verdict[Verdict.ADMIT]
+        return FlowUsage(
+            flow.rules.tenant,
+            flow.rules.group,
+            flow.limits.weight,
+            offered=total_tokens([row for row in rows if row.is_arrival]),
+            admitted=total_tokens(admitted),
+            rejected=total_tokens(by_verdict[Verdict.REJECT]),
+            waiting=total_tokens(by_verdict[Verdict.DELAY]),
+            observed_messages=sum(1 for row in admitted if self.decisions[row.index].reason),
+            delayed_ms=sum(max(0, self.now_ms - row.arrival_ms) for row in admitted),
+        )

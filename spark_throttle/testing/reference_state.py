@@ -1,0 +1,275 @@
+"""What a shard remembers and is ruled by, as plain Python values: one dataclass a thing, no arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.quota import (
+    UNLIMITED,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Limits,
+    OnExcess,
+    WindowRules,
+)
+from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+
+Pair = tuple[int, int]
+"""Messages, then bytes: an array of shape (2,) by `Dimension`."""
+
+DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES)
+
+
+def pair(row: Sequence[int] | Int64s) -> Pair:
+    """Return a row of an (n, 2) array as Python integers."""
+    return int(row[0]), int(row[1])
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeLimits:
+    """The limits of one scope."""
+
+    level: Level
+    index: int
+    """Position among the shared scopes; -1 for a namespace."""
+
+    rate_micro_per_ms: Pair
+    burst_micro: Pair
+    on_excess: OnExcess
+    weight: int
+
+    @classmethod
+    def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
+        """Return the limits at `position`."""
+        return cls(
+            level,
+            index,
+            pair(limits.rate_micro_per_ms[position]),
+            pair(limits.burst_micro[position]),
+            OnExcess(int(limits.on_excess[position])),
+            int(limits.weight[position]),
+        )
+
+    def limits(self, dimension: Dimension) -> bool:
+        """Return whether `dimension` has a limit."""
+        return self.rate_micro_per_ms[dimension] != UNLIMITED
+
+    def meaningful(self, values: Pair) -> Pair:
+        """Return `values` with 0 where the dimension has no limit."""
+        messages, in_bytes = (values[d] if self.limits(d) else 0 for d in DIMENSIONS)
+        return messages, in_bytes
+
+    @property
+    def limited_dimensions(self) -> list[Dimension]:
+        """The dimensions that have a limit."""
+        return [d for d in DIMENSIONS if self.limits(d)]
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether the scope can hold a row back."""
+        return bool(self.limited_dimensions) and self.on_excess != OnExcess.OBSERVE
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the scope can flag a row."""
+        return bool(self.limited_dimensions) and self.on_excess == OnExcess.OBSERVE
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRule:
+    """Pegasus' rule of one namespace in one dimension."""
+
+    delay_units: int
+    delay_ms: int
+    reject_units: int
+    reject_ms: int
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the rule does anything."""
+        return self.delay_units > 0 or self.reject_units > 0
+
+    @classmethod
+    def from_rules(cls, rules: WindowRules, position: int, dimension: Dimension) -> WindowRule:
+        """Return the rule of `dimension` at `position`."""
+        at = (position, int(dimension))
+        return cls(
+            int(rules.delay_units[at]), int(rules.delay_ms[at]), int(rules.reject_units[at]), int(rules.reject_ms[at])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRules:
+    """Everything a policy says about one namespace."""
+
+    limits: ScopeLimits
+    windows: tuple[WindowRule, WindowRule]
+    tenant: int
+    """Position in `tenant_names`, -1 where the policy does not name the tenant."""
+
+    group: int
+    """Position in `group_names`, -1 for none."""
+
+    shared: tuple[ScopeLimits, ...]
+    """The shared scopes that a row passes, narrowest first."""
+
+    @property
+    def domain(self) -> ScopeLimits | None:
+        """The scope within which the namespace takes turns: its group, else its tenant, else the job."""
+        by_level = {scope.level: scope for scope in self.shared if scope.is_enforced}
+        for level in (Level.RESOURCE_GROUP, Level.TENANT, Level.JOB):
+            if level in by_level:
+                return by_level[level]
+        return None
+
+
+def rules_of(policy: CompiledPolicy, namespace: str) -> NamespaceRules:
+    """Return what `policy` says about `namespace`."""
+    named: list[str] = policy.namespace_names.to_pylist()
+    tenants: list[str] = policy.tenant_names.to_pylist()
+    is_named = namespace in named
+    position = named.index(namespace) if is_named else len(named)
+    tenant_name = namespace.split("/", maxsplit=1)[0]
+    tenant = tenants.index(tenant_name) if tenant_name in tenants else -1
+
+    if is_named:
+        group = int(policy.namespace_group[position])
+        if group == -1 and tenant != -1:
+            group = int(policy.tenant_group[tenant])
+    else:
+        group = int(policy.tenant_group[tenant]) if tenant != -1 else -1
+        if group == -1:
+            group = int(policy.namespace_group[position])
+
+    shared = []
+    if tenant != -1:
+        shared.append(ScopeLimits.from_limits(policy.shared, 1 + tenant, Level.TENANT, 1 + tenant))
+    if group != -1:
+        index = 1 + len(tenants) + group
+        shared.append(ScopeLimits.from_limits(policy.shared, index, Level.RESOURCE_GROUP, index))
+    shared.append(ScopeLimits.from_limits(policy.shared, 0, Level.JOB, 0))
+    windows = policy.namespace_windows
+    return NamespaceRules(
+        ScopeLimits.from_limits(policy.namespace_limits, position, Level.NAMESPACE, -1),
+        (
+            WindowRule.from_rules(windows, position, Dimension.MESSAGES),
+            WindowRule.from_rules(windows, position, Dimension.BYTES),
+        ),
+        tenant,
+        group,
+        tuple(shared),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FlowMemory:
+    """What is remembered of one namespace."""
+
+    balance_micro: Pair
+    lead: Pair
+    window_second: int
+    window_units: Pair
+
+    def meaningful(self, rules: NamespaceRules) -> FlowMemory:
+        """Return the same with 0 for what has no limit, and for a window that counted nothing."""
+        messages, in_bytes = (self.window_units[d] if rules.windows[d].is_on else 0 for d in DIMENSIONS)
+        second = self.window_second if messages or in_bytes else 0
+        return FlowMemory(rules.limits.meaningful(self.balance_micro), self.lead, second, (messages, in_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRow:
+    """A row that waits."""
+
+    namespace: str
+    size_bytes: int
+    arrival_ms: int
+    release_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantMemory:
+    """A shard's part of one shared scope."""
+
+    balance_micro: Pair
+    headroom_micro: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceState:
+    """A `ShardState` in plain Python; equal states mean the same future."""
+
+    advanced_to_ms: int
+    flows: dict[str, FlowMemory]
+    queue: list[QueuedRow]
+    epoch: int
+    granted_as_of_ms: int
+    grants: list[GrantMemory]
+
+    @classmethod
+    def from_arrays(cls, state: ShardState, policy: CompiledPolicy) -> ReferenceState:
+        """Return `state` under `policy`, with what the policy makes meaningless set to 0."""
+        names: list[str] = state.flows.names.to_pylist()
+        flows = {}
+        for i, name in enumerate(names):
+            memory = FlowMemory(
+                pair(state.flows.balance_micro[i]),
+                pair(state.flows.lead[i]),
+                int(state.flows.window_second[i]),
+                pair(state.flows.window_units[i]),
+            )
+            flows[name] = memory.meaningful(rules_of(policy, name))
+        queue = [
+            QueuedRow(names[flow], size, arrival_ms, release_ms)
+            for flow, size, arrival_ms, release_ms in zip(
+                state.queue.flow.tolist(),
+                state.queue.size_bytes.tolist(),
+                state.queue.arrival_ms.tolist(),
+                state.queue.release_ms.tolist(),
+                strict=True,
+            )
+        ]
+        grants = []
+        for scope in range(len(policy.shared)):
+            limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
+            grants.append(
+                GrantMemory(
+                    limits.meaningful(pair(state.grants.balance_micro[scope])),
+                    limits.meaningful(pair(state.grants.headroom_micro[scope])),
+                )
+            )
+        return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants)
+
+    def to_arrays(self) -> ShardState:
+        """Return the same as a `ShardState`, so that the oracle can run a history by itself."""
+        names = list(self.flows)
+        flows = list(self.flows.values())
+        queue = [(names.index(row.namespace), row.size_bytes, row.arrival_ms, row.release_ms) for row in self.queue]
+        queue_columns = np.array(queue, dtype=np.int64).reshape(-1, 4).T
+        return ShardState(
+            self.advanced_to_ms,
+            Flows(
+                pa.array(names, pa.string()),
+                _pairs([flow.balance_micro for flow in flows]),
+                _pairs([flow.lead for flow in flows]),
+                np.array([flow.window_second for flow in flows], dtype=np.int64),
+                _pairs([flow.window_units for flow in flows]),
+            ),
+            Queue(*queue_columns),
+            Grants(
+                self.epoch,
+                _pairs([grant.balance_micro for grant in self.grants]),
+                _pairs([grant.headroom_micro for grant in self.grants]),
+                self.granted_as_of_ms,
+            ),
+        )
+
+
+def _pairs(rows: list[Pair]) -> Int64s:
+    return np.array(rows, dtype=np.int64).reshape(-1, 2)

@@ -1,0 +1,175 @@
+"""Hypothesis strategies: small worlds in which everything that can happen to a row happens often.
+
+Numbers are drawn from the edges (0, one micro-token, a fraction of a token, more than an int32 holds) and from a
+middle in which a few messages exhaust a quota. Names collide: tenants have named and unnamed namespaces, a
+namespace may be called as a tenant is, and some rows have no name at all.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.quota import (
+    MAX_BURST_TOKENS,
+    MAX_SIZE_BYTES,
+    MICRO,
+    UNLIMITED,
+    CompiledPolicy,
+    OnExcess,
+    Overflow,
+    QueueBounds,
+)
+from spark_throttle.core.state import Grants
+from spark_throttle.testing.history import History, Step
+from spark_throttle.testing.reference_state import pair
+from spark_throttle.testing.worlds import Limit, Namespace, Tenant, Window, make_arrivals, make_grants, make_policy
+
+START_TIMES_MS = (0, 1, 999, 1_000, 1_760_000_000_000)
+STEPS_MS = (0, 1, 7, 100, 999, 1_000, 2_500, 60_000, 86_400_000)
+BACKWARD_STEPS_MS = (-1, -1_500, -86_400_000)
+
+TENANT_NAMES = ("acme", "blue", "cora")
+GROUP_NAMES = ("gold", "iron", "wood")
+NAMESPACE_NAMES = ("acme/logs", "acme/clicks", "blue/logs", "blue", "cora/ü/logs", "dora/logs", "solo")
+LONGEST_NAME = "acme/" + "é" * 509 + "x"
+TOO_LONG_NAME = LONGEST_NAME + "x"
+MALFORMED_NAMES = (None, "", TOO_LONG_NAME)
+MALFORMED_SIZES_BYTES = (None, -1, -(2**63), MAX_SIZE_BYTES + 1, 2**63 - 1)
+
+MESSAGE_RATES = (UNLIMITED, UNLIMITED, 0, 1, 200, 333, 1_000, 3_000, 10_000, 1_000_000, 2**30 - 1, 2**30 + 1)
+BYTE_RATES = (UNLIMITED, UNLIMITED, 0, 1, 1_000, 99_999, 10**6, 10**9, 2**30, 1_000 * MAX_BURST_TOKENS)
+MAX_BURST_MICRO = MAX_BURST_TOKENS * MICRO
+
+
+def bursts_micro() -> st.SearchStrategy[int]:
+    """Return bursts from nothing over a few messages to the largest."""
+    few = st.integers(0, 20 * MICRO)
+    return st.one_of(st.sampled_from((0, 1, MICRO - 1, MICRO, 1_000 * MICRO, MAX_BURST_MICRO)), few)
+
+
+@st.composite
+def limits(draw: st.DrawFn, *, on_excess: tuple[OnExcess, ...] = tuple(OnExcess)) -> Limit:
+    """Return the limits of one scope; a rate of 0 has no burst."""
+    rates = draw(st.sampled_from(MESSAGE_RATES)), draw(st.sampled_from(BYTE_RATES))
+    messages, in_bytes = (draw(bursts_micro()) if rate > 0 else 0 for rate in rates)
+    weight = draw(st.sampled_from((1, 1, 2, 3, 7, 1_000)))
+    return Limit(rates, (messages, in_bytes), draw(st.sampled_from(on_excess)), weight)
+
+
+def maybe_limits(*, on_excess: tuple[OnExcess, ...] = tuple(OnExcess)) -> st.SearchStrategy[Limit]:
+    """Return limits, or half of the time none."""
+    return st.one_of(st.just(Limit()), limits(on_excess=on_excess))
+
+
+def windows() -> st.SearchStrategy[Window]:
+    """Return Pegasus' rules, mostly none."""
+    units = st.sampled_from((0, 1, 2, 5, 1_000))
+    waits_ms = st.sampled_from((0, 1, 50, 1_500))
+    return st.one_of(st.just(Window()), st.just(Window()), st.builds(Window, units, waits_ms, units, waits_ms))
+
+
+def queue_bounds(*, may_fail: bool = False) -> st.SearchStrategy[QueueBounds]:
+    """Return bounds from one row to more than a test can fill."""
+    return st.builds(
+        QueueBounds,
+        messages=st.sampled_from((1, 3, 8, 2**50, 2**50)),
+        bytes=st.sampled_from((1, 150, 2**50, 2**50, 2**50)),
+        age_ms=st.sampled_from((None, None, 0, 500, 5_000)),
+        on_overflow=st.sampled_from(Overflow) if may_fail else st.just(Overflow.REJECT),
+    )
+
+
+@st.composite
+def policies(
+    draw: st.DrawFn, *, on_excess: tuple[OnExcess, ...] = tuple(OnExcess), may_fail: bool = False
+) -> CompiledPolicy:
+    """Return policies of up to 3 tenants, 3 groups and 6 namespaces, beside the default and the job."""
+    group_names = draw(st.lists(st.sampled_from(GROUP_NAMES), unique=True))
+    tenant_names = draw(st.lists(st.sampled_from(TENANT_NAMES), unique=True))
+    named = draw(st.lists(st.sampled_from(NAMESPACE_NAMES), unique=True, max_size=6))
+    scopes = maybe_limits(on_excess=on_excess)
+    group = st.sampled_from((None, *group_names))
+    members = st.builds(Namespace, scopes, group, windows(), windows())
+    return make_policy(
+        job=draw(scopes),
+        tenants={name: draw(st.builds(Tenant, scopes, group)) for name in tenant_names},
+        groups={name: draw(limits(on_excess=on_excess)) for name in group_names},
+        namespaces={name: draw(members) for name in named},
+        default=draw(members),
+        queue=draw(queue_bounds(may_fail=may_fail)),
+    )
+
+
+@st.composite
+def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int) -> Grants:
+    """Return what a shard may be granted under `policy`: never a token where the rate is 0."""
+    balances, headrooms = [], []
+    for rates in policy.shared.rate_micro_per_ms:
+        entries = [draw(_grant_entries(rate)) for rate in pair(rates)]
+        balances.append((entries[0][0], entries[1][0]))
+        headrooms.append((entries[0][1], entries[1][1]))
+    return make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
+
+
+def _grant_entries(rate_micro_per_ms: int) -> st.SearchStrategy[tuple[int, int]]:
+    if rate_micro_per_ms == UNLIMITED:
+        return st.just((0, 0))
+    if rate_micro_per_ms == 0:
+        return st.just((-1, 0))
+    balances = st.one_of(
+        st.sampled_from((-1, 0, 0, 1, MICRO - 1, MICRO, 100 * MICRO, MAX_BURST_MICRO // 2)),
+        st.integers(-3 * MICRO, 10 * MICRO),
+    )
+    headrooms = st.one_of(st.sampled_from((0, 0, 1, MAX_BURST_MICRO // 2)), st.integers(0, 5 * MICRO))
+    return st.tuples(balances, headrooms)
+
+
+def arrivals(policy: CompiledPolicy, *, malformed: bool = True, max_rows: int = 14) -> st.SearchStrategy[Arrivals]:
+    """Return batches for flows that `policy` names and for others."""
+    names: st.SearchStrategy[str | None] = st.sampled_from(NAMESPACE_NAMES + TENANT_NAMES + (LONGEST_NAME,))
+    named = policy.namespace_names.to_pylist()
+    if named:
+        names = st.one_of(st.sampled_from(named), names)
+    sizes: st.SearchStrategy[int | None] = st.one_of(
+        st.sampled_from((0, 1, 1, 10, 100, 1_000)), st.integers(0, 200), st.sampled_from((2**31, MAX_SIZE_BYTES))
+    )
+    rows = st.tuples(names, sizes)
+    if malformed:
+        rows = st.one_of(
+            rows,
+            rows,
+            rows,
+            st.tuples(st.one_of(st.sampled_from(MALFORMED_NAMES), names), st.sampled_from(MALFORMED_SIZES_BYTES)),
+            st.tuples(st.sampled_from(MALFORMED_NAMES), sizes),
+        )
+    return st.lists(rows, max_size=max_rows).map(make_arrivals)
+
+
+@st.composite
+def histories(
+    draw: st.DrawFn,
+    *,
+    on_excess: tuple[OnExcess, ...] = tuple(OnExcess),
+    monotone: bool = False,
+    one_policy: bool = False,
+    malformed: bool = True,
+    may_fail: bool = False,
+    max_steps: int = 5,
+) -> History:
+    """Return up to `max_steps` batches; the first grants, later ones may, and so does a changed policy."""
+    shards = draw(st.sampled_from((1, 1, 2, 7)))
+    steps: list[Step] = []
+    now_ms = draw(st.sampled_from(START_TIMES_MS))
+    policy = draw(policies(on_excess=on_excess, may_fail=may_fail))
+    for epoch in range(1, draw(st.integers(1, max_steps)) + 1):
+        is_new = not one_policy and epoch > 1 and draw(st.integers(0, 5)) == 0
+        if is_new:
+            policy = draw(policies(on_excess=on_excess, may_fail=may_fail))
+        new_grants = None
+        if epoch == 1 or is_new or draw(st.booleans()):
+            lag_ms = draw(st.sampled_from((0, 0, 1, 1_000)))
+            new_grants = draw(grants(policy, epoch=epoch, as_of_ms=max(0, now_ms - lag_ms)))
+        steps.append(Step(now_ms, draw(arrivals(policy, malformed=malformed)), policy, new_grants))
+        now_ms = max(0, now_ms + draw(st.sampled_from(STEPS_MS if monotone else STEPS_MS + BACKWARD_STEPS_MS)))
+    return History(shards, draw(st.integers(0, shards - 1)), steps)

@@ -1,0 +1,79 @@
+"""Shape of the tree: sizes, who imports whom across its roots, and versions that stand in more than one file."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(path for top in ("spark_throttle", "jobs", "tests", "scripts") for path in (ROOT / top).rglob("*.py"))
+LIBRARY = sorted((ROOT / "spark_throttle").rglob("*.py"))
+MAX_LINES = 500
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_module_is_short_enough_to_read(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < MAX_LINES
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_library_does_not_import_its_jobs_or_tests(path: Path) -> None:
+    roots = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            roots.add(node.module.partition(".")[0])
+    assert not roots & {"jobs", "tests", "scripts"}
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=relative)
+def test_library_touches_no_jvm_object(path: Path) -> None:
+    """What reaches into the JVM or asks for the context does not run on Spark Connect."""
+    attributes = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    assert not attributes & {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_sc", "sparkContext"}
+
+
+def jar_versions() -> dict[str, str]:
+    ivy = ET.parse(ROOT / "scripts" / "jars" / "ivy.xml")  # noqa: S314 (our own file)
+    return {found.attrib["name"]: found.attrib["rev"] for found in ivy.iter("dependency")}
+
+
+def pinned(extra: str, package: str) -> str:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    requirements = document["project"]["optional-dependencies"][extra]
+    return next(
+        match[1]
+        for requirement in requirements
+        if (match := re.fullmatch(rf"{re.escape(package)}(?:\[\w+\])?==(.+)", requirement))
+    )
+
+
+def test_delta_has_one_version_everywhere() -> None:
+    name = "delta-spark_4.2_2.13"
+    version = jar_versions()[name]
+    assert version == pinned("delta", "delta-spark")
+    assert f"io.delta:{name}:{version}\n" in (ROOT / "conf" / "spark-defaults.conf").read_text()
+
+
+def test_kafka_connector_has_the_version_of_spark() -> None:
+    spark = pinned("spark", "pyspark")
+    assert jar_versions()["spark-sql-kafka-0-10_2.13"] == spark == pinned("dev", "pyspark")
+
+
+def test_lock_names_every_direct_requirement() -> None:
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*document["dependencies"], *(r for extra in document["optional-dependencies"].values() for r in extra)]
+    names = {re.split(r"[\[<>=]", requirement)[0].lower().replace("-", "_") for requirement in asked}
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    locked = {line.partition("==")[0].lower().replace("-", "_") for line in lines if not line.startswith("#")}
+    assert names - {"spark_throttle"} <= locked

@@ -1,0 +1,168 @@
+"""The job calls Spark and the throttle as its settings say; doubles write down the calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self, cast
+
+import pytest
+
+from jobs import throttle_stream
+from jobs.demo import offered_rows
+from jobs.settings import JobSettings, parse_settings
+from jobs.wiring import read_events, start_query, stop_between_batches
+from tests.jobs.test_settings import CONF, SMALL
+
+
+class Recorder:
+    """Answers every call with itself and remembers it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Self:
+            self.calls.append((name, args, kwargs))
+            return self
+
+        return call
+
+    def called(self, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        return [(args, kwargs) for called, args, kwargs in self.calls if called == name]
+
+
+class Session:
+    """A session whose reader is a recorder."""
+
+    def __init__(self) -> None:
+        self.readStream = Recorder()
+        self.dataSource = Recorder()
+
+
+class Query:
+    """A query that runs batches for a while; waiting lets time pass."""
+
+    def __init__(self, busy: int = 0, progress: Any = None) -> None:
+        self.busy = busy
+        self.stopped_while_busy: bool | None = None
+        self.isActive = True
+        self.lastProgress = progress
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"isTriggerActive": self.busy > 0}
+
+    def awaitTermination(self, seconds: float) -> bool:  # noqa: N802
+        assert seconds > 0
+        self.busy -= 1
+        return False
+
+    def stop(self) -> None:
+        self.stopped_while_busy = self.busy > 0
+        self.isActive = False
+
+
+def settings_of(**changes: Any) -> JobSettings:
+    return parse_settings(SMALL | changes)
+
+
+def started(settings: JobSettings) -> Recorder:
+    throttle = Recorder()
+    start_query(cast("Any", throttle), cast("Any", "the events"), settings)
+    return throttle
+
+
+def test_load_is_registered_and_read_with_its_options() -> None:
+    spark = Session()
+    read_events(cast("Any", spark), settings_of(source={"format": "throttle_load", "options": {"limit": 5}}).source)
+    assert [call[0] for call in spark.dataSource.calls] == ["register"]
+    assert spark.readStream.calls == [
+        ("format", ("throttle_load",), {}),
+        ("options", (), {"limit": "5"}),
+        ("load", (), {}),
+    ]
+
+
+def test_files_are_read_with_their_schema_from_their_path_through_the_selection() -> None:
+    spark = Session()
+    source = {"format": "json", "path": "in", "schema": "a INT", "select": ["a AS id", "a"]}
+    read_events(cast("Any", spark), settings_of(source=source).source)
+    assert spark.dataSource.calls == []
+    assert spark.readStream.calls[2:] == [
+        ("schema", ("a INT",), {}),
+        ("load", ("in",), {}),
+        ("selectExpr", ("a AS id", "a"), {}),
+    ]
+
+
+def test_query_is_written_as_the_settings_say() -> None:
+    throttle = started(
+        settings_of(
+            sink={"format": "delta", "path": "out", "options": {"mergeSchema": True}, "partition_by": ["day"]},
+            rejected={"format": "parquet", "path": "bad", "options": {"compression": "zstd"}},
+            usage="used",
+            query_name="q",
+        )
+    )
+    assert throttle.calls == [
+        ("write_stream", ("the events",), {}),
+        ("format", ("delta",), {}),
+        ("options", (), {"mergeSchema": "true"}),
+        ("option", ("checkpointLocation", "checkpoint"), {}),
+        ("queryName", ("q",), {}),
+        ("trigger", (), {"processingTime": "1 second"}),
+        ("partitionBy", ("day",), {}),
+        ("rejected", ("parquet",), {"path": "bad", "compression": "zstd"}),
+        ("usage", ("used",), {}),
+        ("start", ("out",), {}),
+    ]
+
+
+def test_what_is_not_set_is_not_called() -> None:
+    throttle = started(settings_of())
+    assert not [name for name, _, _ in throttle.calls if name in ("partitionBy", "rejected", "usage", "toTable")]
+
+
+def test_table_and_sinks_without_a_path_are_started_as_such() -> None:
+    assert started(settings_of(sink={"format": "delta", "table": "t"})).calls[-1] == ("toTable", ("t",), {})
+    assert started(settings_of(sink={"format": "kafka"})).calls[-1] == ("start", (), {})
+
+
+def test_available_now_is_asked_for_alone() -> None:
+    throttle = started(settings_of(trigger={"processing_time": None, "available_now": True}))
+    assert throttle.called("trigger") == [((), {"availableNow": True})]
+
+
+def test_query_is_stopped_between_two_batches() -> None:
+    query = Query(busy=3)
+    stop_between_batches(cast("Any", query))
+    assert query.stopped_while_busy is False
+
+
+def test_query_that_is_never_idle_is_stopped_all_the_same() -> None:
+    query = Query(busy=10**6)
+    stop_between_batches(cast("Any", query), patience_seconds=2)
+    assert query.stopped_while_busy is True
+
+
+def test_offered_rows_are_read_from_the_progress() -> None:
+    class Source:
+        def __init__(self, offset: str | None) -> None:
+            self.endOffset = offset
+
+    class Progress:
+        sources = (Source(None), Source('{"epoch": 3}'), Source('{"rows": 17}'))
+
+    assert offered_rows(cast("Any", Query(progress=Progress()))) == 17
+    assert offered_rows(cast("Any", Query())) == 0
+
+
+def test_wrong_setting_ends_the_job_before_spark_starts(caplog: pytest.LogCaptureFixture) -> None:
+    assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.shard=3"]) == 2
+    assert "throttle.shard: unknown key; did you mean shards?" in caplog.text
+
+
+def test_missing_policy_file_ends_the_job_before_spark_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    missing = tmp_path / "nowhere.yaml"
+    assert throttle_stream.main(["--conf", str(CONF), "--set", f"throttle.policies={missing}"]) == 2
+    assert "nowhere.yaml" in caplog.text

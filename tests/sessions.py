@@ -1,0 +1,71 @@
+"""Spark sessions for tests: small, quiet, on loopback, offline.
+
+One JVM runs at a time, so a run of pytest opens one session and its tests share it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent.parent
+JARS = ROOT / "build" / "jars"
+
+
+def jars(use: str) -> list[Path]:
+    """Return the jars of one use (a configuration of scripts/jars/ivy.xml)."""
+    found = sorted((JARS / use).glob("*.jar"))
+    if not found:
+        target = "jars" if use == "delta" else "kafka-jars"
+        msg = f"{JARS / use} holds no jar: run `make {target}`"
+        raise FileNotFoundError(msg)
+    return found
+
+
+def session_settings(scratch: Path, *, uses: tuple[str, ...] = ("delta",)) -> dict[str, str]:
+    """Return the settings of a test's session; all that it writes goes below `scratch`."""
+    return {
+        "spark.master": "local[2]",
+        "spark.app.name": "spark-throttle tests",
+        "spark.jars": ",".join(str(jar) for use in uses for jar in jars(use)),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'}",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        # Two cores: more partitions, or Delta's default of 50 for a snapshot, would only cost task starts.
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def pin_interpreter() -> None:
+    """Make Spark's workers start this interpreter, and bind to loopback."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # What a developer's shell or `make run` says to spark-submit would override the settings above.
+    os.environ.pop("PYSPARK_SUBMIT_ARGS", None)
+    os.environ.pop("SPARK_CONF_DIR", None)
+
+
+def open_session(scratch: Path, *, uses: tuple[str, ...] = ("delta",)) -> SparkSession:
+    """Start the JVM and return its session; the caller stops it."""
+    from pyspark.sql import SparkSession
+
+    pin_interpreter()
+    builder = SparkSession.builder
+    for key, value in session_settings(scratch, uses=uses).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
