@@ -147,7 +147,7 @@ def _watch(query: StreamingQuery, throttle: Throttle, *, limit: int, seconds: in
             )
             if is_over:
                 drained_by = min(drained_by, time.monotonic() + DRAIN_SECONDS)
-                if status is not None and not any(s.waiting_messages for s in status.scopes if s.level == "job"):
+                if not any(scope.waiting_messages for scope in status.of_level("job").values()):
                     return
 
 

@@ -5,7 +5,6 @@ It shows what `Throttle.status` says of the last batch; nothing of the final acc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -14,7 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from spark_throttle.spark.throttle import ScopeStatus, Status
+
+from spark_throttle.spark import ScopeStatus, Status
 
 LINES_EVERY_BATCHES = 4
 
@@ -74,9 +74,9 @@ class LiveTable:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, status: Status | None, title: str) -> None:
+    def show(self, status: Status, title: str) -> None:
         """Take in the status if it is of a new batch, and show all anew."""
-        if status is not None and status.batch_time_ms > self._batch_time_ms:
+        if status.batch_time_ms > self._batch_time_ms:
             self._take(status)
             self._batches += 1
             if self._live is None and self._batches % LINES_EVERY_BATCHES == 1:
@@ -122,7 +122,7 @@ class LiveTable:
     def _take(self, status: Status) -> None:
         elapsed_ms = status.batch_time_ms - self._batch_time_ms if self._batch_time_ms else 1000
         self._batch_time_ms = status.batch_time_ms
-        scopes: Mapping[str, ScopeStatus] = {s.scope: s for s in status.scopes if s.level == "resource_group"}
+        scopes = status.of_level("resource_group")
         for name, view in self._views.items():
             if name in scopes:
                 view.add(scopes[name], elapsed_ms / 1000)

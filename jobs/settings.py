@@ -55,7 +55,7 @@ class ThrottleSettings(_Settings):
     policies: str
     namespace: str
     size: str | None = None
-    order_by: list[str] = Field(min_length=1)
+    order_by: list[str] = []
     direction: Literal["publish", "dispatch"] = "publish"
     shards: int = Field(default=8, ge=1, le=4096)
 

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.settings import JobSettings, load_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
+from spark_throttle.control.codec import load_policies
 from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.spark import Throttle
 
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = load_settings(asked.conf, asked.set)
+        load_policies(Path(settings.throttle.policies))
         throttle = make_throttle(settings.throttle)
     except (ConfigurationError, PolicyError) as error:
         logger.error("%s", error)  # noqa: TRY400 - a wrong setting is no failure of the program
@@ -68,10 +70,6 @@ def _follow(query: StreamingQuery, throttle: Throttle, settings: JobSettings) ->
 
 def _report(throttle: Throttle, query: StreamingQuery) -> None:
     status = throttle.status(query)
-    if status is None:
-        return
-    if status.problem:
-        logger.warning("epoch %d stands on revision %s: %s", status.epoch, status.revision, status.problem)
     for scope in status.scopes:
         if scope.level in ("job", "resource_group"):
             logger.info(

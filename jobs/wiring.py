@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+import os
+import sys
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,11 +13,11 @@ from jobs.settings import JobSettings, SourceSettings, ThrottleSettings
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.load_source import ThrottleLoadSource
 
-logger = logging.getLogger(__name__)
-
 
 def open_session(settings: JobSettings) -> SparkSession:
     """Return the session, started if there is none; `spark` in the settings overrides what spark-submit says."""
+    # Or the workers start whatever python3 the machine has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(settings.spark.app_name)
     if settings.spark.master is not None:
         builder = builder.master(settings.spark.master)
@@ -44,7 +45,7 @@ def make_throttle(settings: ThrottleSettings) -> Throttle:
         policies=settings.policies,
         namespace=settings.namespace,
         size=settings.size,
-        order_by=settings.order_by,
+        order_by=settings.order_by or None,
         direction=settings.direction,
         shards=settings.shards,
     )

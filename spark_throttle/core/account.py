@@ -119,9 +119,10 @@ def _next_event_ms(
     if not len(flow):
         return NEVER_MS
     own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms).max(axis=1)
+    # At the scope's whole rate: the control plane may lend this shard all that comes in.
+    scope_wait_ms = throttle_time_ms(plan.grants.balance_micro, policy.shared.rate_micro_per_ms).max(axis=1)
     is_own = plan.stop_level == Level.NAMESPACE
-    scope_is_shut = (np.append(policy.shared.rate_micro_per_ms == 0, [[False, False]], axis=0)).any(axis=1)
-    wait_ms = np.where(is_own, own_wait_ms, np.where(scope_is_shut[plan.stop_scope], NEVER_MS, 0))
+    wait_ms = np.where(is_own, own_wait_ms, np.where(plan.stop_scope >= 0, scope_wait_ms[plan.stop_scope], 0))
     heads, index = np.unique(flow, return_index=True)
     leaves_ms = np.maximum(now_ms + np.minimum(wait_ms[heads], NEVER_MS - now_ms), release_ms[index])
     event_ms = int(leaves_ms.min())

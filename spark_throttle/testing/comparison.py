@@ -23,7 +23,7 @@ def decisions_of(plan: AdmissionPlan) -> list[Decision]:
 
 
 def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
-    """Return the account of every flow, by its name; `demand` is left to laws of its own."""
+    """Return the account of every flow, by its name."""
     names: list[str] = usage.names.to_pylist()
     assert len(set(names)) == len(names), f"a flow is reported twice: {names}"
     return {
@@ -35,6 +35,7 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
             pair(usage.admitted[i]),
             pair(usage.rejected[i]),
             pair(usage.waiting[i]),
+            pair(usage.demand[i]),
             int(usage.observed_messages[i]),
             int(usage.delayed_ms[i]),
         )

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from spark_throttle.core.arrivals import Arrivals
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
+    MICRO,
     CompiledPolicy,
     Dimension,
     Level,
@@ -68,6 +69,7 @@ class FlowUsage:
     admitted: Pair
     rejected: Pair
     waiting: Pair
+    demand: Pair
     observed_messages: int
     delayed_ms: int
 
@@ -79,6 +81,7 @@ class ReferencePlan:
     decisions: list[Decision]
     state: ReferenceState
     usage: dict[str, FlowUsage]
+    invalid_messages: int
 
 
 def reference_admission(
@@ -149,7 +152,8 @@ class _Batch:
         self.tell_throttle_times()
         self.move_virtual_time()
         decisions = [self.decisions[i] for i in range(len(self.old.queue) + len(self.arrivals))]
-        return ReferencePlan(decisions, self.new_state(), self.usage())
+        invalid_messages = len(decisions) - len(self.rows)
+        return ReferencePlan(decisions, self.new_state(), self.usage(), invalid_messages)
 
     # Step 1
 
@@ -221,8 +225,8 @@ class _Batch:
         for flow in self.flows.values():
             domain = flow.rules.domain
             for k, tag in enumerate(flow.start_tags):
-                turns.append((tag // domain.weight if domain else 0, flow.tie(self.now_ms), k))
-        for _, (_, _, name), k in sorted(turns):
+                turns.append((tag // domain.weight if domain else 0, flow.tie, k, flow.name))
+        for _, _, k, name in sorted(turns):
             flow = self.flows[name]
             if flow.blocked_by is None:
                 enforced = [self.scopes[limits.index] for limits in flow.rules.shared if limits.is_enforced]
@@ -255,12 +259,12 @@ class _Batch:
     def decide_rest(self, flow: Flow) -> None:
         """Decide the rows behind the admitted ones by what stopped the flow."""
         cause = flow.blocked_by or flow
-        head_held_until_ms = flow.held_until_ms if flow.blocked_by is None else None
+        is_behind_held = flow.is_held and flow.blocked_by is None
         for row in flow.rows[flow.admitted :]:
-            held_until_ms = row.release_ms if row.release_ms > self.now_ms else head_held_until_ms
-            if held_until_ms is not None:
+            if row.release_ms > self.now_ms or is_behind_held:
+                wait_ms = max(0, row.release_ms - self.now_ms)
                 self.decisions[row.index] = Decision(
-                    Verdict.DELAY, "throttling", Level.NAMESPACE, throttle_time_ms=held_until_ms - self.now_ms
+                    Verdict.DELAY, "throttling", Level.NAMESPACE, throttle_time_ms=wait_ms
                 )
                 continue
             dimension = cause.overdrawn()
@@ -281,7 +285,7 @@ class _Batch:
         for flow in self.flows.values():
             for position, row in enumerate(self.waiting(flow)):
                 if row.is_arrival:
-                    new.append((position, flow.tie(self.now_ms), row))
+                    new.append((position, flow.tie, row))
                 else:
                     stay.append(row)
         messages, in_bytes = total_tokens(stay)
@@ -338,7 +342,7 @@ class _Batch:
     def memory(self, flow: Flow) -> FlowMemory:
         balance_micro = [flow.buckets[d].balance_micro if d in flow.buckets else 0 for d in DIMENSIONS]
         memory = FlowMemory(pair(balance_micro), pair(flow.lead), flow.window_second, pair(flow.window_units))
-        return memory.meaningful(flow.rules)
+        return memory.meaningful(flow.rules, second=self.now_ms // 1000)
 
     def usage(self) -> dict[str, FlowUsage]:
         rows: dict[str, list[Row]] = {}
@@ -350,15 +354,27 @@ class _Batch:
         by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
         for row in rows:
             by_verdict[self.decisions[row.index].verdict].append(row)
-        admitted = by_verdict[Verdict.ADMIT]
+        offered = total_tokens([row for row in rows if row.is_arrival])
+        admitted, waiting = by_verdict[Verdict.ADMIT], by_verdict[Verdict.DELAY]
         return FlowUsage(
             flow.rules.tenant,
             flow.rules.group,
             flow.limits.weight,
-            offered=total_tokens([row for row in rows if row.is_arrival]),
+            offered=offered,
             admitted=total_tokens(admitted),
             rejected=total_tokens(by_verdict[Verdict.REJECT]),
-            waiting=total_tokens(by_verdict[Verdict.DELAY]),
+            waiting=total_tokens(waiting),
+            demand=self.demand(flow, offered, total_tokens(waiting)),
             observed_messages=sum(1 for row in admitted if self.decisions[row.index].reason),
             delayed_ms=sum(max(0, self.now_ms - row.arrival_ms) for row in admitted),
         )
+
+    def demand(self, flow: Flow, offered: Pair, waiting: Pair) -> Pair:
+        """Return what the flow may want next: the same again and its backlog, as far as its own buckets allow."""
+        since_last_ms = max(0, self.now_ms - self.old.advanced_to_ms) if self.old.advanced_to_ms else 0
+        wanted = [offered[d] + waiting[d] for d in DIMENSIONS]
+        for d, bucket in flow.buckets.items():
+            if flow.limits.is_enforced:
+                refill = bucket.rate_micro_per_ms * since_last_ms // MICRO
+                wanted[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
+        return pair(wanted)

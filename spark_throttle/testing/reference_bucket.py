@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_throttle.core.quota import MICRO, NEVER_MS
-
-DEBT_FLOOR_MICRO = -(2**61)
-"""Debt beyond this is forgotten; only an observing scope can come near it."""
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS
 
 VT_SECOND = 2**30
 """Virtual time in which a flow of weight 1 may use a second's tokens of its domain."""
@@ -77,7 +74,7 @@ class TokenBucket:
 
     def debit(self, tokens: int) -> None:
         """Take `tokens`, into debt where the balance is less."""
-        self.balance_micro = max(self.balance_micro - tokens * MICRO, DEBT_FLOOR_MICRO)
+        self.balance_micro = max(self.balance_micro - tokens * MICRO, MIN_BALANCE_MICRO)
 
     def throttle_time_ms(self) -> int:
         """Return the milliseconds until the bucket admits again."""
@@ -100,6 +97,23 @@ def throttle_time_ms(balance_micro: int, rate_micro_per_ms: int) -> int:
 def ceil_div(numerator: int, denominator: int) -> int:
     """Return the quotient rounded up."""
     return -(-numerator // denominator)
+
+
+def name_hash(name: str) -> int:
+    """Return the hash by which flows that are equal otherwise take turns.
+
+    A polynomial over the UTF-8 bytes, mixed as MurmurHash3's 64-bit finaliser does.
+
+    Examples
+    --------
+    >>> name_hash("a"), name_hash("b")
+    (2714811491967746737, 4609608581513853055)
+    """
+    base, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+    value = sum(byte * base**power for power, byte in enumerate(name.encode(), start=1)) & mask
+    value = (value ^ (value >> 33)) * 0xFF51AFD7ED558CCD & mask
+    value = (value ^ (value >> 33)) * 0xC4CEB9FE1A85EC53 & mask
+    return (value ^ (value >> 33)) >> 1
 
 
 def virtual_time(tokens: int, rate_micro_per_ms: int, weight: int) -> int:

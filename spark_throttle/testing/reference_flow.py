@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
 from spark_throttle.testing.reference_bucket import (
-    DEBT_FLOOR_MICRO,
     VT_MEMORY,
     TokenBucket,
+    name_hash,
     throttle_time_ms,
     virtual_time,
     virtual_time_up,
@@ -79,7 +78,7 @@ class Scope:
     def debit(self, tokens: Pair) -> None:
         """Take `tokens`, into debt where the grant is less."""
         for d in self.limits.limited_dimensions:
-            self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, DEBT_FLOOR_MICRO)
+            self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, MIN_BALANCE_MICRO)
 
     def throttle_time_ms(self, dimension: Dimension) -> int:
         """Return how long the shard's part of the rate takes to repay the debt."""
@@ -106,8 +105,8 @@ class Flow:
     eligible: int = 0
     """How many of `rows` neither a release time nor the namespace's own buckets hold back."""
 
-    held_until_ms: int | None = None
-    """Release time of the first row that is not eligible, if that is what holds it."""
+    is_held: bool = False
+    """Whether the first row that is not eligible waits for its release."""
 
     base: dict[Dimension, int] = field(default_factory=dict)
     """Where the flow stands relative to its domain's virtual time, by limited dimension of the domain."""
@@ -151,17 +150,17 @@ class Flow:
         """Return how long the namespace's own rate takes to repay the debt."""
         return self.buckets[dimension].throttle_time_ms()
 
-    def tie(self, now_ms: int) -> tuple[int, int, str]:
-        """Return who goes first at equal tags: who waits longest, then by a hash that favours no name."""
-        first_arrival_ms = self.rows[0].arrival_ms if self.rows else now_ms
-        return first_arrival_ms, zlib.crc32(self.name.encode()), self.name
+    @property
+    def tie(self) -> tuple[int, int]:
+        """Who goes first at equal tags: who waits longest, then by a hash that prefers no spelling."""
+        return self.rows[0].arrival_ms, name_hash(self.name)
 
     def find_eligible(self, now_ms: int) -> None:
         """Count the rows before the first that must wait for its release or for the namespace's own buckets."""
         balance_micro = {d: bucket.balance_micro for d, bucket in self.buckets.items()}
         for row in self.rows:
             if row.release_ms > now_ms:
-                self.held_until_ms = row.release_ms
+                self.is_held = True
                 return
             if self.limits.is_enforced and any(balance < 0 for balance in balance_micro.values()):
                 return

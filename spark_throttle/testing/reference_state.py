@@ -176,10 +176,11 @@ class FlowMemory:
     window_second: int
     window_units: Pair
 
-    def meaningful(self, rules: NamespaceRules) -> FlowMemory:
-        """Return the same with 0 for what has no limit, and for a window that counted nothing."""
-        messages, in_bytes = (self.window_units[d] if rules.windows[d].is_on else 0 for d in DIMENSIONS)
-        second = self.window_second if messages or in_bytes else 0
+    def meaningful(self, rules: NamespaceRules, *, second: int) -> FlowMemory:
+        """Return the same with 0 for what has no limit, and for a window that is over or counted nothing."""
+        is_current = self.window_second == second
+        messages, in_bytes = (self.window_units[d] if is_current and rules.windows[d].is_on else 0 for d in DIMENSIONS)
+        second = second if messages or in_bytes else 0
         return FlowMemory(rules.limits.meaningful(self.balance_micro), self.lead, second, (messages, in_bytes))
 
 
@@ -224,7 +225,7 @@ class ReferenceState:
                 int(state.flows.window_second[i]),
                 pair(state.flows.window_units[i]),
             )
-            flows[name] = memory.meaningful(rules_of(policy, name))
+            flows[name] = memory.meaningful(rules_of(policy, name), second=state.advanced_to_ms // 1000)
         queue = [
             QueuedRow(names[flow], size, arrival_ms, release_ms)
             for flow, size, arrival_ms, release_ms in zip(

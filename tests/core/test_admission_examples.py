@@ -9,9 +9,16 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from spark_throttle.core.admission import plan_admission
-from spark_throttle.core.quota import MAX_SIZE_BYTES, NEVER_MS, CompiledPolicy, Level, OnExcess, Overflow, QueueBounds
-from spark_throttle.core.quota import Dimension as D
-from spark_throttle.core.quota import Verdict as V
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    NEVER_MS,
+    CompiledPolicy,
+    Dimension,
+    Level,
+    OnExcess,
+    Overflow,
+    Verdict,
+)
 from spark_throttle.core.state import ShardState
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.comparison import as_reference
@@ -30,7 +37,7 @@ from spark_throttle.testing.worlds import (
 
 START_MS = 1_760_000_000_000
 NS = "acme/logs"
-ADMITTED = Decision(V.ADMIT)
+ADMITTED = Decision(Verdict.ADMIT)
 Rows = Iterable[tuple[str | None, int | None]]
 
 
@@ -72,15 +79,15 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def one_namespace(rules: Namespace, **others: QueueBounds) -> CompiledPolicy:
-    return make_policy(namespaces={NS: rules}, **others)
+def one_namespace(rules: Namespace) -> CompiledPolicy:
+    return make_policy(namespaces={NS: rules})
 
 
-def by_quota(verdict: V, throttle_time_ms: int, dimension: D = D.BYTES) -> Decision:
+def by_quota(verdict: Verdict, throttle_time_ms: int, dimension: Dimension = Dimension.BYTES) -> Decision:
     return Decision(verdict, "quota", Level.NAMESPACE, dimension, -1, throttle_time_ms)
 
 
-def verdicts(decisions: list[Decision]) -> Counter[V]:
+def verdicts(decisions: list[Decision]) -> Counter[Verdict]:
     return Counter(decision.verdict for decision in decisions)
 
 
@@ -90,8 +97,8 @@ def verdicts(decisions: list[Decision]) -> Counter[V]:
 def test_kip_599_burst_of_560_waits_12_s(engine: str) -> None:
     # KIP-599: 5 a second, burst 500; 560 leave a balance of -60, which 5 a second repay in 12 s.
     shard = Shard(engine, one_namespace(Namespace(limit(bytes_per_second=5, burst_seconds=100))))
-    assert shard.batch(0, [(NS, 560), (NS, 1)]) == [ADMITTED, by_quota(V.DELAY, 12_000)]
-    assert shard.batch(11_999) == [by_quota(V.DELAY, 1)]
+    assert shard.batch(0, [(NS, 560), (NS, 1)]) == [ADMITTED, by_quota(Verdict.DELAY, 12_000)]
+    assert shard.batch(11_999) == [by_quota(Verdict.DELAY, 1)]
     assert shard.batch(12_000) == [ADMITTED]
 
 
@@ -101,7 +108,7 @@ def test_kafka_token_bucket_sequence(engine: str) -> None:
     balances = []
     for at_ms, size_bytes in ((0, 60), (2_000, 5), (4_000, 60)):
         shard.batch(at_ms, [(NS, size_bytes)])
-        balances.append(shard.plan.state.flows[NS].balance_micro[D.BYTES] // 10**6)
+        balances.append(shard.plan.state.flows[NS].balance_micro[Dimension.BYTES] // 10**6)
     assert balances == [40, 45, -5]
 
 
@@ -111,8 +118,8 @@ def test_kafka_strict_quota_rejects_without_charging(engine: str) -> None:
     shard = Shard(engine, one_namespace(rules))
     assert shard.batch(0, [(NS, 90)]) == [ADMITTED]
     assert shard.batch(0, [(NS, 90)]) == [ADMITTED]
-    assert shard.batch(0, [(NS, 90)]) == [by_quota(V.REJECT, 8_000)]
-    assert shard.batch(5_000, [(NS, 90)]) == [by_quota(V.REJECT, 3_000)]
+    assert shard.batch(0, [(NS, 90)]) == [by_quota(Verdict.REJECT, 8_000)]
+    assert shard.batch(5_000, [(NS, 90)]) == [by_quota(Verdict.REJECT, 3_000)]
 
 
 def test_kafka_permissive_quota_admits_and_tells(engine: str) -> None:
@@ -120,42 +127,43 @@ def test_kafka_permissive_quota_admits_and_tells(engine: str) -> None:
     rules = Namespace(limit(bytes_per_second=10, burst_seconds=10, on_excess=OnExcess.OBSERVE))
     shard = Shard(engine, one_namespace(rules))
     assert shard.batch(0, [(NS, 90), (NS, 90)]) == [ADMITTED, ADMITTED]
-    assert shard.batch(0, [(NS, 90)]) == [by_quota(V.ADMIT, 17_000)]
-    assert shard.batch(5_000, [(NS, 0)]) == [by_quota(V.ADMIT, 12_000)]
+    assert shard.batch(0, [(NS, 90)]) == [by_quota(Verdict.ADMIT, 17_000)]
+    assert shard.batch(5_000, [(NS, 0)]) == [by_quota(Verdict.ADMIT, 12_000)]
     assert shard.plan.usage[NS].observed_messages == 1
 
 
 def test_message_larger_than_the_burst_passes_into_debt(engine: str) -> None:
     # 10 bytes a second, burst 10: 1,000 bytes leave -990, repaid in 99 s.
     shard = Shard(engine, one_namespace(Namespace(limit(bytes_per_second=10))))
-    assert shard.batch(0, [(NS, 1_000), (NS, 1_000)]) == [ADMITTED, by_quota(V.DELAY, 99_000)]
-    assert shard.batch(98_999) == [by_quota(V.DELAY, 1)]
+    assert shard.batch(0, [(NS, 1_000), (NS, 1_000)]) == [ADMITTED, by_quota(Verdict.DELAY, 99_000)]
+    assert shard.batch(98_999) == [by_quota(Verdict.DELAY, 1)]
     assert shard.batch(99_000) == [ADMITTED]
 
 
 def test_fifth_of_a_message_a_second(engine: str) -> None:
     # 0.2/s and a burst of one: the first takes the token, the second goes into debt, one more each 5 s.
     shard = Shard(engine, one_namespace(Namespace(limit(messages_per_second=0.2, burst_seconds=5))))
-    waits = by_quota(V.DELAY, 5_000, D.MESSAGES)
+    waits = by_quota(Verdict.DELAY, 5_000, Dimension.MESSAGES)
     assert shard.batch(0, [(NS, 9)] * 4) == [ADMITTED, ADMITTED, waits, waits]
     assert shard.batch(4_999) == [replace(waits, throttle_time_ms=1)] * 2
     assert shard.batch(5_000) == [ADMITTED, waits]
 
 
 @pytest.mark.parametrize(
-    ("on_excess", "verdict"), [(OnExcess.DELAY, V.DELAY), (OnExcess.REJECT, V.REJECT), (OnExcess.OBSERVE, V.ADMIT)]
+    ("on_excess", "verdict"),
+    [(OnExcess.DELAY, Verdict.DELAY), (OnExcess.REJECT, Verdict.REJECT), (OnExcess.OBSERVE, Verdict.ADMIT)],
 )
-def test_rate_of_zero_never_admits(engine: str, on_excess: OnExcess, verdict: V) -> None:
+def test_rate_of_zero_never_admits(engine: str, on_excess: OnExcess, verdict: Verdict) -> None:
     shard = Shard(engine, one_namespace(Namespace(limit(messages_per_second=0, on_excess=on_excess))))
-    assert shard.batch(0, [(NS, 1)]) == [by_quota(verdict, NEVER_MS, D.MESSAGES)]
+    assert shard.batch(0, [(NS, 1)]) == [by_quota(verdict, NEVER_MS, Dimension.MESSAGES)]
     year_later = shard.batch(365 * 86_400_000, [(NS, 1)])
-    assert set(year_later) == {by_quota(verdict, NEVER_MS, D.MESSAGES)}
+    assert set(year_later) == {by_quota(verdict, NEVER_MS, Dimension.MESSAGES)}
 
 
 def test_shared_scope_with_rate_zero_never_admits(engine: str) -> None:
     # Not even where tokens were granted, as an epoch older than the rate may have.
     shard = Shard(engine, make_policy(job=limit(messages_per_second=0)))
-    refused = Decision(V.DELAY, "quota", Level.JOB, D.MESSAGES, 0, NEVER_MS)
+    refused = Decision(Verdict.DELAY, "quota", Level.JOB, Dimension.MESSAGES, 0, NEVER_MS)
     assert shard.batch(0, [(NS, 1)], {}) == [refused]
     assert shard.batch(1, [(NS, 1)], {"": (5, 5)}) == [refused, refused]
 
@@ -163,8 +171,8 @@ def test_shared_scope_with_rate_zero_never_admits(engine: str) -> None:
 def test_clock_that_goes_back_refills_nothing(engine: str) -> None:
     shard = Shard(engine, one_namespace(Namespace(limit(messages_per_second=1))))
     shard.batch(10_000, [(NS, 1)] * 3)
-    assert shard.batch(4_000) == [by_quota(V.DELAY, 1_000, D.MESSAGES)]
-    assert shard.batch(4_999) == [by_quota(V.DELAY, 1, D.MESSAGES)]
+    assert shard.batch(4_000) == [by_quota(Verdict.DELAY, 1_000, Dimension.MESSAGES)]
+    assert shard.batch(4_999) == [by_quota(Verdict.DELAY, 1, Dimension.MESSAGES)]
     assert shard.batch(5_000) == [ADMITTED]
 
 
@@ -174,7 +182,7 @@ def test_changed_quota_pays_the_gap_at_the_new_rate(engine: str) -> None:
     shard.batch(0, [(NS, 5)])
     shard.policy = one_namespace(Namespace(limit(bytes_per_second=10)))
     shard.batch(4_000, [(NS, 7)])
-    assert shard.plan.state.flows[NS].balance_micro[D.BYTES] == 3 * 10**6
+    assert shard.plan.state.flows[NS].balance_micro[Dimension.BYTES] == 3 * 10**6
 
 
 def test_full_namespace_is_forgotten(engine: str) -> None:
@@ -206,7 +214,7 @@ def test_malformed_row_is_rejected_and_costs_nothing(
     engine: str, name: str | None, size_bytes: int | None, reason: str
 ) -> None:
     shard = Shard(engine, make_policy(default=Namespace(limit(messages_per_second=1, bytes_per_second=1))))
-    assert shard.batch(0, [(name, size_bytes)]) == [Decision(V.REJECT, reason)]
+    assert shard.batch(0, [(name, size_bytes)]) == [Decision(Verdict.REJECT, reason)]
     assert shard.plan.state.flows == {}
 
 
@@ -221,9 +229,9 @@ def test_longest_name_and_largest_size_are_admitted(engine: str) -> None:
 def test_pegasus_delay_by_count(engine: str) -> None:
     # 20000*delay*100 on 4 partitions is 5,001 units: the 5,002nd request of a second waits 100 ms.
     shard = Shard(engine, one_namespace(Namespace(by_count=Window(delay_units=5_001, delay_ms=100))))
-    waits = Decision(V.DELAY, "throttling", Level.NAMESPACE, throttle_time_ms=100)
+    waits = Decision(Verdict.DELAY, "throttling", Level.NAMESPACE, throttle_time_ms=100)
     decisions = shard.batch(0, [(NS, 1)] * 5_002)
-    assert verdicts(decisions[:5_001]) == {V.ADMIT: 5_001}
+    assert verdicts(decisions[:5_001]) == {Verdict.ADMIT: 5_001}
     assert [replace(decision, dimension=-1) for decision in decisions[5_001:]] == [waits]
     assert [decision.throttle_time_ms for decision in shard.batch(99)] == [1]
     assert shard.batch(100) == [ADMITTED]
@@ -233,7 +241,7 @@ def test_pegasus_reject_is_asked_before_delay(engine: str) -> None:
     # 20000*delay*100,20000*reject*200: at equal units delay never fires; the next second starts anew.
     rule = Window(delay_units=5_001, delay_ms=100, reject_units=5_001, reject_ms=200)
     shard = Shard(engine, one_namespace(Namespace(by_count=rule)))
-    refused = Decision(V.REJECT, "throttling", Level.NAMESPACE, D.MESSAGES, -1, 200)
+    refused = Decision(Verdict.REJECT, "throttling", Level.NAMESPACE, Dimension.MESSAGES, -1, 200)
     assert shard.batch(0, [(NS, 1)] * 5_003) == [ADMITTED] * 5_001 + [refused] * 2
     assert shard.batch(999, [(NS, 1)]) == [refused]
     assert shard.batch(1_000, [(NS, 1)]) == [ADMITTED]
@@ -242,25 +250,28 @@ def test_pegasus_reject_is_asked_before_delay(engine: str) -> None:
 def test_pegasus_rejected_row_gives_its_units_back(engine: str) -> None:
     # By size, 100 units: 60 pass, 50 more would be 110, 40 make exactly 100, and 1 is too much.
     shard = Shard(engine, one_namespace(Namespace(by_size=Window(reject_units=100, reject_ms=7))))
-    refused = Decision(V.REJECT, "throttling", Level.NAMESPACE, D.BYTES, -1, 7)
+    refused = Decision(Verdict.REJECT, "throttling", Level.NAMESPACE, Dimension.BYTES, -1, 7)
     assert shard.batch(0, [(NS, 60), (NS, 50), (NS, 40), (NS, 1)]) == [ADMITTED, refused, ADMITTED, refused]
 
 
 def test_pegasus_row_rejected_by_size_does_not_count(engine: str) -> None:
     rules = Namespace(by_count=Window(reject_units=2, reject_ms=3), by_size=Window(reject_units=10, reject_ms=7))
     shard = Shard(engine, one_namespace(rules))
-    by_size = Decision(V.REJECT, "throttling", Level.NAMESPACE, D.BYTES, -1, 7)
-    by_count = Decision(V.REJECT, "throttling", Level.NAMESPACE, D.MESSAGES, -1, 3)
+    by_size = Decision(Verdict.REJECT, "throttling", Level.NAMESPACE, Dimension.BYTES, -1, 7)
+    by_count = Decision(Verdict.REJECT, "throttling", Level.NAMESPACE, Dimension.MESSAGES, -1, 3)
     rows = [(NS, 1), (NS, 50), (NS, 50), (NS, 1), (NS, 50), (NS, 1)]
     assert shard.batch(0, rows) == [ADMITTED, by_size, by_size, ADMITTED, by_count, by_count]
 
 
 def test_rows_behind_a_held_row_wait_for_it(engine: str) -> None:
-    # The first row is held by size until 1,050 ms; the second is not, and may not overtake it.
+    # The first row is held by size until 1,050 ms; the second has no time of its own, and may not overtake it.
     shard = Shard(engine, one_namespace(Namespace(by_size=Window(delay_units=10, delay_ms=1_050))))
     shard.batch(0, [(NS, 11)])
     decisions = shard.batch(1_000, [(NS, 1)])
-    assert [(d.verdict, d.reason, d.throttle_time_ms) for d in decisions] == [(V.DELAY, "throttling", 50)] * 2
+    assert [(d.verdict, d.reason, d.throttle_time_ms) for d in decisions] == [
+        (Verdict.DELAY, "throttling", 50),
+        (Verdict.DELAY, "throttling", 0),
+    ]
 
 
 # Levels, grants, fairness
@@ -311,11 +322,11 @@ def test_narrowest_overdrawn_scope_is_named(engine: str) -> None:
     shard = Shard(engine, policy)
     # The tenant has 1 token, so 2 pass and leave it 1 in debt: 20 ms at 50 a second. The group has 5.
     decisions = shard.batch(0, [(NS, 1)] * 3, {"": (9, 0), "acme": (1, 0), "gold": (5, 0)})
-    assert decisions == [ADMITTED, ADMITTED, Decision(V.DELAY, "quota", Level.TENANT, D.MESSAGES, 1, 20)]
+    assert decisions == [ADMITTED, ADMITTED, Decision(Verdict.DELAY, "quota", Level.TENANT, Dimension.MESSAGES, 1, 20)]
     # Now the group is overdrawn and the tenant is not: arrivals are rejected, the queued row waits on.
     decisions = shard.batch(10, [(NS, 1)], {"": (9, 0), "acme": (5, 0), "gold": (-1.5, 0)})
-    by_group = Decision(V.DELAY, "quota", Level.RESOURCE_GROUP, D.MESSAGES, 2, 50)
-    assert decisions == [by_group, replace(by_group, verdict=V.REJECT)]
+    by_group = Decision(Verdict.DELAY, "quota", Level.RESOURCE_GROUP, Dimension.MESSAGES, 2, 50)
+    assert decisions == [by_group, replace(by_group, verdict=Verdict.REJECT)]
 
 
 def test_standing_grant_grows_by_the_shard_s_part_into_its_room(engine: str) -> None:
@@ -324,11 +335,11 @@ def test_standing_grant_grows_by_the_shard_s_part_into_its_room(engine: str) -> 
     shard = Shard(engine, policy, shards=2)
     shard.state = granted(shard.state, policy, {"": (0, 0)}, now_ms=START_MS)
     shard.state.grants.headroom_micro[:] = 2 * 10**6
-    waits = Decision(V.DELAY, "quota", Level.JOB, D.MESSAGES, 0, 200)
+    waits = Decision(Verdict.DELAY, "quota", Level.JOB, Dimension.MESSAGES, 0, 200)
     assert shard.batch(0, [(NS, 1)] * 9) == [ADMITTED] + [waits] * 8
     assert shard.batch(200) == [ADMITTED] + [waits] * 7
     assert shard.batch(400) == [ADMITTED] + [waits] * 6
-    assert verdicts(shard.batch(86_400_000)) == {V.DELAY: 6}
+    assert verdicts(shard.batch(86_400_000)) == {Verdict.DELAY: 6}
 
 
 def test_group_of_a_namespace(engine: str) -> None:
@@ -353,9 +364,14 @@ def test_queue_keeps_what_fits_in_the_shards_part(engine: str) -> None:
     bounds = replace(UNBOUNDED_QUEUE, messages=5)
     policy = make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds)
     shard = Shard(engine, policy, shards=2)
-    full = Decision(V.REJECT, "queue_full")
+    full = Decision(Verdict.REJECT, "queue_full")
     decisions = shard.batch(0, [("a", 1), ("a", 1), ("b", 1), ("b", 1)])
-    assert [decision.verdict for decision in decisions] == [V.DELAY, V.REJECT, V.DELAY, V.REJECT]
+    assert [decision.verdict for decision in decisions] == [
+        Verdict.DELAY,
+        Verdict.REJECT,
+        Verdict.DELAY,
+        Verdict.REJECT,
+    ]
     assert decisions[1] == full
     assert shard.batch(1, [("c", 1)])[2:] == [full]
     assert [row.namespace for row in shard.plan.state.queue] == ["a", "b"]
@@ -366,7 +382,7 @@ def test_queue_bound_in_bytes_ends_with_the_first_that_does_not_fit(engine: str)
     policy = make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds)
     shard = Shard(engine, policy)
     decisions = shard.batch(0, [("a", 6), ("a", 5), ("a", 1)])
-    assert [decision.verdict for decision in decisions] == [V.DELAY, V.REJECT, V.REJECT]
+    assert [decision.verdict for decision in decisions] == [Verdict.DELAY, Verdict.REJECT, Verdict.REJECT]
 
 
 def test_queue_that_must_not_overflow_fails(engine: str) -> None:
@@ -382,8 +398,8 @@ def test_row_that_waited_too_long_is_rejected(engine: str) -> None:
     bounds = replace(UNBOUNDED_QUEUE, age_ms=1_000)
     shard = Shard(engine, make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds))
     shard.batch(0, [("a", 1)])
-    assert verdicts(shard.batch(1_000)) == {V.DELAY: 1}
-    assert shard.batch(1_001) == [Decision(V.REJECT, "queue_age")]
+    assert verdicts(shard.batch(1_000)) == {Verdict.DELAY: 1}
+    assert shard.batch(1_001) == [Decision(Verdict.REJECT, "queue_age")]
 
 
 def test_queued_row_waits_on_where_arrivals_are_rejected(engine: str) -> None:
@@ -391,8 +407,8 @@ def test_queued_row_waits_on_where_arrivals_are_rejected(engine: str) -> None:
     shard = Shard(engine, one_namespace(Namespace(delays)))
     shard.batch(0, [(NS, 1)] * 3)
     shard.policy = one_namespace(Namespace(Limit(delays.rate_micro_per_ms, delays.burst_micro, OnExcess.REJECT)))
-    refused = by_quota(V.REJECT, 500, D.MESSAGES)
-    assert shard.batch(500, [(NS, 1)]) == [replace(refused, verdict=V.DELAY), refused]
+    refused = by_quota(Verdict.REJECT, 500, Dimension.MESSAGES)
+    assert shard.batch(500, [(NS, 1)]) == [replace(refused, verdict=Verdict.DELAY), refused]
 
 
 def test_delayed_time_is_told_when_a_row_leaves(engine: str) -> None:

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from jobs.live_table import LiveTable
-from spark_throttle.spark.throttle import ScopeStatus, Status
+from spark_throttle.spark import ScopeStatus, Status
 
 
 def scope(name: str, *, level: str = "resource_group", quota: float | None = 100.0, rejected: int = 0) -> ScopeStatus:
@@ -22,13 +22,14 @@ def scope(name: str, *, level: str = "resource_group", quota: float | None = 100
         rejected_bytes=10 * rejected,
         waiting_messages=50,
         waiting_bytes=2**20,
+        observed_messages=0,
         messages_per_second=quota,
         bytes_per_second=None,
     )
 
 
 def status(batch_time_ms: int, *scopes: ScopeStatus) -> Status:
-    return Status(batch_time_ms=batch_time_ms, epoch=1, revision="r", problem=None, scopes=scopes)
+    return Status(batch_id=7, batch_time_ms=batch_time_ms, epoch=1, revision="r", scopes=scopes)
 
 
 def table_on(*, terminal: bool, groups: tuple[str, ...] = ("gold", "free")) -> tuple[LiveTable, io.StringIO]:
@@ -77,7 +78,7 @@ def test_group_without_a_quota_says_so() -> None:
 def test_without_a_terminal_every_fourth_batch_is_a_line() -> None:
     table, text = table_on(terminal=False)
     with table:
-        table.show(None, "starting")
+        table.show(Status(-1, 0, 0, "", ()), "starting")
         for second in range(1, 10):
             table.show(status(1000 * second, scope("gold"), scope("free")), f"offering {second}")
     lines = text.getvalue().splitlines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +21,7 @@ class Recorder:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Self:
+        def call(*args: Any, **kwargs: Any) -> Recorder:
             self.calls.append((name, args, kwargs))
             return self
 
