@@ -156,10 +156,10 @@ def parse_settings(document: Mapping[str, object]) -> JobSettings:
 
     Examples
     --------
-    >>> parse_settings({"chekpoint": "/tmp/c"})
+    >>> parse_settings({"check_point": "/tmp/c"})
     Traceback (most recent call last):
     spark_throttle.errors.ConfigurationError: source: there is no value; throttle: there is no value; \
-sink: there is no value; checkpoint: there is no value; chekpoint: unknown key; did you mean checkpoint?
+sink: there is no value; checkpoint: there is no value; check_point: unknown key; did you mean checkpoint?
     """
     try:
         return JobSettings.model_validate(document)

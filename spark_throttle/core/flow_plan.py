@@ -12,8 +12,6 @@ from spark_throttle.core.fair_order import FairOrder
 from spark_throttle.core.layout import Candidates, Layout
 from spark_throttle.core.matching import SHARED_LEVELS, Matches
 from spark_throttle.core.quota import (
-    MICRO,
-    MIN_BALANCE_MICRO,
     Bools,
     CompiledPolicy,
     Dimension,
@@ -24,12 +22,9 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.segments import sums
 from spark_throttle.core.state import Flows, Grants
-from spark_throttle.core.token_bucket import admissible_messages, byte_room
+from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit
 
 _UNBOUNDED = 1 << 62
-_MOST_DEBITED_TOKENS = 1 << 42
-"""Beyond it every balance is at `MIN_BALANCE_MICRO` anyway; it keeps the product in int64."""
-
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
 
@@ -235,5 +230,4 @@ def _mark_by_shared_scopes(
 
 
 def _debited(balance_micro: Int64s, tokens: Int64s, is_limited: Bools) -> Int64s:
-    spent = np.minimum(tokens, _MOST_DEBITED_TOKENS) * MICRO
-    return np.where(is_limited, np.maximum(balance_micro - spent, MIN_BALANCE_MICRO), balance_micro)
+    return np.where(is_limited, debit(balance_micro, tokens), balance_micro)

@@ -21,7 +21,7 @@ from spark_throttle.core.allocation import PLENTY, divide_whole, water_fill
 from spark_throttle.core.matching import SHARED_LEVELS
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.segments import sums
-from spark_throttle.core.token_bucket import admissible_messages, byte_room, full, refill
+from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit, full, refill
 from spark_throttle.core.usage import UsageReport
 
 _MILLI = 1000
@@ -43,8 +43,7 @@ class Buckets:
 
     def debit(self, used: Int64s, policy: CompiledPolicy) -> Buckets:
         """Return these buckets less `used` tokens, shape (scopes, 2)."""
-        spent = np.where(policy.shared.is_limited, used * MICRO, 0)
-        return Buckets(self.balance_micro - spent, self.as_of_ms)
+        return Buckets(debit(self.balance_micro, np.where(policy.shared.is_limited, used, 0)), self.as_of_ms)
 
     def refill(self, policy: CompiledPolicy, *, now_ms: int) -> Buckets:
         """Return these buckets at `now_ms`; a clock that went back pays nothing."""

@@ -50,7 +50,8 @@ def match(names: pa.StringArray, policy: CompiledPolicy) -> Matches:
     tenant = _positions(tenant_of, policy.tenant_names, -1)
     through_tenant = np.append(policy.tenant_group, -1)[tenant]
     group = policy.namespace_group[rule]
-    group = np.where((rule == unnamed) & (through_tenant >= 0), through_tenant, group)
+    takes_tenants = ((rule == unnamed) | (group < 0)) & (through_tenant >= 0)
+    group = np.where(takes_tenants, through_tenant, group)
     tenants = len(policy.tenant_names)
     shared_scope = np.stack(
         [

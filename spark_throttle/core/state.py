@@ -87,13 +87,15 @@ class Grants:
     """Batch time up to which growth is counted."""
 
     def grown(self, policy: CompiledPolicy, *, now_ms: int, shards: int) -> Grants:
-        """Return these grants at `now_ms`."""
+        """Return these grants at `now_ms`; a rate of 0 admits nothing, whatever was granted."""
         elapsed_ms = max(0, now_ms - self.as_of_ms)
         rate = np.maximum(policy.shared.rate_micro_per_ms // shards, 0)
         # The headroom is at most a burst (2**62 micro-tokens), so capping the time keeps the product in int64.
         time_to_full_ms = -(-self.headroom_micro // np.maximum(rate, 1))
         gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
-        return Grants(self.epoch, self.balance_micro + gained, self.headroom_micro - gained, now_ms)
+        balance = self.balance_micro + gained
+        balance = np.where(policy.shared.rate_micro_per_ms == 0, np.minimum(balance, -1), balance)
+        return Grants(self.epoch, balance, self.headroom_micro - gained, now_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.core.quota import MICRO, NEVER_MS, UNLIMITED, Int64s
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Int64s
+
+_MOST_DEBITED_TOKENS = 1 << 42
+"""Beyond it every balance is at `MIN_BALANCE_MICRO` anyway; it keeps the product in int64."""
 
 
 def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s, elapsed_ms: int) -> Int64s:
@@ -76,6 +79,17 @@ def byte_room(balance_micro: Int64s) -> Int64s:
     [1, 0, -1]
     """
     return np.where(balance_micro >= 0, balance_micro // MICRO, -1)
+
+
+def debit(balance_micro: Int64s, tokens: Int64s) -> Int64s:
+    """Return the balances less `tokens`; the debt of a scope that only observes stops at `MIN_BALANCE_MICRO`.
+
+    Examples
+    --------
+    >>> debit(np.array([500_000]), np.array([2])).tolist()
+    [-1500000]
+    """
+    return np.maximum(balance_micro - np.minimum(tokens, _MOST_DEBITED_TOKENS) * MICRO, MIN_BALANCE_MICRO)
 
 
 def throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s) -> Int64s:

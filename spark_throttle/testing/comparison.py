@@ -45,7 +45,12 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
 
 def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:
     """Return all of `plan` that the oracle predicts, under the policy that it was made for."""
-    return ReferencePlan(decisions_of(plan), ReferenceState.from_arrays(plan.state, policy), usage_by_name(plan.usage))
+    return ReferencePlan(
+        decisions_of(plan),
+        ReferenceState.from_arrays(plan.state, policy),
+        usage_by_name(plan.usage),
+        plan.usage.invalid_messages,
+    )
 
 
 def assert_same_plan(plan: AdmissionPlan, expected: ReferencePlan, policy: CompiledPolicy) -> None:
@@ -61,3 +66,4 @@ def assert_same_plan(plan: AdmissionPlan, expected: ReferencePlan, policy: Compi
     for name in sorted(actual.usage.keys() | expected.usage.keys()):
         ours_usage, theirs_usage = actual.usage.get(name), expected.usage.get(name)
         assert ours_usage == theirs_usage, f"usage of {name}\n  kernel {ours_usage}\n  oracle {theirs_usage}"
+    assert actual == expected

@@ -202,12 +202,13 @@ class _Batch:
 
     def passes_windows(self, flow: Flow, row: Row) -> bool:
         """Ask Pegasus' rules, by count and then by size; a row that either rejects counts in neither."""
-        rules = {d: rule for d, rule in zip(DIMENSIONS, flow.rules.windows, strict=True) if rule.is_on}
+        if not flow.rules.has_windows:
+            return True
         second = self.now_ms // 1000
-        if rules and flow.window_second != second:
+        if flow.window_second != second:
             flow.window_second, flow.window_units = second, [0, 0]
-        units = [flow.window_units[d] + row.tokens[d] if d in rules else 0 for d in DIMENSIONS]
-        for d, rule in rules.items():
+        units = [flow.window_units[d] + row.tokens[d] for d in DIMENSIONS]
+        for d, rule in zip(DIMENSIONS, flow.rules.windows, strict=True):
             if rule.reject_units > 0 and units[d] > rule.reject_units:
                 self.decisions[row.index] = Decision(
                     Verdict.REJECT, "throttling", Level.NAMESPACE, d, throttle_time_ms=rule.reject_ms

@@ -120,6 +120,11 @@ class NamespaceRules:
     """The shared scopes that a row passes, narrowest first."""
 
     @property
+    def has_windows(self) -> bool:
+        """Whether a rule of Pegasus' counts the namespace's arrivals, in both dimensions then."""
+        return any(rule.is_on for rule in self.windows)
+
+    @property
     def domain(self) -> ScopeLimits | None:
         """The scope within which the namespace takes turns: its group, else its tenant, else the job."""
         by_level = {scope.level: scope for scope in self.shared if scope.is_enforced}
@@ -178,10 +183,9 @@ class FlowMemory:
 
     def meaningful(self, rules: NamespaceRules, *, second: int) -> FlowMemory:
         """Return the same with 0 for what has no limit, and for a window that is over or counted nothing."""
-        is_current = self.window_second == second
-        messages, in_bytes = (self.window_units[d] if is_current and rules.windows[d].is_on else 0 for d in DIMENSIONS)
-        second = second if messages or in_bytes else 0
-        return FlowMemory(rules.limits.meaningful(self.balance_micro), self.lead, second, (messages, in_bytes))
+        counts = self.window_second == second and rules.has_windows and self.window_units != (0, 0)
+        balance_micro = rules.limits.meaningful(self.balance_micro)
+        return FlowMemory(balance_micro, self.lead, second if counts else 0, self.window_units if counts else (0, 0))
 
 
 @dataclass(frozen=True, slots=True)

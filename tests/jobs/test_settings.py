@@ -96,8 +96,8 @@ def test_override_replaces_one_setting(override: str, expected: Any) -> None:
     ("override", "message"),
     [
         ("throttle.shard=3", r"^throttle.shard: unknown key; did you mean shards\?$"),
-        ("sorce.format=kafka", r"^sorce: unknown key; did you mean source\?$"),
-        ("rejected.formt=delta", r"^rejected.formt: unknown key; did you mean format\?$"),
+        ("sources.format=kafka", r"^sources: unknown key; did you mean source\?$"),
+        ("rejected.formats=delta", r"^rejected.formats: unknown key; did you mean format\?$"),
         ("source.zzz=1", r"^source.zzz: unknown key; the keys here are format, path, schema, options, select$"),
         ("throttle.shards=many", r"^throttle.shards: 'many': Input should be a valid integer"),
         ("throttle.shards=0", r"^throttle.shards: 0: Input should be greater than or equal to 1"),

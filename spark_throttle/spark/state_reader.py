@@ -1,0 +1,113 @@
+"""The rows that wait, read from a checkpoint: for audits, and to see what a restart will go on with.
+
+Spark's state reader gives the blocks of the last committed batch; they are opened on the executors, so a long queue does not
+pass through the driver. Reading disturbs no running query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from spark_throttle.core.codec import StoredShard, unpack_shard
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.frames import aligned, decode
+from spark_throttle.spark.payload_columns import carried_schema, from_carried
+
+_OPERATOR = "applyInPandasWithState"
+_BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms", LongType()))
+
+
+def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | None = None) -> DataFrame:
+    """Return the rows that wait in the state of the last committed batch.
+
+    They have the user's columns, then ``namespace``, ``arrival_ms`` (batch time at which the row came) and ``release_ms``
+    (batch time before which a Pegasus rule holds it, 0 where only quotas do); where the user has a column of that
+    name, ours is ``throttle_namespace`` and so on. Rows of a namespace are in the order in which they will leave.
+
+    Parameters
+    ----------
+    checkpoint
+        The query's ``checkpointLocation``.
+    schema
+        Of the stream. By default it is taken from the waiting rows, which know no more than Arrow does: char is string,
+        a year-month interval is a number of months, and an empty queue has no columns of the user.
+
+    Raises
+    ------
+    ConfigurationError
+        If the checkpoint is not one of a throttled query that has committed a batch.
+    """
+    blocks = _blocks(spark, checkpoint)
+    rows = carried_schema(schema) if schema is not None else _newest_schema(blocks)
+    taken = {name.lower() for name in rows.names}
+    beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in _BESIDE])
+    unpack = UnpackQueues(to_arrow_schema(rows), tuple(beside.names))
+    found = blocks.mapInArrow(unpack, StructType([*rows, *beside]))
+    return found if schema is None else from_carried(found, schema)
+
+
+def _blocks(spark: SparkSession, checkpoint: str) -> DataFrame:
+    operators = spark.read.format("state-metadata").load(checkpoint).where(F.col("operatorName") == _OPERATOR).collect()
+    if not operators:
+        raise ConfigurationError(
+            f"{checkpoint!r} is not the checkpoint of a throttled query that has run a batch; give the checkpointLocation "
+            f"that the query was started with"
+        )
+    # State stores look for an endpoint that exists only once the session's streams were asked for.
+    _ = spark.streams.active
+    reader = spark.read.format("statestore").option("operatorId", operators[0]["operatorId"])
+    return reader.load(checkpoint).select(F.col("value.groupState.block").alias("block"))
+
+
+def _newest_schema(blocks: DataFrame) -> StructType:
+    """Return the schema of the waiting rows: columns may be added while rows wait, but not removed."""
+    found = [pa.ipc.read_schema(pa.py_buffer(row["schema"])) for row in blocks.mapInArrow(_schemas, "schema binary").collect()]
+    return from_arrow_schema(max(found, key=len, default=pa.schema([])))
+
+
+def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the schemas of the waiting rows, each once a batch of blocks; runs in `mapInArrow` on the executors."""
+    for batch in batches:
+        frames = [frame for block in batch.column("block") for frame in _opened(block.as_py()).frames]
+        found = {pa.ipc.open_stream(pa.py_buffer(frame)).schema.serialize().to_pybytes() for frame in frames}
+        yield pa.RecordBatch.from_pydict({"schema": pa.array(sorted(found), pa.binary())})
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackQueues:
+    """Blocks of state to the rows that wait in them; runs in `mapInArrow` on the executors, once a task."""
+
+    schema: pa.Schema
+    """Of the user's rows, as they travel."""
+
+    names_beside: tuple[str, ...]
+    """Of the columns that stand behind them."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the waiting rows, a batch a frame."""
+        for batch in batches:
+            for block in batch.column("block"):
+                yield from self._rows(_opened(block.as_py()))
+
+    def _rows(self, stored: StoredShard) -> Iterator[pa.RecordBatch]:
+        queue, start = stored.state.queue, 0
+        for at, frame in enumerate(stored.frames):
+            end = start + int((stored.frame_of_row == at).sum())
+            rows = decode(frame).take(pa.array(stored.row_in_frame[start:end])).combine_chunks()
+            (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+            names = stored.state.flows.names.take(pa.array(queue.flow[start:end]))
+            beside = [names, pa.array(queue.arrival_ms[start:end]), pa.array(queue.release_ms[start:end])]
+            columns = [*aligned(whole, self.schema).columns, *beside]
+            yield pa.RecordBatch.from_arrays(columns, names=[*self.schema.names, *self.names_beside])
+            start = end
+
+
+def _opened(block: bytes) -> StoredShard:
+    return unpack_shard(block, "the state of a shard")
