@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql.streaming.query import StreamingQuery
-from spark_throttle.spark.state_reader import read_queued
 
 from jobs.account import Run, take_account
 from jobs.live_table import LiveTable
@@ -30,6 +29,7 @@ from spark_throttle.control.codec import load_policies
 from spark_throttle.control.compile import compile_policy
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.load_options import LoadOptions
+from spark_throttle.spark.state_reader import read_queued
 
 ROOT: Final = Path(__file__).parent.parent
 GROUPS: Final[list[dict[str, Any]]] = [
@@ -40,15 +40,16 @@ GROUPS: Final[list[dict[str, Any]]] = [
 ]
 OVERLOADED: Final = "bronze"
 SHARDS: Final = 8
-DRAIN_SECONDS: Final = 40
-"""How long the drain may take; a row waits at most `queue.age_seconds` of the policy, so it ends long before."""
+MOST_SECONDS: Final = 140
+"""How long the run may take, the session's start included, before the query is stopped with what it then has."""
 
-START_SECONDS: Final = 45
-"""How long the session's and the first batch's start may take beyond the load itself."""
+PATIENCE_SECONDS: Final = 15
+"""How long the query may then finish the batch it is in."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demonstration; return its exit status."""
+    started = time.monotonic()
     asked = _parser().parse_args(arguments)
     out: Path = asked.out
     shutil.rmtree(out, ignore_errors=True)
@@ -56,10 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = demo_settings(out, asked.policies, asked.seconds, asked.seed)
     throttle = make_throttle(settings.throttle)
     spark = open_session(settings)
-    query = start_query(throttle, read_events(spark, settings.source), settings)
-    _watch(query, throttle, limit=int(settings.source.options["limit"]), seconds=asked.seconds)
-    stop_between_batches(query)
-    queued = read_queued(spark, settings.checkpoint).toArrow()
+    events = read_events(spark, settings.source)
+    query = start_query(throttle, events, settings)
+    _watch(query, throttle, limit=int(settings.source.options["limit"]), started=started)
+    stop_between_batches(query, PATIENCE_SECONDS)
+    queued = read_queued(spark, settings.checkpoint, schema=events.schema).toArrow()
     spark.stop()
 
     run = Run(
@@ -85,6 +87,8 @@ def demo_settings(out: Path, policies: Path, seconds: int, seed: int) -> JobSett
     load = {
         "groups": json.dumps([{"tenants": 2} | group for group in GROUPS]),
         "limit": rate * seconds,
+        # A batch that fell behind brings three seconds' worth at most, or the next would fall behind further.
+        "maxRowsPerBatch": 3 * rate,
         "burstFactor": 3,
         "burstSeconds": 2,
         "seed": seed,
@@ -129,26 +133,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _watch(query: StreamingQuery, throttle: Throttle, *, limit: int, seconds: int) -> None:
+def _watch(query: StreamingQuery, throttle: Throttle, *, limit: int, started: float) -> None:
     """Show the query until all that was offered has drained, or until its time is over; a failed query raises."""
-    started = time.monotonic()
-    ends_at = started + START_SECONDS + seconds + DRAIN_SECONDS
-    drained_by = ends_at
     with LiveTable([group["prefix"] for group in GROUPS]) as table:
-        while time.monotonic() < min(ends_at, drained_by):
+        while (passed := time.monotonic() - started) < MOST_SECONDS:
             if wait_for_end(query, 0.25):
                 return
-            status = throttle.status(query)
-            offered = offered_rows(query)
-            is_over = offered >= limit
-            title = "draining" if is_over else "starting" if offered == 0 else "offering"
-            table.show(
-                status, f"{title}, {time.monotonic() - started:.0f} s, {offered:,} of {limit:,} messages offered"
-            )
-            if is_over:
-                drained_by = min(drained_by, time.monotonic() + DRAIN_SECONDS)
-                if not any(scope.waiting_messages for scope in status.of_level("job").values()):
-                    return
+            status, offered = throttle.status(query), offered_rows(query)
+            doing = "draining" if offered >= limit else "offering" if offered else "starting"
+            table.show(status, f"{doing}, {passed:.0f} s, {offered:,} of {limit:,} messages offered")
+            if offered >= limit and not any(job.waiting_messages for job in status.of_level("job").values()):
+                return
 
 
 def offered_rows(query: StreamingQuery) -> int:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from spark_throttle.spark import ScopeStatus, Status
 
-LINES_EVERY_BATCHES = 4
+LINE_EVERY_MS = 4000
 
 
 @dataclass(slots=True)
@@ -49,14 +49,14 @@ class GroupView:
 class LiveTable:
     """Shows batches as they come; use it as a context manager.
 
-    On a terminal the table is redrawn in place; elsewhere every fourth batch is a line.
+    On a terminal the table is redrawn in place; elsewhere there is a line every few batches.
     """
 
     groups: list[str]
     console: Console = field(default_factory=lambda: Console(stderr=True))
     _views: dict[str, GroupView] = field(init=False)
     _batch_time_ms: int = field(init=False, default=0)
-    _batches: int = field(init=False, default=0)
+    _line_time_ms: int = field(init=False, default=0)
     _live: Live | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -78,8 +78,8 @@ class LiveTable:
         """Take in the status if it is of a new batch, and show all anew."""
         if status.batch_time_ms > self._batch_time_ms:
             self._take(status)
-            self._batches += 1
-            if self._live is None and self._batches % LINES_EVERY_BATCHES == 1:
+            if self._live is None and status.batch_time_ms >= self._line_time_ms + LINE_EVERY_MS:
+                self._line_time_ms = status.batch_time_ms
                 self.console.print(f"{title}: {self.line()}", soft_wrap=True, highlight=False)
         if self._live is not None:
             self._live.update(self.render(title))

@@ -119,8 +119,8 @@ class QueueOverflowError(ThrottleError):
         self.bound_messages = bound_messages
         self.bound_bytes = bound_bytes
         super().__init__(
-            f"shard {shard} would hold {waiting_messages} delayed messages, over its bound of {bound_messages} messages "
-            f"or {bound_bytes} bytes, and queue.on_overflow is 'fail': raise the bound or the quota and restart"
+            f"shard {shard} would hold {waiting_messages} delayed messages, over its bound of {bound_messages} "
+            f"messages or {bound_bytes} bytes, and queue.on_overflow is 'fail': raise the bound or the quota and restart"
         )
 
     def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int, int]]:

@@ -1,4 +1,7 @@
-"""What all tests share: one time zone, Hypothesis' profiles, and marks by directory. Nothing here starts Spark."""
+"""What all tests share: one time zone, Hypothesis' profiles, marks by directory, and the one Spark session.
+
+A session start costs some eight seconds: nothing starts one before a test asks for it, and then all share it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,17 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.sessions import open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
 os.environ["TZ"] = "UTC"
 time.tzset()
@@ -37,3 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             mark = MARKS.get(item.path.relative_to(TESTS).parts[0])
             if mark:
                 item.add_marker(mark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Yield the shared session: local[2], UTC, Delta, everything written below a temporary directory."""
+    session = open_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()

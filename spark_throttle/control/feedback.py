@@ -6,6 +6,7 @@ is run again writes the same bytes under the same names, for its decisions are a
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 
 from spark_throttle.control.storage import Directory
@@ -47,8 +48,8 @@ def newest_batch(directory: Directory) -> int:
     return int(names[-1].partition(".")[0]) if names else -1
 
 
-def forget_reports(directory: Directory, *, before_batch: int) -> None:
-    """Delete the reports of batches before `before_batch`."""
+def forget_reports(directory: Directory, *, before_batch: int = 0, from_batch: int = sys.maxsize) -> None:
+    """Delete the reports of batches before `before_batch`, and of `from_batch` and later ones."""
     for name in directory.names(_FOLDER):
-        if int(name.partition(".")[0]) < before_batch:
+        if not before_batch <= int(name.partition(".")[0]) < from_batch:
             directory.delete(f"{_FOLDER}/{name}")

@@ -1,12 +1,12 @@
 """The control plane of one job: when a new epoch is due, and what stands in it.
 
 Everything that a batch depends on beside its rows is written into an epoch before the batch is planned, and
-the batch's offset names the epoch. So a batch that is run again, after a crash, on another machine, with other policies in
-force by then, finds what it found the first time. The clock is read here, and nowhere in the data path.
+the batch's offset names the epoch. So a batch that is run again, after a crash, on another machine, with other policies
+in force by then, finds what it found the first time. The clock is read here, and nowhere in the data path.
 
 An epoch is due when the policies changed, when the last batch brought or moved rows, or when a waiting row
-may leave or expire by now. When nothing waits and nothing comes, none is due, and an idle query runs no batch. Grants then
-stand, and grow (`core.state.Grants`), so that the first rows after a pause are served at once.
+may leave or expire by now. When nothing waits and nothing comes, none is due, and an idle query runs no batch. Grants
+then stand, and grow (`core.state.Grants`), so that the first rows after a pause are served at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epo
 from spark_throttle.core.grants import Buckets, Claims, lend, used_by_scope
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
-from spark_throttle.core.token_bucket import full
+from spark_throttle.core.token_bucket import admissible_messages, full
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError
 
@@ -39,9 +39,6 @@ logger = logging.getLogger(__name__)
 
 EPOCHS_KEPT = 1000
 """Epoch files that are kept behind the newest: more than the batches that a checkpoint can be rolled back."""
-
-_LONGEST_BATCH_MS = 1 << 20
-"""Elapsed time is capped here where it is only compared with a burst, so that the product stays in int64."""
 
 
 class PolicySource(Protocol):
@@ -88,7 +85,7 @@ class ControlPlane:
         self._direction: Direction = direction
         self._shards = shards
         self._clock_ms = clock_ms
-        self._epoch: tuple[EpochName, Epoch] | None = None
+        self._epochs: dict[EpochName, Epoch] = {}
         self._compiled: dict[str, CompiledPolicy] = {}
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
         self._last_report: dict[int, UsageReport] = {}
@@ -106,9 +103,9 @@ class ControlPlane:
         self._take_in_reports(epoch)
         if not self._is_due(epoch, policy, now_ms):
             return start
-        before = self._policy(epoch.revision)
-        settled = epoch.buckets.debit(self._used(epoch, before), before)
-        self._warn_if_slow(epoch, policy, now_ms)
+        before = self._policy(epoch)
+        settled = self._settled(epoch, before, now_ms)
+        self._warn_if_slow(policy, now_ms)
         buckets = _carried_over(settled, before, policy).refill(policy, now_ms=now_ms)
         forget_reports(self._directory, before_batch=epoch.settled_batch)
         settled_batch = max(self._unsettled, default=epoch.settled_batch)
@@ -129,19 +126,23 @@ class ControlPlane:
         DamagedError
             If its file is not what was written.
         """
-        if self._epoch is None or self._epoch[0] != name:
+        if name not in self._epochs:
             path = self._directory.path(f"epochs/{name.file}")
             content = self._directory.read(f"epochs/{name.file}")
             if content is None:
                 raise EpochMissingError(name.number, path)
-            self._epoch = (name, unpack_epoch(content, f"the epoch file {path}"))
-        return self._epoch[1]
+            self._remember(name, unpack_epoch(content, f"the epoch file {path}"))
+        return self._epochs[name]
+
+    def _remember(self, name: EpochName, epoch: Epoch) -> None:
+        """Keep an epoch at hand, with the one before it: a batch lies between the two."""
+        self._epochs = {**dict(list(self._epochs.items())[-1:]), name: epoch}
 
     def policy_for(self, start: EpochName, end: EpochName) -> CompiledPolicy | None:
         """Return the policy that batches of `end` apply, or `None` if those of `start` applied the same."""
-        revision = self.load(end).revision
         before = self.load(start).revision if start != NO_EPOCH else None
-        return None if revision == before else self._policy(revision)
+        epoch = self.load(end)
+        return None if epoch.revision == before else self._policy(epoch)
 
     def forget_before(self, name: EpochName) -> None:
         """Delete the files that no batch from `name` on can need; called once its batch is committed."""
@@ -157,24 +158,28 @@ class ControlPlane:
             self._snapshot = (snapshot, compile_policy(snapshot.document, self._direction))
         return self._snapshot[1]
 
-    def _policy(self, revision: str) -> CompiledPolicy:
-        """Return a revision that an epoch names, whatever is in force by now."""
+    def _policy(self, epoch: Epoch) -> CompiledPolicy:
+        """Return the revision that an epoch names, whatever is in force by now."""
+        revision = epoch.revision
         if revision not in self._compiled:
             path = self._directory.path(f"policies/{revision}")
             content = self._directory.read(f"policies/{revision}")
             if content is None:
-                raise EpochMissingError(0, path)
+                raise EpochMissingError(epoch.number, path)
             self._compiled[revision] = unpack_policy(content, f"the policy revision {path}")
         return self._compiled[revision]
 
     def _take_in_reports(self, epoch: Epoch) -> None:
         """Read the reports that came since the last call; at a start, all that are kept."""
-        newest = newest_batch(self._directory)
-        if newest != self._newest_batch:
+        if newest_batch(self._directory) != self._newest_batch:
             for batch, reports in read_reports(self._directory, after_batch=self._newest_batch).items():
+                if any(report.epoch > epoch.number for report in reports):
+                    # The checkpoint was rolled back to before this batch, which will run and report anew.
+                    forget_reports(self._directory, from_batch=batch)
+                    break
                 self._last_report.update({report.shard: report for report in reports})
                 self._unsettled[batch] = reports
-            self._newest_batch = newest
+                self._newest_batch = batch
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
             del self._unsettled[batch]
 
@@ -182,34 +187,35 @@ class ControlPlane:
         if policy.revision != epoch.revision:
             return True
         # Every batch reports before it is committed: without a report, this epoch's batch ran and its report is lost.
-        return not self._unsettled or self._has_moved() or self._next_event_ms() <= now_ms
-
-    def _has_moved(self) -> bool:
-        """Return whether a batch since the last epoch brought or moved rows."""
-        return any(
-            report.invalid_messages or report.offered.any() or report.admitted.any() or report.rejected.any()
-            for reports in self._unsettled.values()
-            for report in reports
-        )
+        has_moved = any(_has_moved(reports) for reports in self._unsettled.values())
+        return not self._unsettled or has_moved or self._next_event_ms() <= now_ms
 
     def _next_event_ms(self) -> int:
         return min((report.next_event_ms for report in self._last_report.values()), default=NEVER_MS)
 
-    def _used(self, epoch: Epoch, policy: CompiledPolicy) -> Int64s:
-        """Return what was used of `epoch`, by scope; a shard without a report is taken to have used all it was lent."""
-        reports = [report for reports in self._unsettled.values() for report in reports]
-        used = used_by_scope(reports, policy)
-        missing = sorted(set(range(self._shards)) - {report.shard for report in reports})
+    def _settled(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> Buckets:
+        """Return the buckets of `epoch` less what was used; a shard without a report has used all it was lent."""
+        buckets = epoch.buckets
+        for reports in self._unsettled.values():
+            used = used_by_scope(reports, policy)
+            buckets = buckets.settle(used, policy, at_ms=min(reports[0].now_ms, now_ms))
+        found = {report.shard for reports in self._unsettled.values() for report in reports}
+        missing = sorted(set(range(self._shards)) - found)
         if missing:
-            logger.warning("epoch %d: no usage report of shards %s; their whole grants count as used", epoch.number, missing)
-            used += np.maximum(-(-epoch.lending.balance_micro[missing] // MICRO), 0).sum(axis=0)
-        return used
+            logger.warning(
+                "epoch %d: no usage report of shards %s; their whole grants count as used", epoch.number, missing
+            )
+            lent = epoch.lending.balance_micro[missing]
+            used = np.where([True, False], admissible_messages(lent), np.maximum(lent // MICRO, 0)).sum(axis=0)
+            buckets = buckets.settle(used, policy, at_ms=now_ms)
+        return buckets
 
-    def _warn_if_slow(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> None:
+    def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:
         """Say once a revision that batches take longer than a bucket fills: such a quota cannot be reached."""
-        elapsed_ms = now_ms - epoch.buckets.as_of_ms
+        batches_ms = [reports[0].now_ms for reports in self._unsettled.values() if _has_moved(reports)]
+        elapsed_ms = now_ms - min(batches_ms, default=now_ms)
         rate, burst = policy.shared.rate_micro_per_ms, policy.shared.burst_micro
-        is_slow = (rate > 0) & (rate * min(max(elapsed_ms, 0), _LONGEST_BATCH_MS) > burst)
+        is_slow = (rate > 0) & (elapsed_ms > burst // np.maximum(rate, 1))
         if is_slow.any() and self._warned_of != policy.revision:
             self._warned_of = policy.revision
             logger.warning(
@@ -231,8 +237,16 @@ class ControlPlane:
         block = pack_epoch(epoch)
         name = EpochName(number, f"{number:012d}-{hashlib.sha256(block).hexdigest()[:16]}")
         self._directory.write(f"epochs/{name.file}", block)
-        self._epoch = (name, epoch)
+        self._remember(name, epoch)
         return name
+
+
+def _has_moved(reports: list[UsageReport]) -> bool:
+    """Return whether a batch brought or moved rows."""
+    return any(
+        report.invalid_messages or report.offered.any() or report.admitted.any() or report.rejected.any()
+        for report in reports
+    )
 
 
 def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from pyarrow import fs
 
@@ -62,7 +62,7 @@ class Directory:
         """Return the names of the files in a folder, sorted; none where there is no such folder."""
         if self._moves:
             try:
-                entries = os.listdir(self.path(folder))
+                entries = os.listdir(self.path(folder))  # noqa: PTH208 - called every 10 ms: no object an entry
             except FileNotFoundError:
                 return []
             return sorted(entry for entry in entries if not entry.startswith("."))
@@ -79,7 +79,7 @@ class Directory:
 
 def _resolve(location: str) -> tuple[fs.FileSystem, str]:
     if not _SCHEME.match(location):
-        return fs.LocalFileSystem(), os.path.abspath(location)
+        return fs.LocalFileSystem(), str(Path(location).absolute())
     if location.startswith("dbfs:/"):  # Databricks mounts it on every driver
         return fs.LocalFileSystem(), "/dbfs/" + location.removeprefix("dbfs:").lstrip("/")
     if location.startswith("file:"):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from spark_throttle.core.flow_plan import FlowPlan
     from spark_throttle.core.pegasus import Windowed
 
+_MOST_EARNED_MICRO = 1 << 62
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
@@ -37,6 +39,16 @@ class Rows:
         at = np.flatnonzero(is_counted & (self.flow >= 0))
         flow = self.flow[at]
         return np.stack([np.bincount(flow, minlength=flows), sums(flow, self.size_bytes[at], flows)], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Where and when a batch is decided."""
+
+    shard: int
+    now_ms: int
+    elapsed_ms: int
+    """Time since the batch before, taken as the time until the next."""
 
 
 def remembered(entered: Entered, plan: FlowPlan, windowed: Windowed, waiting_flow: Int64s) -> tuple[Flows, Int64s]:
@@ -67,9 +79,7 @@ def report(
     policy: CompiledPolicy,
     *,
     waiting: tuple[Int64s, Int64s, Int64s],
-    elapsed_ms: int,
-    now_ms: int,
-    shard: int,
+    batch: Batch,
 ) -> UsageReport:
     """Return the account of a batch.
 
@@ -77,9 +87,8 @@ def report(
     ----------
     waiting
         Flow, arrival time and release time of the rows that wait after it.
-    elapsed_ms
-        Time since the batch before, taken as the time until the next.
     """
+    now_ms = batch.now_ms
     flows, limits = len(entered.flows), entered.limits
     is_admitted = decisions.verdict == Verdict.ADMIT
     is_new = np.arange(len(rows.flow)) >= rows.queued
@@ -90,12 +99,15 @@ def report(
     observed = rows.tally(is_admitted & (decisions.reason > 0), flows)[:, Dimension.MESSAGES]
     left = np.flatnonzero(is_admitted & ~is_new)
     delayed_ms = sums(rows.flow[left], now_ms - rows.arrival_ms[left], flows)
-    soon = plan.balance_micro // MICRO + 1 + np.maximum(limits.rate_micro_per_ms, 0) * elapsed_ms // MICRO
+    rate = np.maximum(limits.rate_micro_per_ms, 0)
+    # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
+    earning_ms = np.minimum(batch.elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
+    soon = plan.balance_micro // MICRO + 1 + rate * earning_ms // MICRO
     may_pass = np.where(limits.is_limited, np.maximum(soon, 0), NEVER_MS)
     demand = np.minimum(offered + still_waiting, may_pass)
     active = np.flatnonzero((offered + admitted + rejected + still_waiting)[:, Dimension.MESSAGES])
     return UsageReport(
-        shard, plan.grants.epoch, policy.revision, now_ms,
+        batch.shard, plan.grants.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
         entered.matches.tenant[active], entered.matches.group[active], limits.weight[active],
         offered[active], admitted[active], rejected[active], still_waiting[active], demand[active],

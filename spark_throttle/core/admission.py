@@ -60,8 +60,14 @@ class Decisions:
     @classmethod
     def admitting(cls, rows: int) -> Decisions:
         """Return decisions that admit every row."""
-        small = [np.full(rows, value, dtype=np.int8) for value in (Verdict.ADMIT, Reason.NONE, -1, -1)]
-        return cls(*small, np.full(rows, -1, dtype=np.int64), np.zeros(rows, dtype=np.int64))
+        return cls(
+            verdict=np.full(rows, Verdict.ADMIT, dtype=np.int8),
+            reason=np.full(rows, Reason.NONE, dtype=np.int8),
+            level=np.full(rows, -1, dtype=np.int8),
+            dimension=np.full(rows, -1, dtype=np.int8),
+            scope=np.full(rows, -1, dtype=np.int64),
+            throttle_time_ms=np.zeros(rows, dtype=np.int64),
+        )
 
     def decide(
         self,
@@ -87,7 +93,7 @@ class Decisions:
 class AdmissionPlan:
     """The decisions on a batch, and what it leaves.
 
-    The queue of `state` holds the queue's rows with verdict `DELAY`, then the arrivals with verdict `DELAY`, each in order.
+    The queue of `state` holds the queue's rows with verdict `DELAY`, then the arrivals that have it, each in order.
     """
 
     decisions: Decisions
@@ -159,8 +165,7 @@ def plan_admission(
     usage = account.report(
         rows, decisions, plan, entered, policy,
         waiting=(candidates.flow[waits], candidates.arrival_ms[waits], candidates.release_ms[waits]),
-        elapsed_ms=max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0,
-        now_ms=now_ms, shard=shard,
+        batch=account.Batch(shard, now_ms, max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0),
     )  # fmt: skip
     return AdmissionPlan(decisions, ShardState(now_ms, kept, queue, plan.grants), usage)
 

@@ -1,22 +1,25 @@
 """Weighted max-min division: how much each claimant gets of what several of them want.
 
-Two resources are divided at once, by dominant share. A claimant wants `demand` messages and bytes; its dominant share
-is the larger of the two parts of what there is, divided by its weight. `water_fill` returns, for every scope, the allocation
-that a common level sets:
+Two resources are divided at once, by dominant share. A claimant wants `demand` messages and bytes, in that
+proportion; its dominant share is the larger of the two parts of what there is, divided by its weight. `water_fill`
+returns, for every scope, the allocation that a common level sets:
 
 - a claimant whose dominant share is at most the level gets all that it wants,
 - any other gets its demand scaled down to the level, both resources alike,
 - the level is the highest at which neither resource is given out twice.
 
 So nobody can get more without taking it from one who has no more (Ghodsi et al., Dominant Resource Fairness, 2011;
-for one resource, max-min). Levels are whole 2**-30ths of what there is, and everything is rounded down.
+for one resource, max-min). One who wants nothing of the resource that ran out stops at the level as well.
+
+Levels are whole 2**-30ths of what there is, and everything is rounded down. So a scope that runs short, with `n`
+claimants of weight `w` together, gives out all but ``4 n + w`` such parts of it and ``4 n`` units.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.segments import sums
 
 PLENTY = 1 << 52
@@ -24,7 +27,12 @@ PLENTY = 1 << 52
 
 _BITS = 30
 _WHOLE = 1 << _BITS
-_WIDE = 1 << 33
+_DIGIT = 10
+"""Bits of a quotient that are drawn at a time: a divisor may take 52."""
+
+_THOUSAND = 1000
+_PHASE = 617
+"""Step of the rounding phase in thousandths: near the golden section, so that few turns cover all phases evenly."""
 
 
 def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s) -> Int64s:
@@ -33,7 +41,7 @@ def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s)
     Parameters
     ----------
     demand
-        Shape (n, 2), at most 2**50 each, in any unit.
+        Shape (n, 2), at most 2**50 each and 2**62 together, in any unit.
     weight
         Shape (n,), at least 1.
     scope
@@ -52,31 +60,49 @@ def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s)
     [60.0, 50.0, 10.0]
     """
     wanted = sums(scope, demand, len(available))
-    is_short = (wanted > available).any(axis=1)
+    is_short: Bools = np.logical_or.reduce(wanted > available, axis=1)
     granted = demand.copy()
     rows = np.flatnonzero(is_short[scope])
     if not len(rows):
         return granted
     order = rows[np.argsort(scope[rows], kind="stable")]
-    scopes, starts = np.unique(scope[order], return_index=True)
+    starts = np.unique(scope[order], return_index=True)[1]
     counts = np.diff(np.append(starts, len(order)))
-    part = _part(np.minimum(demand[order], available[scope[order]]), available[scope[order]])
+    whole = available[scope[order]]
+    capped = _capped(demand[order], whole)
+    part = _quotient(capped, whole, _BITS, round_up=True)
     share = -(-part.max(axis=1) // weight[order])
     level = _level(part, share, starts, counts)
-    factor = np.where(share <= level, _WHOLE, (level << _BITS) // np.maximum(share, 1))[:, None]
-    capped = np.minimum(demand[order], available[scope[order]])
-    granted[order] = np.where(capped < _WIDE, (capped * factor) >> _BITS, ((capped >> 20) * factor) >> (_BITS - 20))
+    factor = np.where(share <= level, _WHOLE, (level << _BITS) // np.maximum(share, 1))
+    granted[order] = _times(capped, factor[:, None])
     return granted
 
 
-def _part(amount: Int64s, whole: Int64s) -> Int64s:
-    """Return `amount` in 2**-30ths of `whole`, rounded up; 0 of nothing."""
-    divisor = np.maximum(whole, 1)
-    part, rest = np.divmod(amount, divisor)
-    for _ in range(3):
-        digit, rest = np.divmod(rest << 10, divisor)
-        part = (part << 10) + digit
-    return part + (rest > 0)
+def _capped(demand: Int64s, whole: Int64s) -> Int64s:
+    """Return each demand, scaled down in its own proportion where it is more than the whole of a resource."""
+    is_over = demand > whole
+    # 60 bits of a ratio below 1, so that a long backlog of a slow scope keeps its proportion.
+    ratio = np.where(is_over, _quotient(np.minimum(demand, whole), demand, 2 * _BITS), 1 << 2 * _BITS)
+    least = ratio.min(axis=1, keepdims=True)
+    high, low = least >> _BITS, least & (_WHOLE - 1)
+    scaled = _times(demand, high) + (_times(demand, low) >> _BITS)
+    return np.where(is_over & (ratio == least), whole, scaled)
+
+
+def _quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = False) -> Int64s:
+    """Return ``amount / divisor`` in `bits` binary places; 0 of nothing."""
+    divisor = np.maximum(divisor, 1)
+    quotient, rest = np.divmod(amount, divisor)
+    for _ in range(0, bits, _DIGIT):
+        digit, rest = np.divmod(rest << _DIGIT, divisor)
+        quotient = (quotient << _DIGIT) + digit
+    return quotient + (rest > 0) if round_up else quotient
+
+
+def _times(amount: Int64s, factor: Int64s) -> Int64s:
+    """Return `amount` times a factor of 2**-30ths, which is at most 1, rounded down."""
+    high, low = amount >> _BITS, amount & (_WHOLE - 1)
+    return high * factor + (low * factor >> _BITS)
 
 
 def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
@@ -87,7 +113,7 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
     for _ in range(_BITS + 1):
         middle = (low + high + 1) >> 1
         level = np.repeat(middle, counts)
-        at_level = np.where((share <= level)[:, None], part, part * level[:, None] // shares[:, None])
+        at_level = np.where((share <= level)[:, None], part, -(-part * level[:, None] // shares[:, None]))
         fits = (np.add.reduceat(at_level, starts, axis=0) <= _WHOLE).all(axis=1)
         low = np.where(fits, middle, low)
         high = np.where(fits, high, middle - 1)
@@ -95,9 +121,10 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
 
 
 def divide_whole(total: int, claims: Int64s, *, turn: int) -> Int64s:
-    """Divide `total` whole units: to each its claim rounded down, then what is left, so that the sum is exact.
+    """Divide `total` whole units: to each its claim, rounded up or down; then what is left, equally.
 
-    What is left goes to the largest remainders first, then equally; `turn` rotates who is first among equals.
+    A claim of two fifths of a unit gets a unit in two turns of five: always rounding the largest claim up would starve
+    the others where there is a unit a turn. `turn` also rotates who is first among equals. The sum is exact.
 
     Parameters
     ----------
@@ -106,18 +133,16 @@ def divide_whole(total: int, claims: Int64s, *, turn: int) -> Int64s:
 
     Examples
     --------
-    >>> divide_whole(5, np.array([1_500, 1_500, 0]), turn=0).tolist()
+    >>> [divide_whole(1, np.array([600, 400]), turn=turn).tolist() for turn in range(5)]
+    [[0, 1], [1, 0], [0, 1], [1, 0], [1, 0]]
+    >>> divide_whole(5, np.array([1_000, 1_000, 0]), turn=0).tolist()
     [2, 2, 1]
     """
     n = len(claims)
-    whole, rest = np.divmod(claims, 1000)
-    left = total - int(whole.sum())
-    turned = (np.arange(n) - turn) % n
-    by_rest = np.lexsort((turned, -rest))[: min(left, int((rest > 0).sum()))]
-    whole[by_rest] += 1
-    each, over = divmod(left - len(by_rest), n)
-    has_more = np.zeros(n, dtype=np.bool_)
-    has_more[by_rest] = True
+    # The claims laid end to end; who holds the whole points of the line, shifted by the turn's phase, gets them.
+    ends = (np.cumsum(claims) + turn * _PHASE % _THOUSAND) // _THOUSAND
+    whole = np.diff(ends, prepend=0)
+    each, over = divmod(total - int(ends[-1]), n)
     whole += each
-    whole[np.lexsort((turned, has_more))[:over]] += 1
+    whole[(turn + np.arange(over)) % n] += 1
     return whole

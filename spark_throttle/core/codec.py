@@ -166,7 +166,8 @@ def pack_epoch(epoch: Epoch) -> bytes:
     return pack("epch", EPOCH_VERSION, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
-        "lent": epoch.lending.balance_micro, "headroom": epoch.lending.headroom_micro, "settled_batch": epoch.settled_batch,
+        "lent": epoch.lending.balance_micro, "headroom": epoch.lending.headroom_micro,
+        "settled_batch": epoch.settled_batch,
     })  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def admit_in_order(rows: Contenders, room: Room) -> Bools:
         size = rows.size_bytes[undecided]
         scope = rows.scope[undecided]
         is_short = np.stack([_is_short(scope[:, at], size, room) for at in range(scope.shape[1])], axis=1)
-        now_admitted = ~is_short.any(axis=1)
+        now_admitted: Bools = ~np.logical_or.reduce(is_short, axis=1)
         refused = _surely_refused(scope, is_short, now_admitted, scopes)
         taken = undecided[now_admitted]
         admitted[taken] = True
@@ -156,9 +156,7 @@ def first_refusals(rows: Contenders, room: Room, admitted: Bools) -> Refusals:
     return Refusals(flow, level, scope, dimension)
 
 
-def _admitted_before(
-    rows: Contenders, column: int, admitted: Bools, at: Int64s, scopes: int
-) -> tuple[Int64s, Int64s]:
+def _admitted_before(rows: Contenders, column: int, admitted: Bools, at: Int64s, scopes: int) -> tuple[Int64s, Int64s]:
     """Return what was admitted in the scope of each row of `at` before it."""
     scope = rows.scope[:, column] + 1  # position 0 gathers the rows without a scope
     layout = Segments.by_key(scope, scopes + 1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,6 +28,9 @@ from spark_throttle.core.state import Flows, Grants
 from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit
 
 _UNBOUNDED = 1 << 62
+_TieOf: TypeAlias = Callable[[Int64s], Int64s]
+"""`Layout.ties` of some flows."""
+
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
 
@@ -91,7 +97,8 @@ def plan_flows(
     eligible = np.minimum(np.minimum(released, counts), np.where(is_observing, counts, passing))
     order = FairOrder.of(flows, limits, matches, policy)
     room = _room(grants, policy)
-    count, stops = _through_shared_scopes(layout, eligible, candidates, flows, order, room, now_ms=now_ms)
+    tie_of = partial(layout.ties, candidates=candidates, names=flows.names, now_ms=now_ms)
+    count, stops = _through_shared_scopes(layout, eligible, order, room, tie_of)
     served = np.stack([count, layout.bytes_of_first(count)], axis=1)
     is_own = ~is_observing & (count == passing) & (count < np.minimum(released, counts))
     taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
@@ -99,7 +106,7 @@ def plan_flows(
         taken += sums(scope[scope >= 0], served[scope >= 0], len(taken))
     is_admitted = layout.rank < count[layout.segments.key]
     marks = _own_marks(layout, is_admitted & is_observing[layout.segments.key], by_messages, passing)
-    _mark_by_shared_scopes(marks, layout, is_admitted, candidates, flows, order, room, now_ms=now_ms)
+    _mark_by_shared_scopes(marks, layout, is_admitted, order, room, tie_of)
     is_contended = np.zeros(len(policy.shared) + 1, dtype=np.bool_)
     is_contended[order.domain[stops.scope >= 0]] = True
     back = layout.segments.position
@@ -145,14 +152,7 @@ def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Ro
 
 
 def _through_shared_scopes(
-    layout: Layout,
-    eligible: Int64s,
-    candidates: Candidates,
-    flows: Flows,
-    order: FairOrder,
-    room: Room,
-    *,
-    now_ms: int,
+    layout: Layout, eligible: Int64s, order: FairOrder, room: Room, tie_of: _TieOf
 ) -> tuple[Int64s, Stops]:
     """Return how many first rows of each flow are admitted, and which scope stopped it."""
     none = np.full(len(eligible), -1, dtype=np.int64)
@@ -171,8 +171,7 @@ def _through_shared_scopes(
     rows = layout.first_rows(contenders, most[contenders])
     flow = layout.segments.key[rows]
     key = order.keys(flow, layout.rank[rows], layout.bytes_before[rows])
-    tie = layout.ties(contenders, candidates, flows.names, now_ms=now_ms)
-    rows = rows[np.lexsort((tie[flow], key))]
+    rows = rows[np.lexsort((tie_of(contenders)[flow], key))]
     flow = layout.segments.key[rows]
     competing = Contenders(flow, layout.size_bytes[rows], scope[flow])
     admitted = contention.admit_in_order(competing, room)
@@ -190,33 +189,22 @@ def _own_marks(layout: Layout, is_marking: Bools, by_messages: Int64s, passing: 
     key = layout.segments.key
     is_marked = is_marking & (layout.rank >= passing[key])
     dimension = np.where(layout.rank >= by_messages[key], _MESSAGES, _BYTES)
-    return Marks(
-        np.where(is_marked, Level.NAMESPACE, -1), np.where(is_marked, dimension, -1), np.full(len(key), -1)
-    )
+    return Marks(np.where(is_marked, Level.NAMESPACE, -1), np.where(is_marked, dimension, -1), np.full(len(key), -1))
 
 
 def _mark_by_shared_scopes(
-    marks: Marks,
-    layout: Layout,
-    is_admitted: Bools,
-    candidates: Candidates,
-    flows: Flows,
-    order: FairOrder,
-    room: Room,
-    *,
-    now_ms: int,
+    marks: Marks, layout: Layout, is_admitted: Bools, order: FairOrder, room: Room, tie_of: _TieOf
 ) -> None:
     """Mark, in `marks`, the admitted rows that find an observing shared scope's balance negative."""
     key = layout.segments.key
-    count = np.bincount(key[is_admitted], minlength=len(flows))
+    count = np.bincount(key[is_admitted], minlength=len(order.observing))
     scope = _running_short(order.observing, count, layout.bytes_of_first(count), room)
     watched = np.flatnonzero((scope >= 0).any(axis=1) & (count > 0))
     if not len(watched):
         return
     rows = layout.first_rows(watched, count[watched])
     flow = key[rows]
-    tie = layout.ties(watched, candidates, flows.names, now_ms=now_ms)
-    rows = rows[np.lexsort((tie[flow], order.keys(flow, layout.rank[rows], layout.bytes_before[rows])))]
+    rows = rows[np.lexsort((tie_of(watched)[flow], order.keys(flow, layout.rank[rows], layout.bytes_before[rows])))]
     for column, level in enumerate(SHARED_LEVELS):
         here = scope[key[rows], column]
         held = np.flatnonzero(here >= 0)

@@ -1,13 +1,13 @@
 """Grants: how the buckets that shards share are refilled, vended and settled.
 
 The control plane holds one bucket for every shared scope. At every epoch it takes from each what the shards used since,
-overdraft included; refills it to its own time; and lends what it holds to the shards, whole. What a shard
-does not use comes back with the next epoch. So a scope's admitted messages are those of one bucket, but for what the last
-message of every shard overdraws, which the next epochs repay.
+overdraft included, at the time of their batches; refills it to its own time; and lends what it holds to the shards, whole. What a shard
+does not use comes back with the next epoch. So a scope's admitted messages are those of one bucket, but for what the
+last message of every shard overdraws, which the next epochs repay.
 
 The division is weighted max-min over the demand of every active flow, one by one: first within the tenants, then
-within the resource groups, then within the job, each claim being cut by the levels before. What nobody claims is lent equally,
-as headroom for what the next batch may bring. Messages are lent in whole ones, so that many shards at a low
+within the resource groups, then within the job, each claim being cut by the levels before. What nobody claims is lent
+equally, as headroom for what the next batch may bring. Messages are lent in whole ones, so that many shards at a low
 rate do not overdraw by one each.
 """
 
@@ -44,6 +44,14 @@ class Buckets:
     def debit(self, used: Int64s, policy: CompiledPolicy) -> Buckets:
         """Return these buckets less `used` tokens, shape (scopes, 2)."""
         return Buckets(debit(self.balance_micro, np.where(policy.shared.is_limited, used, 0)), self.as_of_ms)
+
+    def settle(self, used: Int64s, policy: CompiledPolicy, *, at_ms: int) -> Buckets:
+        """Return these buckets after `used` tokens, shape (scopes, 2), were taken at `at_ms`.
+
+        The time before is paid first, up to the burst: a grant that stood through a pause is not followed by what the
+        pause has earned.
+        """
+        return self.refill(policy, now_ms=max(at_ms, self.as_of_ms)).debit(used, policy)
 
     def refill(self, policy: CompiledPolicy, *, now_ms: int) -> Buckets:
         """Return these buckets at `now_ms`; a clock that went back pays nothing."""

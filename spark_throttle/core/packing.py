@@ -1,9 +1,9 @@
 """Named arrays as one block of bytes: what every stored thing of this project is made of.
 
-A block is a header of 16 bytes and an Arrow IPC stream. The header holds a magic number, the kind of thing, the version of
-its format and a CRC-32 of the rest, and is read first: so a block of another version is refused by its number, and a
-truncated or altered one by its checksum, before anything of it is believed. The stream holds one row; an array
-of n values is one list of n. Whole numbers are stored in as few bytes as they need and come back as int64.
+A block is a header of 16 bytes and an Arrow IPC stream. The header holds a magic number, the kind of thing, the version
+of its format and a CRC-32 of all the other bytes, and is read first: so a block of a newer version is refused by its
+number, and a truncated or altered one by its checksum, before anything of it is believed. The stream holds one row;
+an array of n values is one list of n. Whole numbers are stored in as few bytes as they need and come back as int64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from spark_throttle.errors import DamagedError, UnknownVersionError
 
 Field: TypeAlias = "int | str | bytes | Int64s | pa.Array | list[bytes]"
 
-_HEADER = struct.Struct("<4s4sHxxI")
+_HEADER = struct.Struct("<4s4sHxx")
+_CHECKSUM = struct.Struct("<I")
+_BODY_AT = _HEADER.size + _CHECKSUM.size
 _MAGIC = b"sthr"
 _NARROW = (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32)
 
@@ -49,8 +51,8 @@ def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     body = sink.getvalue()
-    header = _HEADER.pack(_MAGIC, kind.encode("ascii"), version, zlib.crc32(body))
-    return b"".join((header, body))
+    header = _HEADER.pack(_MAGIC, kind.encode("ascii"), version)
+    return b"".join((header, _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))), body))
 
 
 def unpack(block: bytes, kind: str, newest_version: int, what: str) -> Unpacked:
@@ -70,15 +72,17 @@ def unpack(block: bytes, kind: str, newest_version: int, what: str) -> Unpacked:
     DamagedError
         If the block is not one of `kind`, or is truncated or altered.
     """
-    if len(block) < _HEADER.size:
-        raise DamagedError(what, f"it has {len(block)} bytes, fewer than its header's {_HEADER.size}")
-    magic, found_kind, version, crc = _HEADER.unpack_from(block)
+    if len(block) < _BODY_AT:
+        raise DamagedError(what, f"it has {len(block)} bytes, fewer than its header's {_BODY_AT}")
+    magic, found_kind, version = _HEADER.unpack_from(block)
     if magic != _MAGIC or found_kind != kind.encode("ascii"):
         raise DamagedError(what, f"it begins with {block[:8]!r}, not with {_MAGIC + kind.encode('ascii')!r}")
     if version > newest_version:
         raise UnknownVersionError(what, version, newest_version)
-    body = memoryview(block)[_HEADER.size :]
-    if zlib.crc32(body) != crc:
+    whole = memoryview(block)
+    body = whole[_BODY_AT:]
+    (crc,) = _CHECKSUM.unpack_from(block, _HEADER.size)
+    if zlib.crc32(body, zlib.crc32(whole[: _HEADER.size])) != crc:
         raise DamagedError(what, f"the checksum of its {len(body)} bytes is not the one that its header holds")
     return Unpacked(version, pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch())
 

@@ -2,9 +2,9 @@
 
 A namespace's second starts at ``floor(now_ms / 1000)`` with nothing counted. A row adds its units (1, or its
 size); if the total then exceeds the reject threshold the units are taken back and the row is rejected;
-else if it exceeds the delay threshold the row waits `delay_ms`. Rejection is asked first, so equal thresholds never delay.
-A threshold of 0 is off (Apache Pegasus, `throttling_controller`). By count is asked before by size, and a row
-that either rejects is counted in neither.
+else if it exceeds the delay threshold the row waits `delay_ms`. Rejection is asked first, so equal thresholds
+never delay. A threshold of 0 is off (Apache Pegasus, `throttling_controller`). By count is asked before by size, and
+a row that either rejects is counted in neither.
 
 Units that are taken back leave room for a smaller row, so what passes by size is not a prefix. It is found
 in rounds over all namespaces at once: a round passes each namespace's rows up to the first that does not fit,
@@ -62,8 +62,7 @@ def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRu
     flows = len(rules)
     rejected_by = np.full(len(flow), -1, dtype=np.int64)
     release_ms = np.zeros(len(flow), dtype=np.int64)
-    has_rule = ((rules.delay_units > 0) | (rules.reject_units > 0)).any(axis=1)
-    rows = np.flatnonzero(has_rule[flow])
+    rows = np.flatnonzero(has_rule(rules)[flow])
     if not len(rows):
         return Windowed(rejected_by, release_ms, used)
     layout = Segments.by_key(flow[rows], flows)
@@ -111,6 +110,6 @@ def _fill(layout: Segments, cost: Int64s, used: Int64s, limit: Int64s) -> tuple[
     return passed, refused_by, total
 
 
-def is_in_force(rules: WindowRules) -> Bools:
+def has_rule(rules: WindowRules) -> Bools:
     """Return, by position, whether the rules do anything."""
-    return ((rules.delay_units > 0) | (rules.reject_units > 0)).any(axis=1)
+    return np.logical_or.reduce((rules.delay_units > 0) | (rules.reject_units > 0), axis=1)

@@ -109,9 +109,7 @@ class Limits:
 
     def take(self, index: Int64s) -> Limits:
         """Return the limits at `index`, in that order."""
-        return Limits(
-            self.rate_micro_per_ms[index], self.burst_micro[index], self.on_excess[index], self.weight[index]
-        )
+        return Limits(self.rate_micro_per_ms[index], self.burst_micro[index], self.on_excess[index], self.weight[index])
 
     @classmethod
     def concat(cls, parts: list[Limits]) -> Limits:

@@ -1,9 +1,10 @@
 """The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
 
 The frames are computed once and kept for the batch, because every action on a batch would run the operator again, and
-every partition is read, because a batch whose partitions were not all read cannot be committed. The feedback is written
-last. A crash anywhere in between runs the whole batch again with the same rows: Delta tables skip what they already have by the
-query's name and the batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite their own folder.
+every partition is read, because a batch whose partitions were not all read cannot be committed. The feedback is
+written last. A crash anywhere in between runs the whole batch again with the same rows: Delta tables skip what they
+already have by the query's name and the batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite
+their own folder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import Column, DataFrame, DataFrameWriter
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
@@ -21,6 +22,8 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import read_manifest
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import unpack_policy, unpack_usage
+from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, EpochMissingError
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
@@ -116,7 +119,7 @@ class BatchSink:
             if any(report.rejected.any() or report.invalid_messages for report in reports):
                 self._write_rejected(self._rows(frames, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
             if self.usage is not None and reports:
-                policy = _policy_of(directory, reports[0].revision)
+                policy = _policy_of(directory, reports[0])
                 rows = frames.sparkSession.createDataFrame(usage_rows(reports, policy, batch))
                 self.usage.write(rows, f"{manifest.query}/usage", batch)
             write_reports(directory, batch, packed)
@@ -140,13 +143,13 @@ class BatchSink:
             self.rejected.write(rows, query, batch)
 
 
-def _is(kind: FrameKind) -> F.Column:
+def _is(kind: FrameKind) -> Column:
     return F.col("kind") == int(kind)
 
 
-def _policy_of(directory: Directory, revision: str):
-    path = f"policies/{revision}"
+def _policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:
+    path = f"policies/{report.revision}"
     content = directory.read(path)
     if content is None:
-        raise EpochMissingError(0, directory.path(path))
+        raise EpochMissingError(report.epoch, directory.path(path))
     return unpack_policy(content, f"the policy revision {directory.path(path)}")

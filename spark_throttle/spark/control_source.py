@@ -1,9 +1,10 @@
 """The control source: a streaming source whose rows are grants and whose offsets name epochs.
 
-Spark runs one reader a query, in a process of its own beside the driver, for as long as the query runs. Before every batch it
-asks for the newest offset; the reader asks the control plane whether an epoch is due, and the plane writes it before
-the offset that names it is returned. Spark logs the offset before the batch runs, so a batch that is run
-again is given the same epoch. The reader keeps nothing that it could not read again from the epoch that Spark hands back.
+Spark runs one reader a query, in a process of its own beside the driver, for as long as the query runs. Before every
+batch it asks for the newest offset; the reader asks the control plane whether an epoch is due, and the plane writes it
+before the offset that names it is returned. Spark logs the offset before the batch runs, so a batch that is run
+again is given the same epoch. The reader keeps nothing that it could not read again from the epoch that Spark hands
+back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,10 +80,26 @@ class ThrottleControlSource(DataSource):
 
 
 class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one driver-side process for a query's whole run; Spark calls it from one thread."""
+    """Lives in one driver-side process for a query's whole run; Spark calls it from one thread.
 
-    def __init__(self, options: dict[str, str]) -> None:
+    Parameters
+    ----------
+    clock_ms
+        The wall clock.
+    pause
+        Waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, str],
+        *,
+        clock_ms: Callable[[], int] | None = None,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
         self._options = options
+        self._clock_ms = clock_ms or _wall_clock_ms
+        self._pause = pause or threading.Event().wait
         self._plane: ControlPlane | None = None
         self._ends_when_drained = False
 
@@ -100,11 +117,11 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 policies = FixedPolicies.parse(self._options["policytext"])
             policies.current()
             bind(directory, shards=shards, direction=direction)
-            self._plane = ControlPlane(directory, policies, direction, shards, _wall_clock_ms)
+            self._plane = ControlPlane(directory, policies, direction, shards, self._clock_ms)
         return self._plane
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset before the first epoch; Spark calls it twice in batch 0, and again when that is replayed."""
+        """Return the offset before the first epoch; Spark calls it twice in batch 0, and when that is replayed."""
         self.plane()
         return _offset(NO_EPOCH)
 
@@ -124,7 +141,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             wait_ms = self.plane().wait_ms() if self._ends_when_drained else None
             if newest != name or wait_ms is None:
                 return _offset(newest)
-            threading.Event().wait(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
+            self._pause(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the control rows between two offsets; called on the driver, again when a batch is replayed."""
@@ -171,5 +188,3 @@ def _offset(name: EpochName) -> dict[str, Any]:
 
 def _epoch_name(offset: dict[str, Any]) -> EpochName:
     return EpochName(int(offset["epoch"]), str(offset["file"]))
-
-

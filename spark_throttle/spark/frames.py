@@ -1,9 +1,9 @@
 """Rows as frames: how payloads pass through Python unharmed.
 
 pandas damages rows (nullable integers become floats, far timestamps fail, structs become dicts), and the
-operator speaks pandas. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` a frame:
-`PackFrames` and `UnpackFrames` are what `mapInArrow` runs before and behind the operator. Larger frames become humongous objects for the
-JVM's collector.
+operator speaks pandas. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` a frame, for larger
+ones become humongous objects for the JVM's collector; only a row that is larger by itself makes a larger frame.
+`PackFrames` and `UnpackFrames` are what `mapInArrow` runs before and behind the operator.
 
 A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of the frame, and its bytes.
 """
@@ -53,15 +53,19 @@ class FrameKind(IntEnum):
 
 
 def encode(table: pa.Table) -> list[bytes]:
-    """Return a table as frames of at most about `FRAME_BYTES`."""
+    """Return a table as frames of at most about `FRAME_BYTES`; none for no rows."""
     if not table.num_rows:
         return []
-    pieces = min(table.num_rows, -(-table.nbytes // FRAME_BYTES)) or 1
-    rows = -(-table.num_rows // pieces)
-    return [_encode_one(table.slice(start, rows)) for start in range(0, table.num_rows, rows)]
+    if table.num_rows == 1 or table.nbytes <= FRAME_BYTES:
+        return [encode_whole(table)]
+    rows = -(-table.num_rows // min(table.num_rows, -(-table.nbytes // FRAME_BYTES)))
+    pieces = (table.slice(start, rows) for start in range(0, table.num_rows, rows))
+    # Rows differ in size, so that a piece may still be too large.
+    return [frame for piece in pieces for frame in encode(piece)]
 
 
-def _encode_one(table: pa.Table) -> bytes:
+def encode_whole(table: pa.Table) -> bytes:
+    """Return a table as one frame, however large."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -166,12 +170,21 @@ def aligned(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ConfigurationError(
-            f"column {field.name!r} of rows that wait in the queue is {column.type} and the stream now has "
-            f"{field.type}: keep the old type until the queue has drained ({error})"
-        ) from error
+        found = column.cast(field.type)
+        back = found.cast(column.type)
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise _changed(column, field, str(error)) from error
+    # A cast drops a field of a struct, or the time of a date, without a word; NaN is equal only as text.
+    if not back.equals(column) and repr(back.to_pylist()) != repr(column.to_pylist()):
+        raise _changed(column, field, "some values would change")
+    return found
+
+
+def _changed(column: pa.Array, field: pa.Field, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"column {field.name!r} of rows that wait in the queue is {column.type} and the stream now has "
+        f"{field.type}: keep the old type until the queue has drained ({problem})"
+    )
 
 
 def in_order(table: pa.Table) -> Int64s:

@@ -26,8 +26,9 @@ OUTPUT_SCHEMA = "kind int, frame binary"
 class ShardOperator:
     """Decides a shard's batch; Spark calls it once a shard and batch, on an executor, and again if the task fails.
 
-    It is called for the shards that a control row or an arrival reaches; an epoch reaches all. Its output and the new state are a function
-    of the old state, the frames as a set and the batch time. Frames may come in any number of pieces and any order.
+    It is called for the shards that a control row or an arrival reaches; an epoch reaches all. Its output and the new
+    state are a function of the old state, the frames as a set and the batch time. Frames may come in any number of
+    pieces and any order.
     """
 
     shard_keys: tuple[int, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import UnionType
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -10,7 +11,13 @@ from pyspark.sql.types import (
     ArrayType,
     CalendarIntervalType,
     DataType,
+    DoubleType,
+    FloatType,
+    GeographyType,
+    GeometryType,
+    IntegerType,
     MapType,
+    NullType,
     StructField,
     StructType,
     VariantType,
@@ -23,6 +30,11 @@ from spark_throttle.spark.shard_batch import THROTTLE
 
 ColumnLike = Column | str
 KAFKA_ORDER = ("partition", "offset")
+
+_INTERVALS = YearMonthIntervalType | CalendarIntervalType
+_SHAPES = GeometryType | GeographyType
+_UNHASHED = MapType | VariantType
+_UNORDERED = ArrayType | MapType | StructType | VariantType | NullType | _INTERVALS | _SHAPES
 
 
 def as_column(value: ColumnLike) -> Column:
@@ -47,28 +59,43 @@ def check_columns(schema: StructType) -> None:
         raise ConfigurationError(f"the columns {taken} have names that the throttle uses; rename them")
     for field in schema:
         nested = isinstance(field.dataType, ArrayType | MapType | StructType)
-        if isinstance(field.dataType, CalendarIntervalType) or (nested and _holds_months(field.dataType)):
+        if isinstance(field.dataType, CalendarIntervalType) or (nested and _holds(field.dataType, _INTERVALS)):
             raise ConfigurationError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, an interval that Arrow does not carry: "
                 f"cast its months to int before the throttle and back behind it"
             )
+        if nested and _holds(field.dataType, _SHAPES):
+            raise ConfigurationError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, and Spark makes no hash of a shape inside "
+                f"another type: make the shape a column of its own, or carry its st_asbinary"
+            )
 
 
-def _holds_months(data_type: DataType) -> bool:
+def _check_order(orders: StructType) -> None:
+    for place, field in enumerate(orders):
+        if isinstance(field.dataType, _UNORDERED):
+            raise ConfigurationError(
+                f"order_by[{place}] is {field.dataType.simpleString()}, which has no order: give a number, a time, a "
+                f"string or a binary"
+            )
+
+
+def _holds(data_type: DataType, kinds: type | UnionType) -> bool:
+    """Return whether a type is one of `kinds`, or has one inside."""
     if isinstance(data_type, StructType):
-        return any(_holds_months(field.dataType) for field in data_type)
+        return any(_holds(field.dataType, kinds) for field in data_type)
     if isinstance(data_type, ArrayType):
-        return _holds_months(data_type.elementType)
+        return _holds(data_type.elementType, kinds)
     if isinstance(data_type, MapType):
-        return _holds_months(data_type.keyType) or _holds_months(data_type.valueType)
-    return isinstance(data_type, YearMonthIntervalType | CalendarIntervalType)
+        return issubclass(MapType, kinds) or _holds(data_type.keyType, kinds) or _holds(data_type.valueType, kinds)
+    return isinstance(data_type, kinds)
 
 
 def carried_schema(schema: StructType) -> StructType:
     """Return the schema in which rows travel: year-month intervals as a number of months."""
     return StructType(
         [
-            StructField(f.name, StructType.fromDDL("m int")["m"].dataType, f.nullable, f.metadata)
+            StructField(f.name, IntegerType(), f.nullable, f.metadata)
             if isinstance(f.dataType, YearMonthIntervalType)
             else f
             for f in schema
@@ -111,36 +138,45 @@ def with_helpers(
 ) -> DataFrame:
     """Return the events as they travel, with the columns that decisions need.
 
-    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. The order defaults
-    to Kafka's (partition, offset) where the stream has those columns.
+    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload.
+    The order defaults to Kafka's (partition, offset) where the stream has those columns.
     """
     schema = events.schema
     check_columns(schema)
     name = as_column(namespace).cast("string")
-    length = F.octet_length(F.to_json(F.struct("*"))) if size is None else as_column(size)
+    length = F.octet_length(F.to_json(F.struct(*map(_written, schema)))) if size is None else as_column(size)
     if order_by is None and {"topic", *KAFKA_ORDER} <= set(schema.names):
         order_by = KAFKA_ORDER
     orders = [as_column(c).alias(f"{ORDER_PREFIX}{i:03d}") for i, c in enumerate(order_by or ())]
+    _check_order(events.select(*orders).schema)
     shard = F.pmod(F.crc32(F.coalesce(name, F.lit(""))), F.lit(shards)).cast("int")
     helpers = [name.alias(NAMESPACE), length.cast("bigint").alias(SIZE), shard.alias(SHARD), _hash(schema).alias(TIE)]
     return events.select(*to_carried(schema), *helpers, *orders)
 
 
 def _hash(schema: StructType) -> Column:
-    """Return a hash of the whole row; maps and variants, which Spark does not hash, by their JSON form."""
+    """Return a hash of the whole row, the same for two rows only if they are the same."""
     parts = []
     for field in schema:
-        column = F.col(_quoted(field.name))
-        parts.append(F.to_json(F.struct(column)) if _is_unhashable(field.dataType) else column)
+        column = _hashable(field)
+        if field.nullable:
+            parts.append(column.isNull())  # Spark's hash skips a null: (null, 1) would be as (1, null)
+        if isinstance(field.dataType, FloatType | DoubleType):
+            parts.append((column == 0) & column.cast("string").startswith("-"))  # Spark's hash takes -0.0 for 0.0
+        parts.append(column)
     return F.xxhash64(*parts) if parts else F.lit(0).cast("bigint")
 
 
-def _is_unhashable(data_type: DataType) -> bool:
-    if isinstance(data_type, StructType):
-        return any(_is_unhashable(field.dataType) for field in data_type)
-    if isinstance(data_type, ArrayType):
-        return _is_unhashable(data_type.elementType)
-    return isinstance(data_type, MapType | VariantType)
+def _hashable(field: StructField) -> Column:
+    """Return a column in a form that Spark hashes: maps and variants as JSON, shapes as binary."""
+    column = _written(field)
+    return F.to_json(F.struct(column)) if _holds(field.dataType, _UNHASHED) else column
+
+
+def _written(field: StructField) -> Column:
+    """Return a column in a form that Spark writes as JSON."""
+    column = F.col(_quoted(field.name))
+    return F.st_asbinary(column).alias(field.name) if isinstance(field.dataType, _SHAPES) else column
 
 
 def _quoted(name: str) -> str:

@@ -6,10 +6,13 @@ where the decisions say.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +26,7 @@ from spark_throttle.core.codec import (
     unpack_policy,
     unpack_shard,
 )
-from spark_throttle.core.quota import NEVER_MS, Bools, CompiledPolicy, Dimension, Int64s, Level, Verdict
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s, Level, Verdict
 from spark_throttle.core.reasons import REASONS
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import ConfigurationError
@@ -85,8 +88,9 @@ def run_batch(
     plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard)
     queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
     rows = payload(arrived) if arrived is not None else None
-    admitted = _leaving(plan, Verdict.ADMIT, stored, queue, rows, arrivals, policy, now_ms, is_explained=is_explained)
-    rejected = _leaving(plan, Verdict.REJECT, stored, queue, rows, arrivals, policy, now_ms, is_explained=True)
+    decided = _Decided(plan, stored.state, queue, arrivals, rows, policy, now_ms)
+    admitted = decided.leaving(Verdict.ADMIT, is_explained=is_explained)
+    rejected = decided.leaving(Verdict.REJECT, is_explained=True)
     waits = plan.decisions.verdict == Verdict.DELAY
     queued = len(stored.state.queue)
     joining = rows.filter(pa.array(waits[queued:])) if rows is not None and waits[queued:].any() else None
@@ -102,8 +106,8 @@ def _granted(state: bytes | None, grant: bytes | None, shard: int, now_ms: int) 
     if stored is None:
         if row is None or row.policy is None:
             raise ConfigurationError(
-                f"shard {shard} has no state and its batch brings no policy: its state was removed from the checkpoint; "
-                f"restore the checkpoint, or start a new one"
+                f"shard {shard} has no state and its batch brings no policy: its state was removed from the "
+                f"checkpoint; restore the checkpoint, or start a new one"
             )
         nothing = ShardQueue.empty()
         initial = ShardState.initial(len(row.balance_micro))
@@ -119,70 +123,70 @@ def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShar
 def _arrivals(arrived: pa.Table | None) -> Arrivals:
     if arrived is None:
         return Arrivals(pa.array([], pa.string()), pa.array([], pa.int64()))
-    return Arrivals(_one_chunk(arrived.column(NAMESPACE)), _one_chunk(arrived.column(SIZE)))
+    # The session may say that strings come with 64-bit offsets.
+    return Arrivals(_one_chunk(arrived.column(NAMESPACE)).cast(pa.string()), _one_chunk(arrived.column(SIZE)))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _leaving(
-    plan: AdmissionPlan,
-    verdict: Verdict,
-    stored: StoredShard,
-    queue: ShardQueue,
-    rows: pa.Table | None,
-    arrivals: Arrivals,
-    policy: CompiledPolicy,
-    now_ms: int,
-    *,
-    is_explained: bool,
-) -> list[pa.Table]:
-    """Return the payloads with `verdict`: those from the queue first, then those that arrived."""
-    leaves = plan.decisions.verdict == verdict
-    queued = len(stored.state.queue)
-    tables = queue.rows(leaves[:queued])
-    if rows is not None and leaves[queued:].any():
-        tables.append(rows if leaves[queued:].all() else rows.filter(pa.array(leaves[queued:])))
-    if not is_explained or not tables:
-        return tables
-    explained = _explained(plan, leaves, stored, arrivals, policy, now_ms)
-    out, start = [], 0
-    for table in tables:
-        out.append(table.append_column(THROTTLE, explained.slice(start, table.num_rows)))
-        start += table.num_rows
-    return out
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decided:
+    """A batch with the decisions on it."""
+
+    plan: AdmissionPlan
+    before: ShardState
+    queue: ShardQueue
+    arrivals: Arrivals
+    rows: pa.Table | None
+    """Payloads of the arrivals, in their order."""
+
+    policy: CompiledPolicy
+    now_ms: int
+
+    def leaving(self, verdict: Verdict, *, is_explained: bool) -> list[pa.Table]:
+        """Return the payloads with `verdict`: those from the queue first, then those that arrived."""
+        leaves = self.plan.decisions.verdict == verdict
+        queued = len(self.before.queue)
+        tables = self.queue.rows(leaves[:queued])
+        if self.rows is not None and leaves[queued:].any():
+            tables.append(self.rows if leaves[queued:].all() else self.rows.filter(pa.array(leaves[queued:])))
+        if not is_explained or not tables:
+            return tables
+        explained = self._explained(np.flatnonzero(leaves))
+        out, start = [], 0
+        for table in tables:
+            out.append(table.append_column(THROTTLE, explained.slice(start, table.num_rows)))
+            start += table.num_rows
+        return out
+
+    def _explained(self, at: Int64s) -> pa.StructArray:
+        """Return the ``throttle`` column of the rows at `at`."""
+        d, before, policy = self.plan.decisions, self.before, self.policy
+        queued = len(before.queue)
+        namespaces = pa.concat_arrays([
+            before.flows.names.take(pa.array(before.queue.flow[at[at < queued]])),
+            self.arrivals.namespaces.take(pa.array(at[at >= queued] - queued)),
+        ])  # fmt: skip
+        shared_names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
+        shared = shared_names.take(pa.array(d.scope[at], mask=d.scope[at] < 0))
+        is_own = pa.array(d.level[at] == Level.NAMESPACE)
+        wait_ms = d.throttle_time_ms[at]
+        just_arrived = np.full(len(self.arrivals), self.now_ms, dtype=np.int64)
+        arrival_ms = np.concatenate([before.queue.arrival_ms, just_arrived])
+        columns = [
+            _words([v.name for v in Verdict], d.verdict[at]),
+            _words(REASONS, np.where(d.reason[at] > 0, d.reason[at], -1)),
+            _words([level.name.lower() for level in Level], d.level[at]),
+            _words([dimension.name.lower() for dimension in Dimension], d.dimension[at]),
+            pc.if_else(is_own, namespaces, shared),
+            pa.array(wait_ms, mask=wait_ms >= NEVER_MS),
+            pa.array(self.now_ms - arrival_ms[at]),
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(VERDICT_TYPE))
 
 
-def _explained(
-    plan: AdmissionPlan, leaves: Bools, stored: StoredShard, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int
-) -> pa.StructArray:
-    """Return the ``throttle`` column of the rows that leave."""
-    d = plan.decisions
-    at = np.flatnonzero(leaves)
-    queued = len(stored.state.queue)
-    namespaces = pa.concat_arrays([
-        stored.state.flows.names.take(pa.array(stored.state.queue.flow[at[at < queued]])),
-        arrivals.namespaces.take(pa.array(at[at >= queued] - queued)),
-    ])  # fmt: skip
-    shared_names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
-    shared = shared_names.take(pa.array(d.scope[at], mask=d.scope[at] < 0))
-    is_own = pa.array(d.level[at] == Level.NAMESPACE)
-    wait_ms = d.throttle_time_ms[at]
-    arrival_ms = np.concatenate([stored.state.queue.arrival_ms, np.full(len(arrivals), now_ms, dtype=np.int64)])
-    columns = [
-        _words([v.name for v in Verdict], d.verdict[at]),
-        _words(REASONS, np.where(d.reason[at] > 0, d.reason[at], -1)),
-        _words([level.name.lower() for level in Level], d.level[at]),
-        _words([dimension.name.lower() for dimension in Dimension], d.dimension[at]),
-        pc.if_else(is_own, namespaces, shared),
-        pa.array(wait_ms, mask=wait_ms >= NEVER_MS),
-        pa.array(now_ms - arrival_ms[at]),
-    ]
-    return pa.StructArray.from_arrays(columns, fields=list(VERDICT_TYPE))
-
-
-def _words(words: tuple[str, ...] | list[str], index: Int64s) -> pa.Array:
+def _words(words: Sequence[str], index: npt.NDArray[np.integer[Any]]) -> pa.Array:
     """Return the word of every index; null for a negative one."""
-    at = index.astype(np.int64)
-    return pa.array(list(words), pa.string()).take(pa.array(at, mask=at < 0))
+    return pa.array(words, pa.string()).take(pa.array(index, mask=index < 0))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.quota import Bools, Int64s
-from spark_throttle.spark.frames import decode, encode
+from spark_throttle.spark.frames import decode, encode, encode_whole
 
 _SMALL_FRAME_BYTES = 1 << 16
 """A last frame smaller than this is written anew together with the rows that join the queue."""
@@ -37,11 +37,10 @@ class ShardQueue:
 
     def rows(self, is_wanted: Bools) -> list[pa.Table]:
         """Return the wanted rows, in order, a table a frame."""
-        found = []
-        for at in np.unique(self.frame_of_row[is_wanted]):
-            places = self.row_in_frame[is_wanted & (self.frame_of_row == at)]
-            found.append(decode(self.frames[at]).take(pa.array(places)))
-        return found
+        wanted = np.flatnonzero(is_wanted)
+        touched, starts = np.unique(self.frame_of_row[wanted], return_index=True)
+        places = np.split(self.row_in_frame[wanted], starts[1:])
+        return [decode(self.frames[at]).take(pa.array(rows)) for at, rows in zip(touched, places, strict=False)]
 
     def after(self, stays: Bools, joining: pa.Table | None) -> ShardQueue:
         """Return the queue in which the rows that do not stay are gone and `joining` has come last."""
@@ -49,19 +48,20 @@ class ShardQueue:
         counts: list[int] = []
         places: list[Int64s] = []
         bounds = np.searchsorted(self.frame_of_row, np.arange(len(self.frames) + 1))
-        for at, frame in enumerate(self.frames):
+        for at, old in enumerate(self.frames):
             span = slice(bounds[at], bounds[at + 1])
             alive = self.row_in_frame[span][stays[span]]
             if not len(alive):
                 continue
             is_last = at == len(self.frames) - 1
-            if is_last and joining is not None and len(frame) < _SMALL_FRAME_BYTES:
-                last = decode(frame)
+            if is_last and joining is not None and len(old) < _SMALL_FRAME_BYTES:
+                last = decode(old)
                 if last.schema.equals(joining.schema):
                     joining = pa.concat_tables([last.take(pa.array(alive)), joining])
                     continue
-            if len(alive) < (bounds[at + 1] - bounds[at]) and len(alive) * 2 < (rows := decode(frame)).num_rows:
-                frame = _whole(rows.take(pa.array(alive)))
+            frame = old
+            if len(alive) < (bounds[at + 1] - bounds[at]) and len(alive) * 2 < (rows := decode(old)).num_rows:
+                frame = encode_whole(rows.take(pa.array(alive)))
                 alive = np.arange(len(alive))
             frames.append(frame)
             counts.append(len(alive))
@@ -73,9 +73,3 @@ class ShardQueue:
             places.append(np.arange(rows_here))
         frame_of_row = np.repeat(np.arange(len(frames)), np.array(counts, dtype=np.int64))
         return ShardQueue(frames, frame_of_row, np.concatenate([np.zeros(0, dtype=np.int64), *places]))
-
-
-def _whole(table: pa.Table) -> bytes:
-    """Return a part of one frame as one frame."""
-    (frame,) = encode(table)
-    return frame

@@ -1,7 +1,7 @@
 """The rows that wait, read from a checkpoint: for audits, and to see what a restart will go on with.
 
-Spark's state reader gives the blocks of the last committed batch; they are opened on the executors, so a long queue does not
-pass through the driver. Reading disturbs no running query.
+Spark's state reader gives the blocks of the last committed batch; they are opened on the executors, so a long
+queue does not pass through the driver. Reading disturbs no running query.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms
 def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | None = None) -> DataFrame:
     """Return the rows that wait in the state of the last committed batch.
 
-    They have the user's columns, then ``namespace``, ``arrival_ms`` (batch time at which the row came) and ``release_ms``
-    (batch time before which a Pegasus rule holds it, 0 where only quotas do); where the user has a column of that
-    name, ours is ``throttle_namespace`` and so on. Rows of a namespace are in the order in which they will leave.
+    They have the user's columns, then ``namespace``, ``arrival_ms`` (batch time at which the row came) and
+    ``release_ms`` (batch time before which a Pegasus rule holds it, 0 where only quotas do). Where the user has a
+    column of that name, ours is ``throttle_namespace`` and so on. Rows of a namespace come in the order in which they
+    will leave.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | No
     rows = carried_schema(schema) if schema is not None else _newest_schema(blocks)
     taken = {name.lower() for name in rows.names}
     beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in _BESIDE])
-    unpack = UnpackQueues(to_arrow_schema(rows), tuple(beside.names))
+    unpack = UnpackQueues(to_arrow_schema(rows, timezone="UTC"), tuple(beside.names))
     found = blocks.mapInArrow(unpack, StructType([*rows, *beside]))
     return found if schema is None else from_carried(found, schema)
 
@@ -57,8 +58,8 @@ def _blocks(spark: SparkSession, checkpoint: str) -> DataFrame:
     operators = spark.read.format("state-metadata").load(checkpoint).where(F.col("operatorName") == _OPERATOR).collect()
     if not operators:
         raise ConfigurationError(
-            f"{checkpoint!r} is not the checkpoint of a throttled query that has run a batch; give the checkpointLocation "
-            f"that the query was started with"
+            f"{checkpoint!r} is not the checkpoint of a throttled query that has run a batch: give the "
+            f"checkpointLocation that the query was started with"
         )
     # State stores look for an endpoint that exists only once the session's streams were asked for.
     _ = spark.streams.active
@@ -68,8 +69,9 @@ def _blocks(spark: SparkSession, checkpoint: str) -> DataFrame:
 
 def _newest_schema(blocks: DataFrame) -> StructType:
     """Return the schema of the waiting rows: columns may be added while rows wait, but not removed."""
-    found = [pa.ipc.read_schema(pa.py_buffer(row["schema"])) for row in blocks.mapInArrow(_schemas, "schema binary").collect()]
-    return from_arrow_schema(max(found, key=len, default=pa.schema([])))
+    found = blocks.mapInArrow(_schemas, "schema binary").collect()
+    schemas = [pa.ipc.read_schema(pa.py_buffer(row["schema"])) for row in found]
+    return from_arrow_schema(max(schemas, key=len, default=pa.schema([])))
 
 
 def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import unpack_policy
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.spark.usage_table import usage_rows
 
 
@@ -55,10 +55,11 @@ def read_status(control_path: str) -> Status:
         return Status(batch, 0, 0, "", ())
     policy = unpack_policy(content, "the policy revision of the last batch")
     quotas = _quotas(policy)
+    of_others = _per_second(policy.namespace_limits.rate_micro_per_ms[-1])
     scopes = []
     for row in usage_rows(reports, policy, batch).to_pylist():
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
-        messages, size_bytes = quotas.get((row["level"], row["scope"]), (None, None))
+        messages, size_bytes = quotas.get((row["level"], row["scope"]), of_others)
         scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes))
     return Status(batch, reports[0].now_ms, reports[0].epoch, policy.revision, tuple(scopes))
 
@@ -72,4 +73,8 @@ def _quotas(policy: CompiledPolicy) -> dict[tuple[str, str], tuple[float | None,
     own = [("namespace", name) for name in policy.namespace_names.to_pylist()]
     rates = [*policy.shared.rate_micro_per_ms, *policy.namespace_limits.rate_micro_per_ms]
     named = zip([*shared, *own], rates, strict=False)
-    return {key: tuple(None if rate == UNLIMITED else rate / 1000 for rate in pair) for key, pair in named}
+    return {key: _per_second(pair) for key, pair in named}
+
+
+def _per_second(rates: Int64s) -> tuple[float | None, ...]:
+    return tuple(None if rate == UNLIMITED else rate / 1000 for rate in rates.tolist())

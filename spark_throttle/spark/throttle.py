@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from spark_throttle.control.codec import dump_policies, load_policies
@@ -49,12 +49,13 @@ class Throttle:
     size
         Column or SQL expression of a row's size in bytes; by default the length of its JSON form.
     order_by
-        Columns or SQL expressions by which the rows of a namespace are ordered; by default Kafka's partition and offset where
-        the stream has them, else an arbitrary order that is the same at every attempt.
+        Columns or SQL expressions by which the rows of a namespace are ordered; by default Kafka's partition and offset
+        where the stream has them, else an arbitrary order that is the same at every attempt.
     direction
         Which quotas of a policy this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
     shards
-        Parallel parts of the state; fixed for the life of a checkpoint. Set ``spark.sql.shuffle.partitions`` to the same.
+        Parallel parts of the state; fixed for the life of a checkpoint. Set ``spark.sql.shuffle.partitions`` to the
+        same.
 
     Raises
     ------
@@ -90,17 +91,17 @@ class Throttle:
     def apply(self, events: DataFrame, *, control_path: str) -> DataFrame:
         """Return the decided rows of a stream: the user's columns and the ``throttle`` column, rejected rows included.
 
-        For users who keep their own sink. Filter on ``throttle.verdict = 'ADMIT'``; rows that wait are not in the stream
-        until they leave.
+        For users who keep their own sink. Filter on ``throttle.verdict = 'ADMIT'``; rows that wait are not in the
+        stream until they leave.
 
         Parameters
         ----------
         control_path
             A directory that the driver and the executors can write: it must live and die with the query's checkpoint.
         """
-        schema = StructType([*carried_schema(events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
-        unpack = UnpackDecided(to_arrow_schema(schema), control_path)
         frames = self.frames(events, control_path=control_path, is_explained=True)
+        schema = StructType([*carried_schema(events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
+        unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path)
         return from_carried(frames.mapInArrow(unpack, schema), events.schema)
 
     def status(self, query: StreamingQuery) -> Status:
@@ -135,8 +136,8 @@ class Throttle:
     ) -> BatchSink:
         """Return what writes the batches of a stream of `schema`."""
         verdict = from_arrow_schema(_VERDICT_SCHEMA)
-        rows = to_arrow_schema(carried_schema(schema))
-        refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]))
+        rows = to_arrow_schema(carried_schema(schema), timezone="UTC")
+        refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
         return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage)
 
     def _control(self, spark: SparkSession, keys: tuple[int, ...], control_path: str) -> DataFrame:
@@ -152,8 +153,8 @@ def _policy_options(policies: str | os.PathLike[str] | Mapping[str, Any] | Polic
     """Return the control source's options for the policies, and refuse policies that cannot be applied."""
     is_text = isinstance(policies, str) and any(mark in policies for mark in ("\n", "{", ": "))
     if isinstance(policies, os.PathLike) or (isinstance(policies, str) and not is_text):
-        path = os.path.abspath(policies)
-        if os.path.exists(path):  # a Connect server may see a file that its client does not
+        path = Path(policies).absolute()
+        if path.exists():  # a Connect server may see a file that its client does not
             load_policies(path)
-        return {"policyFile": path}
+        return {"policyFile": str(path)}
     return {"policyText": dump_policies(load_policies(policies))}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.errors import ConfigurationError, did_you_mean
@@ -169,8 +169,8 @@ class ThrottledStreamWriter:
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
         if self._format == "memory":
             raise ConfigurationError(
-                "the memory sink takes no batches: use throttle.apply(events, control_path=…).writeStream.format('memory'), "
-                "or foreachBatch"
+                "the memory sink takes no batches: use "
+                "throttle.apply(events, control_path=…).writeStream.format('memory'), or foreachBatch"
             )
         checkpoint = self._checkpoint()
         control_path = f"{checkpoint.rstrip('/')}/{_CONTROL_FOLDER}"

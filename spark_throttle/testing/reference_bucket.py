@@ -110,7 +110,7 @@ def name_hash(name: str) -> int:
     (2714811491967746737, 4609608581513853055)
     """
     base, mask = 0x9E3779B97F4A7C15, 2**64 - 1
-    value = sum(byte * base**power for power, byte in enumerate(name.encode(), start=1)) & mask
+    value = sum(byte * pow(base, power, 2**64) for power, byte in enumerate(name.encode(), start=1)) & mask
     value = (value ^ (value >> 33)) * 0xFF51AFD7ED558CCD & mask
     value = (value ^ (value >> 33)) * 0xC4CEB9FE1A85EC53 & mask
     return (value ^ (value >> 33)) >> 1

@@ -183,7 +183,7 @@ class FlowMemory:
 
     def meaningful(self, rules: NamespaceRules, *, second: int) -> FlowMemory:
         """Return the same with 0 for what has no limit, and for a window that is over or counted nothing."""
-        counts = self.window_second == second and rules.has_windows and self.window_units != (0, 0)
+        counts = self.window_second == second and self.window_units != (0, 0)
         balance_micro = rules.limits.meaningful(self.balance_micro)
         return FlowMemory(balance_micro, self.lead, second if counts else 0, self.window_units if counts else (0, 0))
 

@@ -37,24 +37,29 @@ TOO_LONG_NAME = LONGEST_NAME + "x"
 MALFORMED_NAMES = (None, "", TOO_LONG_NAME)
 MALFORMED_SIZES_BYTES = (None, -1, -(2**63), MAX_SIZE_BYTES + 1, 2**63 - 1)
 
-MESSAGE_RATES = (UNLIMITED, UNLIMITED, 0, 1, 200, 333, 1_000, 3_000, 10_000, 1_000_000, 2**30 - 1, 2**30 + 1)
-BYTE_RATES = (UNLIMITED, UNLIMITED, 0, 1, 1_000, 99_999, 10**6, 10**9, 2**30, 1_000 * MAX_BURST_TOKENS)
+MESSAGE_RATES = (0, 1, 200, 333, 1_000, 3_000, 3_000, 10_000, 10_000, 1_000_000, 2**30 - 1, 2**30 + 1)
+BYTE_RATES = (0, 1, 1_000, 99_999, 10**5, 10**5, 10**6, 10**9, 2**30, 1_000 * MAX_BURST_TOKENS)
+DIMENSIONS_LIMITED = ((True, False), (True, False), (False, True), (True, True), (True, True))
 MAX_BURST_MICRO = MAX_BURST_TOKENS * MICRO
 
 
 def bursts_micro() -> st.SearchStrategy[int]:
     """Return bursts from nothing over a few messages to the largest."""
     few = st.integers(0, 20 * MICRO)
-    return st.one_of(st.sampled_from((0, 1, MICRO - 1, MICRO, 1_000 * MICRO, MAX_BURST_MICRO)), few)
+    return st.one_of(few, st.sampled_from((0, 1, MICRO - 1, MICRO, 300 * MICRO, 1_000 * MICRO, MAX_BURST_MICRO)))
 
 
 @st.composite
 def limits(draw: st.DrawFn, *, on_excess: tuple[OnExcess, ...] = tuple(OnExcess)) -> Limit:
-    """Return the limits of one scope; a rate of 0 has no burst."""
-    rates = draw(st.sampled_from(MESSAGE_RATES)), draw(st.sampled_from(BYTE_RATES))
-    messages, in_bytes = (draw(bursts_micro()) if rate > 0 else 0 for rate in rates)
+    """Return limits in one dimension or both; a rate of 0 has no burst."""
+    limited = draw(st.sampled_from(DIMENSIONS_LIMITED))
+    drawn = draw(st.sampled_from(MESSAGE_RATES)), draw(st.sampled_from(BYTE_RATES))
+    messages_rate, bytes_rate = (
+        rate if is_limited else UNLIMITED for rate, is_limited in zip(drawn, limited, strict=True)
+    )
+    messages, in_bytes = (draw(bursts_micro()) if rate > 0 else 0 for rate in (messages_rate, bytes_rate))
     weight = draw(st.sampled_from((1, 1, 2, 3, 7, 1_000)))
-    return Limit(rates, (messages, in_bytes), draw(st.sampled_from(on_excess)), weight)
+    return Limit((messages_rate, bytes_rate), (messages, in_bytes), draw(st.sampled_from(on_excess)), weight)
 
 
 def maybe_limits(*, on_excess: tuple[OnExcess, ...] = tuple(OnExcess)) -> st.SearchStrategy[Limit]:
@@ -118,32 +123,32 @@ def _grant_entries(rate_micro_per_ms: int) -> st.SearchStrategy[tuple[int, int]]
     if rate_micro_per_ms == 0:
         return st.just((-1, 0))
     balances = st.one_of(
-        st.sampled_from((-1, 0, 0, 1, MICRO - 1, MICRO, 100 * MICRO, MAX_BURST_MICRO // 2)),
-        st.integers(-3 * MICRO, 10 * MICRO),
+        st.integers(-3 * MICRO, 12 * MICRO),
+        st.integers(0, 1_000).map(lambda tokens: tokens * MICRO),
+        st.sampled_from((-1, 0, 1, MICRO - 1, MAX_BURST_MICRO // 2)),
     )
-    headrooms = st.one_of(st.sampled_from((0, 0, 1, MAX_BURST_MICRO // 2)), st.integers(0, 5 * MICRO))
+    headrooms = st.one_of(st.integers(0, 5 * MICRO), st.sampled_from((0, 0, 1, MAX_BURST_MICRO // 2)))
     return st.tuples(balances, headrooms)
 
 
-def arrivals(policy: CompiledPolicy, *, malformed: bool = True, max_rows: int = 14) -> st.SearchStrategy[Arrivals]:
-    """Return batches for flows that `policy` names and for others."""
-    names: st.SearchStrategy[str | None] = st.sampled_from(NAMESPACE_NAMES + TENANT_NAMES + (LONGEST_NAME,))
+@st.composite
+def arrivals(draw: st.DrawFn, policy: CompiledPolicy, *, malformed: bool = True) -> Arrivals:
+    """Return a batch of runs of equal rows, for flows that `policy` names and for others."""
     named = policy.namespace_names.to_pylist()
-    if named:
-        names = st.one_of(st.sampled_from(named), names)
-    sizes: st.SearchStrategy[int | None] = st.one_of(
+    names = st.sampled_from((*named, *NAMESPACE_NAMES, *TENANT_NAMES, LONGEST_NAME))
+    sizes = st.one_of(
         st.sampled_from((0, 1, 1, 10, 100, 1_000)), st.integers(0, 200), st.sampled_from((2**31, MAX_SIZE_BYTES))
     )
-    rows = st.tuples(names, sizes)
-    if malformed:
-        rows = st.one_of(
-            rows,
-            rows,
-            rows,
-            st.tuples(st.one_of(st.sampled_from(MALFORMED_NAMES), names), st.sampled_from(MALFORMED_SIZES_BYTES)),
-            st.tuples(st.sampled_from(MALFORMED_NAMES), sizes),
-        )
-    return st.lists(rows, max_size=max_rows).map(make_arrivals)
+    runs = st.tuples(names, sizes, st.integers(1, 5))
+    rows: list[tuple[str | None, int | None]] = []
+    for name, size_bytes, count in draw(st.lists(runs, max_size=8)):
+        rows += [(name, size_bytes)] * count
+    if malformed and draw(st.integers(0, 4)) == 4:
+        bad_name = st.tuples(st.sampled_from(MALFORMED_NAMES), st.one_of(sizes, st.sampled_from(MALFORMED_SIZES_BYTES)))
+        bad_size = st.tuples(names, st.sampled_from(MALFORMED_SIZES_BYTES))
+        for row in draw(st.lists(st.one_of(bad_name, bad_size), min_size=1, max_size=3)):
+            rows.insert(draw(st.integers(0, len(rows))), row)
+    return make_arrivals(rows)
 
 
 @st.composite

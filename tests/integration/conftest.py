@@ -1,12 +1,13 @@
-"""The one Spark session that the integration tests share: a session start costs some eight seconds."""
+"""What integration tests share beside the session."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sessions import open_session
+from tests.integration.streams import Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Yield the shared session: local[2], UTC, Delta, everything written below a temporary directory."""
-    session = open_session(tmp_path_factory.mktemp("spark"))
-    yield session
-    session.stop()
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
+    """Yield the directories of one test; what it left running is stopped."""
+    yield Lake(spark, tmp_path)
+    for query in spark.streams.active:
+        query.stop()

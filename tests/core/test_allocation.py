@@ -1,0 +1,225 @@
+"""Water filling against exact fractions, dominant shares by their properties, and division into whole units."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.core.allocation import PLENTY, divide_whole, water_fill
+
+UNIT = Fraction(1, 2**30)
+"""What levels are counted in."""
+
+LARGEST = 2**50
+
+amounts = st.one_of(st.sampled_from([0, 1, 999, 1000, 2**30, LARGEST - 1, LARGEST]), st.integers(0, 10**7))
+weights = st.one_of(st.just(1), st.integers(1, 1000))
+claimants = st.lists(st.tuples(amounts, amounts, weights), min_size=1, max_size=12)
+holdings = st.tuples(*[st.one_of(amounts, st.just(PLENTY))] * 2)
+
+
+def fill(claims: list[tuple[int, int, int]], available: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return what one scope gives its claimants."""
+    demand = np.array([claim[:2] for claim in claims], dtype=np.int64)
+    weight = np.array([claim[2] for claim in claims], dtype=np.int64)
+    got = water_fill(demand, weight, np.zeros(len(claims), dtype=np.int64), np.array([available], dtype=np.int64))
+    return [(messages, in_bytes) for messages, in_bytes in got.tolist()]
+
+
+def rounding(claims: list[tuple[int, int, int]], available: int) -> Fraction:
+    """Return what may stay back for rounding, as the module states it."""
+    n = len(claims)
+    return available * UNIT * (4 * n + sum(weight for *_, weight in claims)) + 4 * n
+
+
+def exact_max_min(demands: list[int], weight: list[int], available: int) -> list[Fraction]:
+    """Fill all claimants at the pace of their weights; who has what it wants drops out; until nothing is left."""
+    got = [Fraction(0)] * len(demands)
+    open_claims = {i for i, demand in enumerate(demands) if demand}
+    left = Fraction(available)
+    while open_claims and left:
+        together = sum(weight[i] for i in open_claims)
+        rise = min([left / together, *((demands[i] - got[i]) / weight[i] for i in open_claims)])
+        for i in open_claims:
+            got[i] += rise * weight[i]
+        left -= rise * together
+        open_claims = {i for i in open_claims if got[i] < demands[i]}
+    return got
+
+
+# One resource
+
+
+@pytest.mark.parametrize(
+    ("available", "claims", "expected"),
+    [
+        (120, [(1000, 1), (60, 1), (10, 1)], [55, 55, 10]),
+        (120, [(1000, 1), (50, 1), (10, 1)], [60, 50, 10]),
+        (120, [(1000, 6), (500, 4), (200, 2)], [60, 40, 20]),
+        (1000, [(2000, 10), (500, 10), (700, 30)], [200, 200, 600]),
+        (100, [(10, 1), (20, 1), (30, 1), (200, 1)], [10, 20, 30, 40]),
+        (100, [(100, 1)] * 4, [25] * 4),
+        (100, [(1, 1), (35, 1), (1, 1), (500, 1), (25, 1)], [1, 35, 1, 38, 25]),
+    ],
+)
+def test_water_fill_gives_the_worked_cases_of_doorman_and_max_min(
+    available: int, claims: list[tuple[int, int]], expected: list[int]
+) -> None:
+    got = fill([(1000 * wanted, 0, weight) for wanted, weight in claims], (1000 * available, PLENTY))
+    assert [round(messages / 1000, 2) for messages, _ in got] == expected
+
+
+@given(st.lists(st.tuples(amounts, weights), min_size=1, max_size=12), amounts, st.booleans())
+def test_water_fill_of_one_resource_is_weighted_max_min(
+    claims: list[tuple[int, int]], available: int, is_bytes: bool
+) -> None:
+    both = [(0, wanted, weight) if is_bytes else (wanted, 0, weight) for wanted, weight in claims]
+    got = fill(both, (PLENTY, available) if is_bytes else (available, PLENTY))
+    exact = exact_max_min([wanted for wanted, _ in claims], [weight for _, weight in claims], available)
+    slack = rounding(both, available)
+    for one, fair in zip(got, exact, strict=True):
+        assert abs(one[is_bytes] - fair) <= slack
+
+
+# Two resources
+
+
+@given(claimants, holdings)
+def test_water_fill_gives_no_resource_out_twice(claims: list[tuple[int, int, int]], available: tuple[int, int]) -> None:
+    got = fill(claims, available)
+    wanted = [sum(claim[r] for claim in claims) for r in (0, 1)]
+    for r in (0, 1):
+        assert sum(one[r] for one in got) <= min(available[r], wanted[r])
+    for one, claim in zip(got, claims, strict=True):
+        assert 0 <= one[0] <= claim[0]
+        assert 0 <= one[1] <= claim[1]
+
+
+@given(claimants, holdings)
+def test_water_fill_leaves_a_resource_only_when_the_other_is_out(
+    claims: list[tuple[int, int, int]], available: tuple[int, int]
+) -> None:
+    got = fill(claims, available)
+    is_satisfied = all(one == claim[:2] for one, claim in zip(got, claims, strict=True))
+    is_out = [sum(one[r] for one in got) >= available[r] - rounding(claims, available[r]) for r in (0, 1)]
+    assert is_satisfied or any(is_out)
+
+
+@given(claimants, holdings)
+def test_water_fill_scales_both_resources_of_a_claimant_alike(
+    claims: list[tuple[int, int, int]], available: tuple[int, int]
+) -> None:
+    for one, claim in zip(fill(claims, available), claims, strict=True):
+        if min(claim[:2]) > 0:
+            parts = [Fraction(one[r], claim[r]) for r in (0, 1)]
+            resolution = sum(Fraction(4, claim[r]) for r in (0, 1)) + 4 * UNIT
+            assert abs(parts[0] - parts[1]) <= resolution
+
+
+@given(claimants, st.tuples(st.integers(1000, LARGEST), st.integers(1000, LARGEST)))
+def test_claimants_that_want_more_have_equal_dominant_shares_by_weight(
+    claims: list[tuple[int, int, int]], available: tuple[int, int]
+) -> None:
+    got = fill(claims, available)
+    dominant = [max(Fraction(one[r], available[r]) for r in (0, 1)) for one in got]
+    shares = [part / claim[2] for part, claim in zip(dominant, claims, strict=True)]
+    # Who has the whole of a resource can have no more of it.
+    is_open = [one != claim[:2] and part < 1 for one, claim, part in zip(got, claims, dominant, strict=True)]
+    slack = 4 * UNIT + Fraction(6, min(available))
+    levels = [share for share, more in zip(shares, is_open, strict=True) if more]
+    if levels:
+        assert max(levels) - min(levels) <= slack
+        assert max(shares) <= min(levels) + slack  # who has all that it wants is not above the level
+
+
+def test_backlog_of_small_and_of_large_messages_uses_both_resources_up() -> None:
+    # Of 1,000 messages and 1 MB: by 100 B, messages dominate; by 10 kB, bytes do. x + y = 1,000 and
+    # 100 x + 10,000 y = 10**6 at equal shares, x / 1,000 = 10,000 y / 10**6: 909.09 and 90.91 messages.
+    small, large = fill([(10**9, 10**11, 1), (10**9, 10**13 // 2**3 * 2**3, 1)], (10**6, 10**9))
+    assert small == (pytest.approx(909_090, abs=2), pytest.approx(90_909_090, abs=200))
+    assert large == (pytest.approx(90_909, abs=2), pytest.approx(909_090_909, abs=200))
+
+
+def test_claimant_whose_every_message_has_bytes_gets_nothing_without_bytes() -> None:
+    assert fill([(1000, 1000, 1), (1000, 0, 1)], (1500, 0)) == [(0, 0), (1000, 0)]
+
+
+def test_large_claims_keep_their_last_unit_when_they_are_met() -> None:
+    claims = [(2**40 + 1, 2**49 + 1, 1), (2**50, 2**50, 1)]
+    assert fill(claims, (2**50, PLENTY))[0] == (2**40 + 1, 2**49 + 1)
+
+
+# Several scopes
+
+
+@given(st.lists(st.tuples(claimants, holdings), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_scopes_do_not_disturb_each_other(
+    scopes: list[tuple[list[tuple[int, int, int]], tuple[int, int]]], random: object
+) -> None:
+    rows = [(scope, claim) for scope, (claims, _) in enumerate(scopes) for claim in claims]
+    shuffled = list(range(len(rows)))
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    got = water_fill(
+        np.array([rows[i][1][:2] for i in shuffled], dtype=np.int64),
+        np.array([rows[i][1][2] for i in shuffled], dtype=np.int64),
+        np.array([rows[i][0] for i in shuffled], dtype=np.int64),
+        np.array([available for _, available in scopes], dtype=np.int64),
+    ).tolist()
+    alone = [one for claims, available in scopes for one in fill(claims, available)]
+    assert [tuple(one) for one in got] == [alone[i] for i in shuffled]
+
+
+def test_no_claimants_is_no_error() -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    assert water_fill(nothing.reshape(0, 2), nothing, nothing, np.array([[5, 5]])).shape == (0, 2)
+
+
+# Whole units
+
+claims_in_thousandths = st.lists(st.integers(0, 20_000), min_size=1, max_size=9)
+
+
+@given(claims_in_thousandths, st.integers(0, 50), st.integers(0, 10**9))
+def test_divided_units_sum_to_the_total(claims: list[int], spare: int, turn: int) -> None:
+    total = -(-sum(claims) // 1000) + spare
+    got = divide_whole(total, np.array(claims), turn=turn)
+    assert got.sum() == total
+    assert (got >= np.array(claims) // 1000).all()
+
+
+@given(claims_in_thousandths, st.integers(0, 50), st.integers(0, 10**9))
+def test_a_claim_that_is_larger_by_a_unit_never_gets_less(claims: list[int], spare: int, turn: int) -> None:
+    got = divide_whole(-(-sum(claims) // 1000) + spare, np.array(claims), turn=turn)
+    for one, mine in zip(claims, got, strict=True):
+        for other, theirs in zip(claims, got, strict=True):
+            # What nobody claimed is dealt one by one, so two shards' parts of it differ by one.
+            assert one < other + 1000 or mine + 1 >= theirs
+
+
+@given(claims_in_thousandths.filter(any), st.integers(0, 10**6))
+def test_claims_of_part_of_a_unit_are_met_over_turns(claims: list[int], turn: int) -> None:
+    total = -(-sum(claims) // 1000)
+    claims = [*claims, 1000 * total - sum(claims)]  # so that nothing is dealt equally
+    got = sum(divide_whole(total, np.array(claims), turn=turn + k) for k in range(1000))
+    assert got.tolist() == claims  # type: ignore[attr-defined]
+
+
+def test_few_turns_come_near_every_claim() -> None:
+    claims = np.array([830, 170])
+    got = np.array([divide_whole(1, claims, turn=turn) for turn in range(200)]).cumsum(axis=0)
+    due = np.arange(1, 201)[:, None] * claims / 1000
+    assert np.abs(got - due).max() < 2
+
+
+def test_turn_rotates_who_is_first_among_equals() -> None:
+    got = [divide_whole(1, np.zeros(3, dtype=np.int64), turn=turn).tolist() for turn in range(4)]
+    assert got == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
+
+
+def test_total_without_claims_is_divided_equally() -> None:
+    assert divide_whole(8, np.zeros(3, dtype=np.int64), turn=1).tolist() == [2, 3, 3]
+    assert divide_whole(0, np.zeros(3, dtype=np.int64), turn=1).tolist() == [0, 0, 0]

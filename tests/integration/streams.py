@@ -1,0 +1,117 @@
+"""A small lake for one test: files in, a throttled query over them, tables out.
+
+Events are offered as whole Parquet files, one a batch, so that a test says which rows come together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from spark_throttle.spark import Throttle, ThrottledStreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Event = tuple[int, str | None, int | None]
+
+SCHEMA = "id long, ns string, size int"
+_FILE_SCHEMA = pa.schema([("id", pa.int64()), ("ns", pa.string()), ("size", pa.int32())])
+_FIRST_FILE_SECONDS = 1_700_000_000
+_LONGEST_SECONDS = 120
+
+
+@dataclass
+class Lake:
+    """Directories of one test."""
+
+    spark: SparkSession
+    root: Path
+    _offered: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
+
+    def path(self, name: str) -> str:
+        return str(self.root / name)
+
+    @property
+    def checkpoint(self) -> str:
+        return self.path("checkpoint")
+
+    @property
+    def control(self) -> Path:
+        return self.root / "checkpoint" / "throttle"
+
+    def offer(self, events: Iterable[Event]) -> None:
+        """Add a file of events, which one batch will take whole."""
+        columns = zip(*events, strict=True)
+        table = pa.table([pa.array(c, f.type) for c, f in zip(columns, _FILE_SCHEMA, strict=True)], schema=_FILE_SCHEMA)
+        number, folder = next(self._offered), self.root / "events"
+        folder.mkdir(exist_ok=True)
+        written = self.root / f"{number}.tmp"
+        pq.write_table(table, written)
+        # The file source takes files in the order of their times, whose clock is coarse.
+        os.utime(written, (_FIRST_FILE_SECONDS + number,) * 2)
+        written.rename(folder / f"{number:06d}.parquet")
+
+    def events(self) -> DataFrame:
+        """Return the stream of the offered events, a file a batch."""
+        (self.root / "events").mkdir(exist_ok=True)
+        reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return reader.parquet(self.path("events"))
+
+    def throttle(self, policies: Any, **settings: Any) -> Throttle:
+        """Return a throttle for `events`, in two shards."""
+        return Throttle(policies, **{"namespace": "ns", "size": "size", "order_by": ["id"], "shards": 2, **settings})
+
+    def writer(self, throttle: Throttle) -> ThrottledStreamWriter:
+        """Return a writer of the events that ends when all is drained."""
+        writer = throttle.write_stream(self.events()).option("checkpointLocation", self.checkpoint)
+        return writer.trigger(availableNow=True)
+
+    def run(self, policies: Any, **settings: Any) -> StreamingQuery:
+        """Run a query until it ends by itself, into the Delta tables `admitted`, `rejected` and `usage`."""
+        writer = self.writer(self.throttle(policies, **settings)).format("delta")
+        writer = writer.rejected("delta", path=self.path("rejected")).usage(self.path("usage"))
+        return finish(writer.start(self.path("admitted")))
+
+    def table(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a Delta table of the lake, in the order of their values; none where there is no table."""
+        return rows_of(self.path(name), *columns)
+
+    def ids(self, name: str) -> list[int]:
+        """Return the ids in a Delta table of the lake, in order, each as often as it stands there."""
+        return sorted(row[0] for row in self.table(name, "id"))
+
+
+def rows_of(path: str, *columns: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a Delta table, read without Spark."""
+    if not DeltaTable.is_deltatable(path):
+        return []
+    found = DeltaTable(path).to_pyarrow_table(columns=list(columns) or None)
+    return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
+
+
+def finish(query: StreamingQuery) -> StreamingQuery:
+    """Wait until a query has ended by itself."""
+    try:
+        assert query.awaitTermination(_LONGEST_SECONDS), f"still running after {_LONGEST_SECONDS} s: {query.status}"
+    finally:
+        query.stop()
+    return query
+
+
+def policies(**sections: Any) -> dict[str, Any]:
+    """Return a policy document."""
+    return sections
+
+
+def publish(**quota: Any) -> dict[str, Any]:
+    """Return the policy of a scope that limits what is published."""
+    return {"publish": quota}

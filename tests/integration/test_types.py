@@ -1,0 +1,236 @@
+"""Every column type that Spark can stream comes out as it went in, whatever way a row takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, DataType, GeographyType, GeometryType, StructType, VariantType
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark import Throttle
+from spark_throttle.spark.state_reader import read_queued
+from tests.integration.streams import Lake, finish, policies, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VALUES = {
+    "a_byte": ("127Y", "-128Y"),
+    "a_short": ("32767S", "-32768S"),
+    "an_int": ("2147483647", "int(-2147483648)"),
+    "a_long": ("9007199254740993L", "bigint('-9223372036854775808')"),
+    "a_float": ("float('NaN')", "float('-0.0')"),
+    "a_double": ("double('-Infinity')", "double('-0.0')"),
+    "a_tiny_double": ("double('4.9e-324')", "double('NaN')"),
+    "a_decimal": (
+        "cast('12345678901234567890.123456789012345678' as decimal(38, 18))",
+        "cast('-99999999999999999999.999999999999999999' as decimal(38, 18))",
+    ),
+    "a_string": ("''", "'äö\\u0000\U0001f600\\n'"),
+    "a_collated": ("'Ab' collate UNICODE_CI", "'aB' collate UNICODE_CI"),
+    "a_binary": ("X''", "X'00FF'"),
+    "a_boolean": ("true", "false"),
+    "a_date": ("date'0001-01-01'", "date'9999-12-31'"),
+    "a_timestamp": ("timestamp'0001-01-01 00:00:00'", "timestamp'9999-12-31 23:59:59.999999'"),
+    "an_ntz": ("timestamp_ntz'0001-01-01 00:00:00'", "timestamp_ntz'9999-12-31 23:59:59.999999'"),
+    "a_time": ("time'23:59:59.999999'", "time'00:00:00'"),
+    "a_day_interval": (
+        "interval '106751991 04:00:54.775807' day to second",
+        "interval '-106751991 04:00:54.775808' day to second",
+    ),
+    "an_hour_interval": ("interval '05' hour", "interval '-7' hour"),
+    "a_month_interval": ("interval '178956970-7' year to month", "interval '-178956970-8' year to month"),
+    "a_year_interval": ("interval '5' year", "interval '-5' year"),
+    "an_array": ("array(9007199254740993L, null)", "array()"),
+    "an_array_of_intervals": ("array(interval '5' day)", "array(null)"),
+    "a_map": ("map('', 7, 'k', null)", "map()"),
+    "a_deep_map": ("map(named_struct('k', X'01'), array(map(date'9999-12-31', float('NaN'))))", "map()"),
+    "a_struct": (
+        "named_struct('inner', named_struct('l', 9007199254740993L, 'a', array(named_struct('t', time'01:02:03'))), 'b', X'')",
+        "named_struct('inner', null, 'b', null)",
+    ),
+    "a_variant": ("""parse_json('{"a": [1, null, 9007199254740993], "b": 1.50}')""", "parse_json('null')"),
+    "variants": ("array(parse_json('\"x\"'), null)", "array()"),
+    "a_geometry": ("st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')", "null"),
+    "a_geography": ("st_geogfromwkb(X'0101000000000000000000F03F0000000000000040')", "null"),
+    "a_void": ("null", "null"),
+}  # fmt: skip
+"""Two values of every type; a third row has only nulls."""
+
+NAMESPACES = ("t/now", "t/late", "t/never")
+POLICIES = policies(
+    namespaces={
+        "t/late": {"write_throttling": "1*delay*100"},
+        "t/never": publish(messages_per_second=0, on_excess="reject"),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def every_type(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield a directory of Parquet files: in every namespace, three rows of every type."""
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    path = str(tmp_path_factory.mktemp("types") / "source")
+    values = ", ".join(f"case row when 0 then {a} when 1 then {b} end {name}" for name, (a, b) in VALUES.items())
+    names = ", ".join(f"'{name}'" for name in NAMESPACES)
+    rows = f"(select explode(array(0, 1, 2)) row), (select explode(array({names})) ns)"
+    spark.sql(f"select int(row) id, ns, {values} from {rows}").coalesce(1).write.parquet(path)
+    yield path
+    spark.conf.unset("spark.sql.timeType.enabled")
+
+
+def exact(rows: DataFrame) -> list[tuple[Any, ...]]:
+    """Return the rows in a form in which equal means the same: text, made by Spark itself."""
+    columns = [_as_text(F.col(quoted(field.name)), field.dataType) for field in rows.schema]
+    return sorted(map(tuple, rows.select(*columns).collect()), key=repr)
+
+
+def quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _as_text(column: Any, data_type: DataType) -> Any:
+    if isinstance(data_type, BinaryType):
+        return F.hex(column)
+    if isinstance(data_type, GeometryType | GeographyType):
+        return F.hex(F.st_asbinary(column))
+    is_json = isinstance(data_type, VariantType) or "variant" in data_type.simpleString()
+    return F.to_json(column) if is_json else column.cast("string")
+
+
+def texts(rows: list[tuple[Any, ...]], namespace: str) -> list[tuple[Any, ...]]:
+    """Return the rows of one namespace."""
+    return [row for row in rows if row[1] == namespace]
+
+
+def start_every_type(lake: Lake, source: str, throttle: Throttle) -> DataFrame:
+    """Run all types through a throttle, Parquet to Parquet, and return the rows that went in."""
+    offered = lake.spark.read.parquet(source)
+    events = lake.spark.readStream.schema(offered.schema).parquet(source)
+    writer = throttle.write_stream(events).format("parquet").option("checkpointLocation", lake.checkpoint)
+    writer = writer.rejected("parquet", path=lake.path("rejected")).trigger(availableNow=True)
+    query = finish(writer.start(lake.path("admitted")))
+    assert len(query.recentProgress) > 1, "nothing waited"
+    return offered
+
+
+def test_all_types_pass_the_writer_unharmed(lake: Lake, every_type: str) -> None:
+    offered = start_every_type(lake, every_type, lake.throttle(POLICIES, size=None))
+    admitted = lake.spark.read.parquet(lake.path("admitted"))
+    rejected = lake.spark.read.parquet(lake.path("rejected"))
+    plain = offered.schema
+    assert admitted.schema == plain
+    assert rejected.select(offered.columns).schema == plain
+    before, after = exact(offered), exact(admitted)
+    assert after == [row for row in before if row[1] != "t/never"]
+    assert exact(rejected.select(offered.columns)) == texts(before, "t/never")
+    reasons = {row["reason"] for row in rejected.select("throttle.reason").collect()}
+    assert reasons == {"quota"}
+
+
+def test_all_types_pass_in_another_time_zone(lake: Lake, every_type: str) -> None:
+    lake.spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        offered = start_every_type(lake, every_type, lake.throttle(POLICIES, size=None))
+        admitted = lake.spark.read.parquet(lake.path("admitted"))
+        assert exact(admitted) == [row for row in exact(offered) if row[1] != "t/never"]
+    finally:
+        lake.spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_all_types_pass_apply_unharmed(lake: Lake, every_type: str) -> None:
+    offered = lake.spark.read.parquet(every_type)
+    events = lake.spark.readStream.schema(offered.schema).parquet(every_type)
+    decided = lake.throttle(POLICIES, size=None).apply(events, control_path=lake.path("control"))
+    writer = decided.writeStream.format("parquet").option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).start(lake.path("decided")))
+    found = lake.spark.read.parquet(lake.path("decided"))
+    assert decided.schema[:-1] == events.schema
+    assert exact(found.select(offered.columns)) == exact(offered)
+    verdicts = found.groupBy("ns", "throttle.verdict").count().collect()
+    assert sorted(map(tuple, verdicts)) == [("t/late", "ADMIT", 3), ("t/never", "REJECT", 3), ("t/now", "ADMIT", 3)]
+
+
+def test_all_types_wait_in_the_state_unharmed(lake: Lake, every_type: str) -> None:
+    offered = lake.spark.read.parquet(every_type)
+    events = lake.spark.readStream.schema(offered.schema).parquet(every_type)
+    throttle = lake.throttle(policies(job=publish(messages_per_second=0)), size=None)
+    writer = throttle.write_stream(events).format("noop").option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).start())
+    queued = read_queued(lake.spark, lake.checkpoint, schema=offered.schema)
+    assert queued.schema[: len(offered.columns)] == events.schema
+    assert exact(queued.select(offered.columns)) == exact(offered)
+    assert {row["namespace"] for row in queued.select("namespace").collect()} == set(NAMESPACES)
+
+
+def test_rows_travel_without_a_conversion(spark: SparkSession, every_type: str) -> None:
+    """Frames hold what Spark hands over in the schema that it takes back: nothing is cast on the way."""
+    offered = spark.read.parquet(every_type).drop("a_month_interval", "a_year_interval")
+
+    def schemas(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"schema": [batch.schema.serialize().to_pybytes()]})
+
+    (row,) = offered.mapInArrow(schemas, "schema binary").collect()
+    handed_over = pa.ipc.read_schema(pa.py_buffer(bytes(row["schema"])))
+    taken_back = to_arrow_schema(offered.schema, timezone="UTC")
+    assert [f for f, g in zip(handed_over, taken_back, strict=True) if not f.equals(g)] == []
+
+
+def test_char_varchar_and_comments_are_kept_in_a_delta_table(lake: Lake) -> None:
+    columns = "id int, ns string, c char(5), v varchar(6) comment 'six', d decimal(38, 18), va variant, n int not null"
+    lake.spark.sql(f"create table typed ({columns}) using delta")
+    lake.spark.sql("insert into typed values (1, 't/now', 'ab', 'x', 1.5, parse_json('{\"a\":1}'), 3), (2, 't/now', null, '', null, null, 4)")
+    try:
+        events = lake.spark.readStream.table("typed")
+        for name, writer in (("plain", events.writeStream), ("throttled", lake.throttle({}, size=None).write_stream(events))):
+            started = writer.format("delta").option("checkpointLocation", lake.path(f"{name}-checkpoint"))
+            finish(started.trigger(availableNow=True).start(lake.path(name)))
+        plain, throttled = (lake.spark.read.format("delta").load(lake.path(name)) for name in ("plain", "throttled"))
+        assert throttled.schema == plain.schema
+        assert [field.metadata for field in throttled.schema] == [field.metadata for field in plain.schema]
+        assert exact(throttled) == exact(plain)
+    finally:
+        lake.spark.sql("drop table typed")
+
+
+def test_odd_column_names_are_kept(lake: Lake) -> None:
+    kinds = {"ns": "string", "a.b": "int", "ä `x`": "int", "Namespace": "string", "n space": "int", "select": "int"}
+    schema = StructType.fromDDL(", ".join(f"{quoted(name)} {kind}" for name, kind in kinds.items()))
+    source = lake.spark.createDataFrame([("t/n", 1, 2, "N", 4, 5)], schema)
+    source.write.json(lake.path("odd"))
+    events = lake.spark.readStream.schema(source.schema).json(lake.path("odd"))
+    writer = lake.throttle({}, order_by=["`a.b`"], size=None).write_stream(events)
+    writer = writer.option("checkpointLocation", lake.checkpoint)
+    finish(writer.format("json").trigger(availableNow=True).start(lake.path("out")))
+    assert exact(lake.spark.read.schema(source.schema).json(lake.path("out"))) == exact(source)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("make_interval(1, 2) x", "column 'x' is interval, an interval that Arrow does not carry"),
+        ("array(interval '1' year) x", "column 'x' is array<interval year>"),
+        ("named_struct('a', map(1, interval '1' month)) x", "cast its months to int"),
+        ("array(st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')) x", "st_asbinary"),
+        ("1 `Throttle`", r"\['Throttle'\] have names that the throttle uses"),
+        ("1 __throttle_x", "names that the throttle uses"),
+        ("2 NS", r"several columns named \['ns'\]"),
+    ],
+)  # fmt: skip
+def test_column_that_cannot_travel_is_refused(lake: Lake, expression: str, message: str) -> None:
+    events = lake.spark.readStream.format("rate").load().selectExpr("'t/n' ns", "1 id", expression)
+    with pytest.raises(ConfigurationError, match=message):
+        lake.throttle({}, size=None).apply(events, control_path=lake.path("control"))
+
+
+def test_order_by_something_without_order_is_refused(lake: Lake) -> None:
+    events = lake.spark.readStream.format("rate").load().selectExpr("'t/n' ns", "map(1, 2) id")
+    with pytest.raises(ConfigurationError, match=r"order_by\[0\] is map<int,int>, which has no order"):
+        lake.throttle({}, size=None).apply(events, control_path=lake.path("control"))

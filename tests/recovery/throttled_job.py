@@ -1,0 +1,140 @@
+"""The job that the recovery tests kill: a directory of Parquet files through a throttle into Delta tables.
+
+Run as ``python -m tests.recovery.throttled_job DIRECTORY [--pause-at POINT --turn N]``. All that it reads and writes is in DIRECTORY:
+``source/``, ``policies.yaml``, ``checkpoint/``, ``admitted/``, ``rejected/``, ``usage/``. It ends when everything has been admitted or
+rejected, so to run it again after a kill is to finish it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_throttle.spark import Throttle
+from tests.recovery import faults
+from tests.sessions import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+SHARDS = 3
+SCHEMA = pa.schema([("id", pa.int64()), ("namespace", pa.string()), ("size", pa.int64()), ("note", pa.string())])
+MTIME = 1_700_000_000
+"""Of the first file: the file source reads in the order of modification times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run keeps what."""
+
+    root: Path
+
+    @property
+    def source(self) -> Path:
+        return self.root / "source"
+
+    @property
+    def policies(self) -> Path:
+        return self.root / "policies.yaml"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def admitted(self) -> Path:
+        return self.root / "admitted"
+
+    @property
+    def rejected(self) -> Path:
+        return self.root / "rejected"
+
+    @property
+    def usage(self) -> Path:
+        return self.root / "usage"
+
+    @property
+    def journal(self) -> Path:
+        """A line for every attempt at a batch: its number and a digest of what the operator returned."""
+        return self.root / "journal"
+
+    @property
+    def reached(self) -> Path:
+        """Is there when the run stands at the point where it was to pause."""
+        return self.root / "reached"
+
+
+def rows(count: int, *, with_bad_rows: bool) -> Iterator[dict[str, object]]:
+    """Yield the rows: 20 namespaces of 3 tenants, unevenly, 1 to 200 bytes; one in 500 unusable if asked for."""
+    for number in range(count):
+        spread = number * 2_654_435_761 % 2**32
+        k = (spread >> 16) * (spread >> 16) * 20 >> 32
+        namespace: str | None = f"{('gold', 'silver', 'open')[k % 3]}/{k:02}"
+        size = 1 + spread % 200
+        if with_bad_rows and number % 500 == 77:
+            namespace = None
+        if with_bad_rows and number % 500 == 78:
+            size = -1
+        yield {"id": number, "namespace": namespace, "size": size, "note": f"row {number}"}
+
+
+def write_source(place: Place, *, count: int, files: int, with_bad_rows: bool = False) -> None:
+    """Write the rows in files of equal length, each a second younger than the one before."""
+    place.source.mkdir(parents=True)
+    table = pa.Table.from_pylist(list(rows(count, with_bad_rows=with_bad_rows)), schema=SCHEMA)
+    length = -(-count // files)
+    for number in range(files):
+        path = place.source / f"{number:04}.parquet"
+        pq.write_table(table.slice(number * length, length), path)
+        os.utime(path, (MTIME + number, MTIME + number))
+
+
+def start(spark: SparkSession, place: Place) -> StreamingQuery:
+    """Start the query."""
+    # The tests read the offset log of all batches.
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "10000")
+    throttle = Throttle(
+        policies=place.policies, namespace="namespace", size="size", order_by=["id"], shards=SHARDS
+    )
+    events = (
+        spark.readStream.schema("id long, namespace string, size long, note string")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(place.source))
+    )
+    return (
+        throttle.write_stream(events)
+        .format("delta")
+        .option("checkpointLocation", str(place.checkpoint))
+        .rejected("delta", path=str(place.rejected))
+        .usage(str(place.usage))
+        .trigger(availableNow=True)
+        .start(str(place.admitted))
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run until all is drained, or pause for ever at a point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--pause-at", choices=faults.POINTS)
+    parser.add_argument("--turn", type=int, default=0, help="the first batch, or the first epoch, to pause at")
+    asked = parser.parse_args(arguments)
+    place = Place(asked.root)
+    faults.keep_journal(place.journal)
+    if asked.pause_at is not None:
+        faults.arm(asked.pause_at, asked.turn, place.reached, place.admitted)
+    spark = open_session(place.root / f"spark-{os.getpid()}")
+    start(spark, place).awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
