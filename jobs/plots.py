@@ -81,8 +81,8 @@ def _draw_groups(story: Story, figure: Figure, grid: GridSpec) -> None:
         if quota is not None:
             axes.axhline(quota, color=INK, ls=(0, (4, 3)), lw=1.2, label="quota")
             axes.set_title(f"{group}: quota {quota:,.0f} messages a second", fontweight="bold")
-        axes.set_ylim(0, 1.25 * max(quota or 0.0, np.percentile(offered, 90), np.percentile(admitted, 90)))
-        axes.set_xlim(0, seconds[-1])
+        axes.set_ylim(0, 1.25 * max(quota or 0.0, _usual_height(offered), _usual_height(admitted)) or 1)
+        axes.set_xlim(0, seconds[-1] or 1)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.grid(axis="y", color=PALE, alpha=0.4, lw=0.6)
         axes.set_ylabel("messages / s")
@@ -108,7 +108,7 @@ def _draw_shares(story: Story, axes: Axes) -> None:
         places, asked, ls="none", marker="o", ms=4, mfc="white", mec=INK, mew=0.9, label="share of what was offered"
     )
     top = 1.3 * max(fair.max(initial=0), got.max(initial=0), asked.max(initial=0))
-    axes.set_ylim(0, top)
+    axes.set_ylim(0, top or 1)
     axes.set_xlim(-0.6, len(order) - 0.4)
     for each in np.unique(weight):
         middle = places[weight == each].mean()
@@ -131,12 +131,18 @@ def rates(story: Story) -> tuple[Float64s, Callable[[Int64s], Float64s]]:
     A batch holds what came since the one before, and is admitted out of what the buckets earned since then.
     """
     times = np.array([batch.time_ms for batch in story.books.batches], dtype=np.int64)
-    edges: Float64s = (times[1:] - times[1]) / 1000
+    # A run that was stopped before its second batch has nothing to show, and is drawn all the same.
+    edges: Float64s = (times[1:] - times[1]) / 1000 if len(times) > 1 else np.zeros(1)
 
     def per_second(counts: Int64s) -> Float64s:
         return np.asarray(counts[2:] / np.maximum(np.diff(edges), 1e-3), dtype=np.float64)
 
     return edges, per_second
+
+
+def _usual_height(rate: Float64s) -> float:
+    """Return what all but the highest peaks stay under."""
+    return float(np.percentile(rate, 90)) if len(rate) else 0.0
 
 
 def _quota(policy: CompiledPolicy, group: int) -> float | None:

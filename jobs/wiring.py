@@ -79,12 +79,21 @@ def start_query(throttle: Throttle, events: DataFrame, settings: JobSettings) ->
 
 
 def stop_between_batches(query: StreamingQuery, patience_seconds: int = 30) -> None:
-    """Stop a query when it runs no batch: to interrupt one is safe, but its log looks like a failure."""
-    for _ in range(10 * patience_seconds):
-        if not query.isActive or not query.status["isTriggerActive"]:
+    """Stop a query when it is idle or has just finished a batch.
+
+    To interrupt the middle of a batch loses nothing, but its log looks like a failure.
+    """
+    before = _batches_done(query)
+    for _ in range(20 * patience_seconds):
+        if not query.isActive or not query.status["isTriggerActive"] or _batches_done(query) != before:
             break
-        wait_for_end(query, 0.1)
+        wait_for_end(query, 0.05)
     query.stop()
+
+
+def _batches_done(query: StreamingQuery) -> int:
+    progress = query.lastProgress
+    return -1 if progress is None else progress.batchId
 
 
 def wait_for_end(query: StreamingQuery, seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """What a run left behind, recounted from its tables and its offset log alone: without Spark, without the library.
 
-A Delta sink names the batch of every commit (`txnVersion`), and the rows of a commit stand in its files in the order in which
-they were written. So the order in which rows left, and the batch time at which they did, can be read from the tables.
+A Delta sink names the batch of every commit (`txnVersion`), and the rows of a commit stand in its files in the order in
+which they were written. So the order in which rows left, and the batch time at which they did, is in the tables.
 """
 
 from __future__ import annotations

@@ -94,6 +94,9 @@ class PackFrames:
     shard_keys: tuple[int, ...]
     """Grouping key of every shard (`partitioning.shard_keys`)."""
 
+    names: tuple[str, ...] | None = None
+    """Of the columns, in order; by default, as they come. PySpark's `mapInArrow` takes no name with a backtick."""
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the frames of `batches`."""
         gathered: list[pa.RecordBatch] = []
@@ -112,6 +115,8 @@ class PackFrames:
         if not batches:
             return
         table = pa.Table.from_batches(batches).combine_chunks()
+        if self.names is not None:
+            table = table.rename_columns(list(self.names))
         shard = table.column(SHARD).to_numpy().astype(np.int64)
         layout = Segments.by_key(shard, len(self.shard_keys))
         table = table.drop_columns([SHARD]).take(pa.array(layout.order))

@@ -120,7 +120,9 @@ class Throttle:
         spark = events.sparkSession
         keys = shard_keys(spark, self._shards)
         helped = with_helpers(events, self._namespace, self._size, self._order_by, self._shards)
-        packed = helped.mapInArrow(PackFrames(keys), "shard int, kind int, frame binary")
+        numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
+        pack = PackFrames(keys, tuple(helped.columns))
+        packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
         together = packed.unionByName(self._control(spark, keys, control_path))
         return together.groupBy("shard").applyInPandasWithState(
             ShardOperator(keys, is_explained), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"

@@ -7,6 +7,8 @@ namespace may be called as a tenant is, and some rows have no name at all.
 
 from __future__ import annotations
 
+from functools import cache
+
 from hypothesis import strategies as st
 
 from spark_throttle.core.arrivals import Arrivals
@@ -39,42 +41,73 @@ MALFORMED_SIZES_BYTES = (None, -1, -(2**63), MAX_SIZE_BYTES + 1, 2**63 - 1)
 
 MESSAGE_RATES = (0, 1, 200, 333, 1_000, 3_000, 3_000, 10_000, 10_000, 1_000_000, 2**30 - 1, 2**30 + 1)
 BYTE_RATES = (0, 1, 1_000, 99_999, 10**5, 10**5, 10**6, 10**9, 2**30, 1_000 * MAX_BURST_TOKENS)
-DIMENSIONS_LIMITED = ((True, False), (True, False), (False, True), (True, True), (True, True))
 MAX_BURST_MICRO = MAX_BURST_TOKENS * MICRO
 
 
-def bursts_micro() -> st.SearchStrategy[int]:
-    """Return bursts from nothing over a few messages to the largest."""
-    few = st.integers(0, 20 * MICRO)
-    return st.one_of(few, st.sampled_from((0, 1, MICRO - 1, MICRO, 300 * MICRO, 1_000 * MICRO, MAX_BURST_MICRO)))
+FEW_TOKENS_MICRO = st.integers(0, 20 * MICRO)
+BURSTS_MICRO = st.one_of(
+    FEW_TOKENS_MICRO, st.sampled_from((0, 1, MICRO - 1, MICRO, 300 * MICRO, 1_000 * MICRO, MAX_BURST_MICRO))
+)
+WEIGHTS = st.sampled_from((1, 1, 2, 3, 7, 1_000))
+
+GRANTS_MICRO = st.one_of(
+    st.integers(-3 * MICRO, 12 * MICRO),
+    st.integers(0, 1_000).map(lambda tokens: tokens * MICRO),
+    st.sampled_from((-1, 0, 1, MICRO - 1, MAX_BURST_MICRO // 2)),
+)
+HEADROOMS_MICRO = st.one_of(st.sampled_from((0, 0, 1, MAX_BURST_MICRO // 2)), st.integers(0, 5 * MICRO))
+
+NAMES = st.sampled_from((*NAMESPACE_NAMES, *NAMESPACE_NAMES, *TENANT_NAMES, LONGEST_NAME))
+SIZES_BYTES = st.one_of(
+    st.sampled_from((0, 1, 1, 10, 100, 1_000)), st.integers(0, 200), st.sampled_from((2**31, MAX_SIZE_BYTES))
+)
+RUNS = st.lists(st.tuples(NAMES, SIZES_BYTES, st.integers(1, 5)), max_size=8)
+MALFORMED_ROWS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(MALFORMED_NAMES), st.one_of(SIZES_BYTES, st.sampled_from(MALFORMED_SIZES_BYTES))),
+        st.tuples(NAMES, st.sampled_from(MALFORMED_SIZES_BYTES)),
+    ),
+    min_size=1,
+    max_size=3,
+)
 
 
-@st.composite
-def limits(draw: st.DrawFn, *, on_excess: tuple[OnExcess, ...] = tuple(OnExcess)) -> Limit:
+@cache
+def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
     """Return limits in one dimension or both; a rate of 0 has no burst."""
-    limited = draw(st.sampled_from(DIMENSIONS_LIMITED))
-    drawn = draw(st.sampled_from(MESSAGE_RATES)), draw(st.sampled_from(BYTE_RATES))
-    messages_rate, bytes_rate = (
-        rate if is_limited else UNLIMITED for rate, is_limited in zip(drawn, limited, strict=True)
+    message_limits = st.tuples(st.sampled_from(MESSAGE_RATES), BURSTS_MICRO)
+    byte_limits = st.tuples(st.sampled_from(BYTE_RATES), BURSTS_MICRO)
+    absent = st.just((UNLIMITED, 0))
+    both = st.one_of(
+        st.tuples(message_limits, absent), st.tuples(absent, byte_limits), st.tuples(message_limits, byte_limits)
     )
-    messages, in_bytes = (draw(bursts_micro()) if rate > 0 else 0 for rate in (messages_rate, bytes_rate))
-    weight = draw(st.sampled_from((1, 1, 2, 3, 7, 1_000)))
-    return Limit((messages_rate, bytes_rate), (messages, in_bytes), draw(st.sampled_from(on_excess)), weight)
+    return st.builds(_limit, both, st.sampled_from(on_excess), WEIGHTS)
 
 
-def maybe_limits(*, on_excess: tuple[OnExcess, ...] = tuple(OnExcess)) -> st.SearchStrategy[Limit]:
+def _limit(limits: tuple[tuple[int, int], tuple[int, int]], on_excess: OnExcess, weight: int) -> Limit:
+    (message_rate, message_burst), (byte_rate, byte_burst) = limits
+    bursts = message_burst if message_rate > 0 else 0, byte_burst if byte_rate > 0 else 0
+    return Limit((message_rate, byte_rate), bursts, on_excess, weight)
+
+
+@cache
+def maybe_limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
     """Return limits, or half of the time none."""
-    return st.one_of(st.just(Limit()), limits(on_excess=on_excess))
+    return st.one_of(st.just(Limit()), limits(on_excess))
 
 
-def windows() -> st.SearchStrategy[Window]:
-    """Return Pegasus' rules, mostly none."""
+@cache
+def windows() -> st.SearchStrategy[tuple[Window, Window]]:
+    """Return Pegasus' rules by count and by size, mostly none."""
     units = st.sampled_from((0, 1, 2, 5, 1_000))
     waits_ms = st.sampled_from((0, 1, 50, 1_500))
-    return st.one_of(st.just(Window()), st.just(Window()), st.builds(Window, units, waits_ms, units, waits_ms))
+    rule = st.builds(Window, units, waits_ms, units, waits_ms)
+    off = st.just(Window())
+    return st.one_of(st.just((Window(), Window())), st.tuples(rule, off), st.tuples(off, rule), st.tuples(rule, rule))
 
 
-def queue_bounds(*, may_fail: bool = False) -> st.SearchStrategy[QueueBounds]:
+@cache
+def queue_bounds(*, may_fail: bool) -> st.SearchStrategy[QueueBounds]:
     """Return bounds from one row to more than a test can fill."""
     return st.builds(
         QueueBounds,
@@ -85,68 +118,57 @@ def queue_bounds(*, may_fail: bool = False) -> st.SearchStrategy[QueueBounds]:
     )
 
 
+@cache
+def members(on_excess: tuple[OnExcess, ...], groups: tuple[str, ...]) -> st.SearchStrategy[Namespace]:
+    """Return what a policy with these groups may say about a namespace."""
+    return st.builds(_namespace, maybe_limits(on_excess), st.sampled_from((None, *groups)), windows())
+
+
+def _namespace(limit: Limit, group: str | None, rules: tuple[Window, Window]) -> Namespace:
+    return Namespace(limit, group, *rules)
+
+
 @st.composite
 def policies(
     draw: st.DrawFn, *, on_excess: tuple[OnExcess, ...] = tuple(OnExcess), may_fail: bool = False
 ) -> CompiledPolicy:
     """Return policies of up to 3 tenants, 3 groups and 6 namespaces, beside the default and the job."""
-    group_names = draw(st.lists(st.sampled_from(GROUP_NAMES), unique=True))
-    tenant_names = draw(st.lists(st.sampled_from(TENANT_NAMES), unique=True))
-    named = draw(st.lists(st.sampled_from(NAMESPACE_NAMES), unique=True, max_size=6))
-    scopes = maybe_limits(on_excess=on_excess)
-    group = st.sampled_from((None, *group_names))
-    members = st.builds(Namespace, scopes, group, windows(), windows())
+    groups = GROUP_NAMES[: draw(st.integers(0, len(GROUP_NAMES)))]
+    tenants = TENANT_NAMES[: draw(st.integers(0, len(TENANT_NAMES)))]
+    named = NAMESPACE_NAMES[: draw(st.integers(0, 6))]
+    scopes, member = maybe_limits(on_excess), members(on_excess, groups)
     return make_policy(
         job=draw(scopes),
-        tenants={name: draw(st.builds(Tenant, scopes, group)) for name in tenant_names},
-        groups={name: draw(limits(on_excess=on_excess)) for name in group_names},
-        namespaces={name: draw(members) for name in named},
-        default=draw(members),
+        tenants={name: Tenant(draw(scopes), draw(st.sampled_from((None, *groups)))) for name in tenants},
+        groups={name: draw(limits(on_excess)) for name in groups},
+        namespaces={name: draw(member) for name in named},
+        default=draw(member),
         queue=draw(queue_bounds(may_fail=may_fail)),
     )
 
 
 @st.composite
 def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int) -> Grants:
-    """Return what a shard may be granted under `policy`: never a token where the rate is 0."""
+    """Return what a shard may be granted under `policy`: nothing where the rate is 0 or there is no limit."""
     balances, headrooms = [], []
     for rates in policy.shared.rate_micro_per_ms:
-        entries = [draw(_grant_entries(rate)) for rate in pair(rates)]
+        nothing = {0: (-1, 0), UNLIMITED: (0, 0)}
+        entries = [
+            nothing[rate] if rate in nothing else (draw(GRANTS_MICRO), draw(HEADROOMS_MICRO)) for rate in pair(rates)
+        ]
         balances.append((entries[0][0], entries[1][0]))
         headrooms.append((entries[0][1], entries[1][1]))
     return make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
 
 
-def _grant_entries(rate_micro_per_ms: int) -> st.SearchStrategy[tuple[int, int]]:
-    if rate_micro_per_ms == UNLIMITED:
-        return st.just((0, 0))
-    if rate_micro_per_ms == 0:
-        return st.just((-1, 0))
-    balances = st.one_of(
-        st.integers(-3 * MICRO, 12 * MICRO),
-        st.integers(0, 1_000).map(lambda tokens: tokens * MICRO),
-        st.sampled_from((-1, 0, 1, MICRO - 1, MAX_BURST_MICRO // 2)),
-    )
-    headrooms = st.one_of(st.integers(0, 5 * MICRO), st.sampled_from((0, 0, 1, MAX_BURST_MICRO // 2)))
-    return st.tuples(balances, headrooms)
-
-
 @st.composite
-def arrivals(draw: st.DrawFn, policy: CompiledPolicy, *, malformed: bool = True) -> Arrivals:
-    """Return a batch of runs of equal rows, for flows that `policy` names and for others."""
-    named = policy.namespace_names.to_pylist()
-    names = st.sampled_from((*named, *NAMESPACE_NAMES, *TENANT_NAMES, LONGEST_NAME))
-    sizes = st.one_of(
-        st.sampled_from((0, 1, 1, 10, 100, 1_000)), st.integers(0, 200), st.sampled_from((2**31, MAX_SIZE_BYTES))
-    )
-    runs = st.tuples(names, sizes, st.integers(1, 5))
+def arrivals(draw: st.DrawFn, *, malformed: bool = True) -> Arrivals:
+    """Return a batch of runs of equal rows, and now and then rows that cannot be decided."""
     rows: list[tuple[str | None, int | None]] = []
-    for name, size_bytes, count in draw(st.lists(runs, max_size=8)):
+    for name, size_bytes, count in draw(RUNS):
         rows += [(name, size_bytes)] * count
     if malformed and draw(st.integers(0, 4)) == 4:
-        bad_name = st.tuples(st.sampled_from(MALFORMED_NAMES), st.one_of(sizes, st.sampled_from(MALFORMED_SIZES_BYTES)))
-        bad_size = st.tuples(names, st.sampled_from(MALFORMED_SIZES_BYTES))
-        for row in draw(st.lists(st.one_of(bad_name, bad_size), min_size=1, max_size=3)):
+        for row in draw(MALFORMED_ROWS):
             rows.insert(draw(st.integers(0, len(rows))), row)
     return make_arrivals(rows)
 
@@ -175,6 +197,6 @@ def histories(
         if epoch == 1 or is_new or draw(st.booleans()):
             lag_ms = draw(st.sampled_from((0, 0, 1, 1_000)))
             new_grants = draw(grants(policy, epoch=epoch, as_of_ms=max(0, now_ms - lag_ms)))
-        steps.append(Step(now_ms, draw(arrivals(policy, malformed=malformed)), policy, new_grants))
+        steps.append(Step(now_ms, draw(arrivals(malformed=malformed)), policy, new_grants))
         now_ms = max(0, now_ms + draw(st.sampled_from(STEPS_MS if monotone else STEPS_MS + BACKWARD_STEPS_MS)))
     return History(shards, draw(st.integers(0, shards - 1)), steps)

@@ -137,7 +137,7 @@ def test_grants_that_stand_never_grow_past_the_bucket(
         earned_ms += max(0, step_ms)
         latest_ms = max(latest_ms, now_ms)
         grants = [grant.grown(policy, now_ms=now_ms, shards=shards) for grant in grants]
-        together = sum(grant.balance_micro for grant in grants)
+        together = np.sum([grant.balance_micro for grant in grants], axis=0)
         for scope, dimension in np.argwhere(is_open):
             central = int(buckets.balance_micro[scope, dimension])
             earned = int(policy.shared.rate_micro_per_ms[scope, dimension]) * earned_ms

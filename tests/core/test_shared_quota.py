@@ -12,10 +12,10 @@ import pytest
 
 from spark_throttle.core.admission import plan_admission
 from spark_throttle.core.grants import Buckets, Claims, lend, used_by_scope
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension
+from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.worlds import Namespace, limit, make_arrivals, make_policy
+from spark_throttle.testing.worlds import Limit, Namespace, limit, make_arrivals, make_policy
 
 START_MS = 1_760_000_000_000
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
@@ -65,7 +65,12 @@ class Job:
         for shard in range(self.shards):
             here = [(name, size) for name, (n, size) in offer.items() if self.shard_of[name] == shard for _ in range(n)]
             plan = plan_admission(
-                self.states[shard], make_arrivals(here), self.policy, now_ms=self.now_ms, shards=self.shards, shard=shard
+                self.states[shard],
+                make_arrivals(here),
+                self.policy,
+                now_ms=self.now_ms,
+                shards=self.shards,
+                shard=shard,
             )
             self.states[shard] = plan.state
             self.reports[shard] = plan.usage
@@ -75,22 +80,22 @@ class Job:
         return got
 
 
-def grouped(names: list[str], shards: int, **quota: float) -> Job:
+def grouped(names: list[str], shards: int, quota: Limit) -> Job:
     """Return a job whose namespaces are of one group with `quota`, spread over shards unevenly."""
-    policy = make_policy(groups={"gold": limit(**quota)}, default=Namespace(group="gold"))
+    policy = make_policy(groups={"gold": quota}, default=Namespace(group="gold"))
     return Job(policy, {name: min(i, shards - 1) for i, name in enumerate(names)}, shards)
 
 
 def drained(job: Job, offer: Offer) -> None:
-    """Use the first burst up."""
-    while (job.buckets.balance_micro[1] >= 2 * MICRO).any() or job.turn < 3:
+    """Use the first burst up, of one second."""
+    for _ in range(4):
         job.batch(offer)
 
 
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_stable_demand_above_the_quota_uses_all_of_it_from_the_second_batch(shards: int) -> None:
     names = [f"t{i}/n" for i in range(12)]
-    job = grouped(names, shards, messages_per_second=100)
+    job = grouped(names, shards, limit(messages_per_second=100))
     offer = {name: (5 + 3 * i, 10) for i, name in enumerate(names)}
     job.batch(offer)
     job.batch(offer)
@@ -101,7 +106,7 @@ def test_stable_demand_above_the_quota_uses_all_of_it_from_the_second_batch(shar
 def test_shares_of_steady_flows_are_max_min_across_shards(shards: int) -> None:
     # 90 a second for wants of 1, 4, 30 and eight of 200: 1, 4, and 85 / 9 for each of the others.
     names = [f"t{i}/n" for i in range(11)]
-    job = grouped(names, shards, messages_per_second=90)
+    job = grouped(names, shards, limit(messages_per_second=90))
     wants = [1, 4, 30] + [200] * 8
     offer = {name: (n, 10) for name, n in zip(names, wants, strict=True)}
     drained(job, offer)
@@ -144,7 +149,7 @@ def test_small_and_large_messages_in_different_shards_use_up_both_dimensions() -
 
 def test_shares_are_right_one_batch_after_demand_changes() -> None:
     names = [f"t{i}/n" for i in range(4)]
-    job = grouped(names, 4, messages_per_second=80)
+    job = grouped(names, 4, limit(messages_per_second=80))
     offer = dict.fromkeys(names[:2], (200, 1))
     drained(job, offer)
     assert [job.batch(offer)[name] for name in names] == [40, 40, 0, 0]
@@ -156,8 +161,8 @@ def test_shares_are_right_one_batch_after_demand_changes() -> None:
 
 
 def test_pause_is_not_paid_twice() -> None:
-    # 10 a second, burst 10. After an hour the standing grants let a burst through; the next second earns 10, not a burst.
-    job = grouped(["a/n", "b/n"], 2, messages_per_second=10)
+    # 10 a second, burst 10: after an hour the standing grants let a burst through, and the next second earns 10.
+    job = grouped(["a/n", "b/n"], 2, limit(messages_per_second=10))
     job.batch({})
     offer = {"a/n": (50, 1), "b/n": (50, 1)}
     first = sum(job.batch(offer, after_ms=3_600_000, has_epoch=False).values())
@@ -172,7 +177,7 @@ def test_any_traffic_keeps_burst_and_rate_and_one_message_a_shard(seed: int) -> 
     shards = rng.choice([1, 2, 5])
     names = [f"t{i}/n" for i in range(9)]
     rate, in_bytes = rng.choice([2, 20, 200]), rng.choice([500, 20_000])
-    job = grouped(names, shards, messages_per_second=rate, bytes_per_second=in_bytes, burst_seconds=2)
+    job = grouped(names, shards, limit(messages_per_second=rate, bytes_per_second=in_bytes, burst_seconds=2))
     history: list[tuple[int, int, int]] = []
     for _ in range(80):
         offer = {name: (rng.randrange(30), rng.randrange(1, 300)) for name in names if rng.random() < 0.4}

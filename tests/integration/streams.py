@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Event = tuple[int, str | None, int | None]
 
-SCHEMA = "id long, ns string, size int"
-_FILE_SCHEMA = pa.schema([("id", pa.int64()), ("ns", pa.string()), ("size", pa.int32())])
+SCHEMA = "id long, ns string, size long"
+_FILE_SCHEMA = pa.schema([("id", pa.int64()), ("ns", pa.string()), ("size", pa.int64())])
 _FIRST_FILE_SECONDS = 1_700_000_000
 _LONGEST_SECONDS = 120
 

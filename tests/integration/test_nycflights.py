@@ -1,7 +1,7 @@
-"""A year of real flights through a throttle: 336,776 departures from New York, a carrier as tenant, a route as namespace.
+"""A year of real flights through a throttle: 336,776 from New York, the carrier as tenant, the route as namespace.
 
-They come in the order of their scheduled hours, as a log would. A flight is a message, and its distance stands for its bytes.
-The suite takes one flight in six; ``FLIGHTS=all`` takes all, and its quotas grow in proportion.
+They come in the order of their scheduled hours, as a log would. A flight is a message, and its distance stands for its
+bytes. The suite takes one flight in six; ``FLIGHTS=all`` takes all, and its quotas grow in proportion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA = "id long, time_hour timestamp, namespace string, flight long, tailnum s
 MTIME = 1_700_000_000
 """Of the first file: the file source reads in the order of modification times."""
 
-# A full bucket is less than what a file brings, and six of them less than all: so some wait, however slow the batches are.
+# A full bucket is less than what a file brings, and six of them less than all: some wait, however slow the batches are.
 GROUP_PER_SECOND = 24_000 // STEP  # 161,410 flights in all
 EV_PER_SECOND = 2_400 // STEP  # 54,173 flights
 MQ_BYTES_PER_SECOND = 1_800_000 // STEP  # 26,397 flights, 15.0 million miles

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -52,8 +51,8 @@ VALUES = {
     "a_map": ("map('', 7, 'k', null)", "map()"),
     "a_deep_map": ("map(named_struct('k', X'01'), array(map(date'9999-12-31', float('NaN'))))", "map()"),
     "a_struct": (
-        "named_struct('inner', named_struct('l', 9007199254740993L, 'a', array(named_struct('t', time'01:02:03'))), 'b', X'')",
-        "named_struct('inner', null, 'b', null)",
+        "named_struct('n', named_struct('l', 9007199254740993L, 'a', array(named_struct('t', time'01:02:03'))), 'b', X'')",
+        "named_struct('n', null, 'b', null)",
     ),
     "a_variant": ("""parse_json('{"a": [1, null, 9007199254740993], "b": 1.50}')""", "parse_json('null')"),
     "variants": ("array(parse_json('\"x\"'), null)", "array()"),
@@ -80,7 +79,8 @@ def every_type(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     values = ", ".join(f"case row when 0 then {a} when 1 then {b} end {name}" for name, (a, b) in VALUES.items())
     names = ", ".join(f"'{name}'" for name in NAMESPACES)
     rows = f"(select explode(array(0, 1, 2)) row), (select explode(array({names})) ns)"
-    spark.sql(f"select int(row) id, ns, {values} from {rows}").coalesce(1).write.parquet(path)
+    query = f"select int(row) id, ns, {values} from {rows}"  # noqa: S608 - our own values
+    spark.sql(query).coalesce(1).write.parquet(path)
     yield path
     spark.conf.unset("spark.sql.timeType.enabled")
 
@@ -186,10 +186,15 @@ def test_rows_travel_without_a_conversion(spark: SparkSession, every_type: str) 
 def test_char_varchar_and_comments_are_kept_in_a_delta_table(lake: Lake) -> None:
     columns = "id int, ns string, c char(5), v varchar(6) comment 'six', d decimal(38, 18), va variant, n int not null"
     lake.spark.sql(f"create table typed ({columns}) using delta")
-    lake.spark.sql("insert into typed values (1, 't/now', 'ab', 'x', 1.5, parse_json('{\"a\":1}'), 3), (2, 't/now', null, '', null, null, 4)")
+    lake.spark.sql(
+        "insert into typed values (1, 't/now', 'ab', 'x', 1.5, parse_json('{\"a\":1}'), 3), (2, 't/now', null, '', null, null, 4)"
+    )
     try:
         events = lake.spark.readStream.table("typed")
-        for name, writer in (("plain", events.writeStream), ("throttled", lake.throttle({}, size=None).write_stream(events))):
+        for name, writer in (
+            ("plain", events.writeStream),
+            ("throttled", lake.throttle({}, size=None).write_stream(events)),
+        ):
             started = writer.format("delta").option("checkpointLocation", lake.path(f"{name}-checkpoint"))
             finish(started.trigger(availableNow=True).start(lake.path(name)))
         plain, throttled = (lake.spark.read.format("delta").load(lake.path(name)) for name in ("plain", "throttled"))

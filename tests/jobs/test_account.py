@@ -107,3 +107,14 @@ def test_picture_is_drawn(books: Books, tmp_path: Path) -> None:
     with Image.open(tmp_path / "throttle.png") as picture:
         assert picture.size == (1650, 935)
         assert len(picture.getcolors(maxcolors=2**20) or []) > 100
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2, 3])
+def test_run_that_was_cut_short_is_recounted_and_drawn(tmp_path: Path, batches: int) -> None:
+    run, queued = made_up_run(tmp_path)
+    for batch_id in range(batches, len(BATCHES)):
+        (run.checkpoint / "commits" / str(batch_id)).unlink()
+    books = take_account(run, queued.slice(0, 0))
+    assert books.account.offered == ([0] + [end for _, end in BATCHES])[batches]
+    draw(Story(run.policy, books, ["gold", "bronze"], "bronze"), tmp_path / "throttle.png")
+    assert (tmp_path / "throttle.png").exists()

@@ -39,26 +39,45 @@ class Session:
         self.dataSource = Recorder()
 
 
-class Query:
-    """A query that runs batches for a while; waiting lets time pass."""
+class Progress:
+    """What a query says of its last batch."""
 
-    def __init__(self, busy: int = 0, progress: Any = None) -> None:
+    def __init__(self, batch_id: int, *offsets: str | None) -> None:
+        self.batchId = batch_id
+        self.sources = [Source(offset) for offset in offsets]
+
+
+class Source:
+    def __init__(self, offset: str | None) -> None:
+        self.endOffset = offset
+
+
+class Query:
+    """A query that is busy for so many waits, in batches of `batch` waits each."""
+
+    def __init__(self, busy: int = 0, batch: int = 10**6) -> None:
+        self.waits = 0
         self.busy = busy
-        self.stopped_while_busy: bool | None = None
+        self.batch = batch
+        self.waits_before_stop: int | None = None
         self.isActive = True
-        self.lastProgress = progress
 
     @property
     def status(self) -> dict[str, Any]:
-        return {"isTriggerActive": self.busy > 0}
+        return {"isTriggerActive": self.waits < self.busy}
+
+    @property
+    def lastProgress(self) -> Progress | None:  # noqa: N802
+        done = self.waits // self.batch
+        return Progress(done - 1) if done else None
 
     def awaitTermination(self, seconds: float) -> bool:  # noqa: N802
         assert seconds > 0
-        self.busy -= 1
+        self.waits += 1
         return False
 
     def stop(self) -> None:
-        self.stopped_while_busy = self.busy > 0
+        self.waits_before_stop = self.waits
         self.isActive = False
 
 
@@ -133,27 +152,35 @@ def test_available_now_is_asked_for_alone() -> None:
     assert throttle.called("trigger") == [((), {"availableNow": True})]
 
 
-def test_query_is_stopped_between_two_batches() -> None:
+def test_idle_query_is_stopped_at_once() -> None:
+    query = Query()
+    stop_between_batches(cast("Any", query))
+    assert query.waits_before_stop == 0
+
+
+def test_query_is_stopped_when_its_trigger_rests() -> None:
     query = Query(busy=3)
     stop_between_batches(cast("Any", query))
-    assert query.stopped_while_busy is False
+    assert query.waits_before_stop == 3
 
 
-def test_query_that_is_never_idle_is_stopped_all_the_same() -> None:
+def test_query_that_never_rests_is_stopped_after_a_batch() -> None:
+    query = Query(busy=10**6, batch=7)
+    stop_between_batches(cast("Any", query))
+    assert query.waits_before_stop == 7
+
+
+def test_batch_that_does_not_end_is_interrupted() -> None:
     query = Query(busy=10**6)
     stop_between_batches(cast("Any", query), patience_seconds=2)
-    assert query.stopped_while_busy is True
+    assert query.waits_before_stop == 40
 
 
 def test_offered_rows_are_read_from_the_progress() -> None:
-    class Source:
-        def __init__(self, offset: str | None) -> None:
-            self.endOffset = offset
+    class Started(Query):
+        lastProgress = Progress(4, None, '{"epoch": 3}', '{"rows": 17}')  # noqa: N815
 
-    class Progress:
-        sources = (Source(None), Source('{"epoch": 3}'), Source('{"rows": 17}'))
-
-    assert offered_rows(cast("Any", Query(progress=Progress()))) == 17
+    assert offered_rows(cast("Any", Started())) == 17
     assert offered_rows(cast("Any", Query())) == 0
 
 

@@ -110,8 +110,8 @@ source:
     subscribe: {in_topic}
     startingOffsets: earliest
     maxOffsetsPerTrigger: 40000
-# A Kafka sink takes the columns key and value, and partition where there is one. All of the source's columns are kept, so a
-# message goes into the partition that it came from, and rows are ordered by the source's partition and offset.
+# A Kafka sink takes the columns key and value, and partition where there is one. All of the source's columns are kept:
+# so a message goes into the partition that it came from, and rows are ordered by the source's partition and offset.
 throttle:
   policies: {policies}
   namespace: CAST(key AS STRING)
@@ -134,7 +134,10 @@ resource_groups:
   slow: # three tenants of ten at this together: what is too much waits
     publish: {{messages_per_second: {SLOW_PER_SECOND}, burst_seconds: {SLOW_BURST_SECONDS}}}
   overloaded: # two more: what is too much is rejected
-    publish: {{messages_per_second: {OVERLOADED_PER_SECOND}, burst_seconds: {OVERLOADED_BURST_SECONDS}, on_excess: reject}}
+    publish:
+      messages_per_second: {OVERLOADED_PER_SECOND}
+      burst_seconds: {OVERLOADED_BURST_SECONDS}
+      on_excess: reject
 tenants:
   tenant-0: {{resource_group: slow}}
   tenant-1: {{resource_group: slow}}

@@ -1,8 +1,8 @@
 """Points at which a run of the job stops dead, so that it can be killed exactly there; and a journal of its batches.
 
-A run that reaches its point says so by a file and then waits for ever, with all its processes: the test sees the file and
-kills them. The library has no hook for this. The sink is a function that the driver calls, so it is wrapped in place; the
-control source lives in a process of its own, so a subclass of it is registered instead.
+A run that reaches its point says so by a file and then waits for ever, with all its processes: the test sees the file
+and kills them. The library has no hook for this. The sink is a function that the driver calls, so it is wrapped in
+place; the control source lives in a process of its own, so a subclass of it is registered instead.
 """
 
 from __future__ import annotations

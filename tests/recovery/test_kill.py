@@ -1,8 +1,9 @@
 """A job that is killed in the middle and started again ends with the same rows as one that was not.
 
-Every process of the job is killed with SIGKILL: the driver, the JVM, Python workers and the control source. The kills stand at
-points where something is written and what makes it count is not, and at moments drawn from a seed. What is asserted is counted from
-the input and the tables alone. ``KILLS=10 make integration ARGS=tests/recovery`` kills each job ten times.
+All processes of the job are killed with SIGKILL: the driver, the JVM, Python's workers and the control source's. The
+kills stand at points where something is written and what makes it count is not, and at moments drawn from a seed. What
+is asserted is counted from the input and the tables alone. By hand, ``KILLS=10`` in the environment kills the first job
+ten times, ``KILL_SEED`` elsewhere.
 """
 
 from __future__ import annotations
@@ -16,47 +17,55 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from spark_throttle.spark.batch_sink import BatchSink
 from tests.ledger import BATCH, count_out_of_order, excess, read_batch_times_ms, read_table
-from tests.recovery import faults
+from tests.recovery import faults, throttled_job
 from tests.recovery.throttled_job import SHARDS, Place, write_source
 from tests.sessions import ROOT
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 KILLS = int(os.environ.get("KILLS", "2"))
 SEED = int(os.environ.get("KILL_SEED", "20260719"))
+FILES = 6 + 4 * max(0, KILLS - 2)
 ROWS_A_FILE = 2_500
-FILES = 8 + 4 * (KILLS - 2)
-PATIENCE_SECONDS = 120
+LARGEST_BYTES = 200
+PATIENCE_SECONDS = 300
 
+pytestmark = pytest.mark.timeout(900 + 300 * KILLS)
+
+# A full bucket is less than what a file brings, and six of them less than all: some wait, however slow the batches are.
 DELAYS = """\
 resource_groups:
-  shared: {publish: {messages_per_second: 2000, bytes_per_second: 220000, burst_seconds: 2}}
+  shared: {publish: {messages_per_second: 1600, bytes_per_second: 150000, burst_seconds: 1}}
 tenants:
   gold: {resource_group: shared}
-  silver: {resource_group: shared, publish: {messages_per_second: 1500, burst_seconds: 2}}
+  silver: {resource_group: shared, publish: {messages_per_second: 600, burst_seconds: 1}}
 namespaces:
-  open/02: {publish: {messages_per_second: 300, burst_seconds: 1}}
+  open/02: {publish: {messages_per_second: 150, burst_seconds: 1}}
 """
-"""Delays only: all rows are admitted in the end. gold and silver offer 13,800 rows of 20,000, open/02 1,700."""
-
-HALF_DELAYS = DELAYS.replace("2000, bytes_per_second: 220000", "1000, bytes_per_second: 110000")
+"""Of the 2,500 rows of a file gold brings 1,124 and silver 760, of 100 bytes on average; open/02 brings 178."""
 
 REJECTS = """\
 resource_groups:
-  shared: {publish: {messages_per_second: 1000, burst_seconds: 2, on_excess: reject}}
+  shared: {publish: {messages_per_second: 600, burst_seconds: 1, on_excess: reject}}
 tenants:
   gold: {resource_group: shared}
-  silver: {publish: {messages_per_second: 1000, burst_seconds: 2}}
-queue: {messages: 1500}
+  silver: {publish: {messages_per_second: 400, burst_seconds: 1}}
+queue: {messages: 900}
 """
 """gold is rejected at its quota, silver waits until the queue is full, open passes; some rows are unusable."""
 
-MORE_REJECTS = REJECTS.replace("messages_per_second: 1000", "messages_per_second: 600")
+LESS = REJECTS.replace("600", "300").replace("400", "200")
 
 
 @pytest.fixture
@@ -133,8 +142,8 @@ def kill_at_point(place: Place, point: str, turn: int) -> None:
 
 
 def kill_at_moment(place: Place, moments: random.Random) -> None:
-    """Run the job and kill it at a drawn moment of a drawn batch, or let it end if it is faster."""
-    batch = _planned_batches(place) + moments.randrange(2)
+    """Run the job and kill it at a drawn moment of a drawn batch; a job that ends before is let be."""
+    batch = planned_batches(place) + moments.randrange(2)
     run = Run(place)
     try:
         if run.wait_for(place.checkpoint / "offsets" / str(batch)):
@@ -143,61 +152,120 @@ def kill_at_moment(place: Place, moments: random.Random) -> None:
         run.kill()
 
 
-def _planned_batches(place: Place) -> int:
+def planned_batches(place: Place) -> int:
     return sum(path.name.isdigit() for path in (place.checkpoint / "offsets").glob("*"))
 
 
-def kill_often(place: Place, kills: int) -> None:
-    """Kill the job at the points and at drawn moments in turn."""
-    moments = random.Random(SEED)
-    for number in range(kills):
-        if number % 2:
-            kill_at_point(place, faults.POINTS[number // 2 % len(faults.POINTS)], _planned_batches(place) + 1)
-        else:
-            kill_at_moment(place, moments)
-
-
-def assert_replays_are_identical(place: Place) -> None:
-    """Assert that all attempts at a batch returned the same rows in the same order, and that some batch had two."""
+def attempts(place: Place) -> dict[int, list[str]]:
+    """Return of every batch what the operator returned at each attempt, as digests."""
     digests = defaultdict(list)
     for line in place.journal.read_text().splitlines():
         entry = json.loads(line)
         digests[entry["batch"]].append(entry["digest"])
-    assert {batch: found for batch, found in digests.items() if len(set(found)) > 1} == {}
-    assert any(len(found) > 1 for found in digests.values())
+    return digests
 
 
 def read_input(place: Place) -> pd.DataFrame:
     return pd.concat([pq.read_table(path).to_pandas() for path in sorted(place.source.iterdir())], ignore_index=True)
 
 
-def as_set(rows: pd.DataFrame) -> pd.DataFrame:
+def as_sent(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the user's columns in the order of their ids."""
     columns = ["id", "namespace", "size", "note"]
     return rows[columns].astype({"id": "int64", "size": "int64"}).sort_values("id").reset_index(drop=True)
 
 
-def excesses(place: Place, admitted: pd.DataFrame, quotas: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Return by how much a scope passed its quota in messages, at worst, in windows of batches of one revision."""
+def excess_of(place: Place, rows: pd.DataFrame, quotas: Sequence[tuple[int, int]], *, what: str = "messages") -> float:
+    """Return by how much `rows` pass a quota, at worst, in windows of batches of one revision of the policies.
+
+    `quotas` are (a second, burst) of the revisions in the order in which they came into force.
+    """
+    usage = read_table(place.usage, ["revision", "epoch"]).drop_duplicates(BATCH).sort_values(BATCH)
     times_ms = read_batch_times_ms(place.checkpoint)
-    usage = read_table(place.usage, ["revision", "batch_id", "level"])
-    revision = usage.drop_duplicates("batch_id").set_index("batch_id")["revision"]
-    assert set(revision.index) == set(times_ms)
-    return {}
+    assert usage[BATCH].tolist() == list(times_ms)
+    revisions = usage["revision"].unique().tolist()
+    assert len(revisions) == len(quotas)
+    by_batch = rows.groupby(BATCH)
+    passed: Mapping[int, int] = (by_batch.size() if what == "messages" else by_batch["size"].sum()).to_dict()
+    found = []
+    for revision, (per_second, burst) in zip(revisions, quotas, strict=True):
+        of_revision = {batch: times_ms[batch] for batch in usage[BATCH][usage["revision"] == revision]}
+        found.append(excess(passed, of_revision, per_second=per_second, burst=burst))
+    return max(found)
 
 
-def test_killed_job_ends_with_the_rows_of_one_that_was_not(place: Place, tmp_path: Path) -> None:
+def of_tenants(rows: pd.DataFrame, *tenants: str) -> pd.DataFrame:
+    return rows[rows["namespace"].str.partition("/")[0].isin(tenants)]
+
+
+@pytest.fixture
+def journalled(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the journal in this process too, where the killed job is finished."""
+    monkeypatch.setattr(BatchSink, "__call__", BatchSink.__call__)  # what is restored in the end
+    faults.keep_journal(place.journal)
+
+
+@pytest.mark.usefixtures("journalled")
+def test_killed_job_ends_with_the_rows_of_one_that_was_not(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     whole = Place(tmp_path / "whole")
-    for each in (place, whole):
+    for each in (whole, place):
         write_source(each, count=FILES * ROWS_A_FILE, files=FILES)
         each.policies.write_text(DELAYS)
-    Run(whole).finish()
     kill_at_point(place, faults.AFTER_EPOCH, 3)
-    kill_often(place, KILLS - 1)
-    Run(place).finish()
+    moments = random.Random(SEED)
+    for number in range(KILLS - 1):
+        if number % 2:
+            kill_at_point(place, moments.choice(faults.POINTS), planned_batches(place) + 1)
+        else:
+            kill_at_moment(place, moments)
+    throttled_job.start(spark, place).awaitTermination()
+    throttled_job.start(spark, whole).awaitTermination()
 
     admitted = read_table(place.admitted)
-    pd.testing.assert_frame_equal(as_set(admitted), as_set(read_table(whole.admitted)))
-    pd.testing.assert_frame_equal(as_set(admitted), as_set(read_input(place)))
-    assert count_out_of_order(admitted, key="namespace", by="id") == 0
+    pd.testing.assert_frame_equal(as_sent(admitted), as_sent(read_table(whole.admitted)))
+    pd.testing.assert_frame_equal(as_sent(admitted), as_sent(read_input(place)))
     assert read_table(place.rejected).empty
+    assert count_out_of_order(admitted, key="namespace", by="id") == 0
+    shared = of_tenants(admitted, "gold", "silver")
+    assert excess_of(place, shared, [(1600, 1600)]) <= SHARDS
+    assert excess_of(place, shared, [(150_000, 150_000)], what="bytes") <= SHARDS * LARGEST_BYTES
+    assert excess_of(place, of_tenants(admitted, "silver"), [(600, 600)]) <= SHARDS
+    assert excess_of(place, admitted[admitted["namespace"] == "open/02"], [(150, 150)]) <= 1
+    assert set(of_tenants(admitted[admitted[BATCH] >= FILES], "gold", "silver")["namespace"])  # some had to wait
+
+
+@pytest.mark.usefixtures("journalled")
+def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession, place: Place) -> None:
+    write_source(place, count=FILES * ROWS_A_FILE, files=FILES, with_bad_rows=True)
+    place.policies.write_text(REJECTS)
+    kill_at_point(place, faults.AFTER_ADMITTED, 1)
+    torn = planned_batches(place) - 1
+    assert set(read_table(place.admitted)[BATCH]) == set(range(torn + 1))
+    assert set(read_table(place.rejected)[BATCH]) == set(range(torn))
+    place.policies.write_text(LESS)
+    kill_at_point(place, faults.AFTER_FEEDBACK, torn + 2)
+    throttled_job.start(spark, place).awaitTermination()
+
+    replayed = attempts(place)
+    assert {batch for batch, digests in replayed.items() if len(digests) > 1} == {torn, torn + 2}
+    assert {batch: digests for batch, digests in replayed.items() if len(set(digests)) > 1} == {}
+
+    admitted, rejected = read_table(place.admitted), read_table(place.rejected)
+    pd.testing.assert_frame_equal(as_sent(pd.concat([admitted, rejected])), as_sent(read_input(place)))
+    assert count_out_of_order(admitted, key="namespace", by="id") == 0
+    assert excess_of(place, of_tenants(admitted, "gold"), [(600, 600), (300, 300)]) <= SHARDS
+    assert excess_of(place, of_tenants(admitted, "silver"), [(400, 400), (200, 200)]) <= SHARDS
+
+    unusable = rejected["namespace"].isna() | (rejected["size"] < 0)
+    whose = rejected["namespace"].str.partition("/")[0].where(~unusable, "unusable")
+    verdicts = pd.DataFrame(rejected["throttle"].tolist()).assign(whose=whose)
+    assert set(verdicts[["whose", "verdict", "reason"]].itertuples(index=False, name=None)) == {
+        ("gold", "REJECT", "quota"),
+        ("silver", "REJECT", "queue_full"),
+        ("unusable", "REJECT", "namespace_missing"),
+        ("unusable", "REJECT", "size_negative"),
+    }
+    assert set(verdicts["scope"][verdicts["reason"] == "quota"]) == {"shared"}
+    usage = read_table(place.usage).query("level == 'job'")
+    assert usage["admitted_messages"].sum() == len(admitted)
+    assert usage["rejected_messages"].sum() == len(rejected)

@@ -1,8 +1,8 @@
 """The job that the recovery tests kill: a directory of Parquet files through a throttle into Delta tables.
 
-Run as ``python -m tests.recovery.throttled_job DIRECTORY [--pause-at POINT --turn N]``. All that it reads and writes is in DIRECTORY:
-``source/``, ``policies.yaml``, ``checkpoint/``, ``admitted/``, ``rejected/``, ``usage/``. It ends when everything has been admitted or
-rejected, so to run it again after a kill is to finish it.
+Run as ``python -m tests.recovery.throttled_job DIRECTORY [--pause-at POINT --turn N]``. All that it reads and writes
+is in DIRECTORY: ``source/``, ``policies.yaml``, ``checkpoint/``, ``admitted/``, ``rejected/``, ``usage/``. It ends when
+everything has been admitted or rejected, so to run it again after a kill is to finish it.
 """
 
 from __future__ import annotations
@@ -101,9 +101,7 @@ def start(spark: SparkSession, place: Place) -> StreamingQuery:
     """Start the query."""
     # The tests read the offset log of all batches.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "10000")
-    throttle = Throttle(
-        policies=place.policies, namespace="namespace", size="size", order_by=["id"], shards=SHARDS
-    )
+    throttle = Throttle(policies=place.policies, namespace="namespace", size="size", order_by=["id"], shards=SHARDS)
     events = (
         spark.readStream.schema("id long, namespace string, size long, note string")
         .option("maxFilesPerTrigger", 1)

@@ -1,0 +1,111 @@
+"""What the stored blocks of version 1 hold, and how they were made.
+
+A block of a released version is written once and never again: later releases must read it. After a change of a
+format, add files of the new version beside these::
+
+    python -m tests.conformance.stored.blocks 2
+
+writes ``<kind>_v2.bin`` for every kind that has no such file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.codec import (
+    Epoch,
+    ShardGrant,
+    StoredShard,
+    pack_epoch,
+    pack_grant,
+    pack_policy,
+    pack_shard,
+    pack_usage,
+)
+from spark_throttle.core.grants import Buckets, Lending
+from spark_throttle.core.quota import CompiledPolicy, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make_policy
+
+HERE = Path(__file__).parent
+
+
+def policy() -> CompiledPolicy:
+    """Return a policy that has something of everything."""
+    return make_policy(
+        job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
+        tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
+        groups={"gold": limit(bytes_per_second=5_000, weight=7, on_excess=OnExcess.REJECT)},
+        namespaces={
+            "acme/orders": Namespace(limit(messages_per_second=0), None, Window(2_000, 100, 5_000, 50)),
+            "zoë/ü/logs": Namespace(limit(weight=1000), "gold", Window(), Window(1024, 1, 2048, 2)),
+        },
+        default=Namespace(limit(messages_per_second=5)),
+        queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
+        revision="0123456789abcdef",
+    )
+
+
+def shard() -> StoredShard:
+    """Return a shard with two flows and three waiting rows in two frames."""
+    flows = Flows(
+        pa.array(["acme/orders", "zoë/ü/logs"]), np.array([[-1, 0], [2**60, -(2**61)]]), np.array([[0, 0], [5, -9]]),
+        np.array([1_760_000_000, 0]), np.array([[3, 300], [0, 0]]),
+    )  # fmt: skip
+    queue = Queue(
+        np.array([0, 1, 1]), np.array([100, 0, 2**36]), 1_760_000_000_000 + np.arange(3),
+        np.array([0, 1_760_000_000_100, 0]),
+    )  # fmt: skip
+    grants = Grants(9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003)
+    state = ShardState(1_760_000_000_003, flows, queue, grants)
+    frames = [b"the first frame", b"\x00\xff"]
+    return StoredShard(state, pack_policy(policy()), frames, np.array([0, 0, 1]), np.array([4, 7, 0]))
+
+
+def usage() -> UsageReport:
+    """Return the report of a shard."""
+    pairs = [np.array([[n, 100 * n], [0, 2**40 + n]]) for n in range(5)]
+    return UsageReport(
+        3, 9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
+        np.array([-1, 0]), np.array([1, 1000]), *pairs, np.array([0, 2]), np.array([0, 12_345]), 2**62, 4,
+    )  # fmt: skip
+
+
+def epoch() -> Epoch:
+    """Return an epoch of two shards and two scopes."""
+    lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
+    return Epoch(
+        9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000), Lending(lent, headroom), 8
+    )
+
+
+def grant() -> ShardGrant:
+    """Return a control row that brings a policy."""
+    return ShardGrant(9, pack_policy(policy()), np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]))
+
+
+BLOCKS: Mapping[str, Callable[[], bytes]] = {
+    "shard": lambda: pack_shard(shard()),
+    "policy": lambda: pack_policy(policy()),
+    "usage": lambda: pack_usage(usage()),
+    "epoch": lambda: pack_epoch(epoch()),
+    "grant": lambda: pack_grant(grant()),
+}
+
+
+def main() -> None:
+    """Write the files of a version that are missing."""
+    for kind, pack in BLOCKS.items():
+        path = HERE / f"{kind}_v{int(sys.argv[1])}.bin"
+        if not path.exists():
+            path.write_bytes(pack())
+
+
+if __name__ == "__main__":
+    main()

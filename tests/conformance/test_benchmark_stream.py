@@ -1,0 +1,183 @@
+"""The benchmark stream under KIP-599's rule, one batch a millisecond: every decision, to the bit.
+
+A million messages of 10,000 namespaces arrive in 100 s, ten a millisecond. Each namespace has two buckets, full at
+first: 50 messages/s up to 100, and 65,536 bytes/s up to 131,072. A message passes while both balances are not
+negative, and is then debited from both; else it is rejected and costs nothing.
+
+A batch through `plan_admission` has a fixed cost, and 100,000 of them take minutes. Buckets of different namespaces
+do not touch each other and time is relative, so the stream is folded: its 100 s are cut into segments that are
+played side by side, the namespaces of each segment under names of their own. Each segment starts from the balances
+with which, by the exact loop, the one before it ended, and must itself end with those of the next: so the segments
+are links of one chain, and every message is decided by `plan_admission` in a batch of its own millisecond.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.quota import MICRO, OnExcess, Verdict
+from spark_throttle.core.state import Flows, ShardState
+from spark_throttle.testing.worlds import Namespace, limit, make_policy
+
+NAMESPACES, MESSAGES, SEED = 10_000, 1_000_000, 20261121
+MESSAGES_PER_MS = 10
+SEGMENTS = 20
+SEGMENT_MS = MESSAGES // MESSAGES_PER_MS // SEGMENTS
+
+STREAM_SHA256 = "5953206adfaed173744ec838d1d414d35ad5c1ad01e0cc0f4b6d1afd51c3963f"
+ADMITTED_MESSAGES = 590_662
+DECISIONS_CRC32 = 0xBE02932E
+
+LIMITS = limit(messages_per_second=50, bytes_per_second=65_536, burst_seconds=2, on_excess=OnExcess.REJECT)
+POLICY = make_policy(default=Namespace(LIMITS))
+
+Int32s = npt.NDArray[np.int32]
+Balances = dict[int, tuple[int, int]]
+"""By namespace that has been debited: its balances in micro-tokens."""
+
+
+@dataclass
+class Stream:
+    """Message i is of namespace `key[i]` and has `size[i]` bytes; it arrives at i / 10 ms."""
+
+    key: Int32s
+    size: Int32s
+
+
+@dataclass
+class ExactRun:
+    """The decisions of a loop over Python integers, and the balances at the start of every segment, and at the end."""
+
+    decisions: bytearray = field(default_factory=lambda: bytearray(MESSAGES))
+    balances: list[Balances] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def stream() -> Stream:
+    """Popularity falls as rank**-1.1, ranks are shuffled to namespaces, sizes are lognormal with median 1,024."""
+    random = np.random.Generator(np.random.PCG64(SEED))
+    popularity = np.arange(1, NAMESPACES + 1, dtype=np.float64) ** -1.1
+    cumulative = np.cumsum(popularity) / popularity.sum()
+    rank = np.searchsorted(cumulative, random.random(MESSAGES), side="right").clip(0, NAMESPACES - 1)
+    namespace_of_rank = random.permutation(NAMESPACES).astype(np.int32)
+    size = np.rint(1024.0 * np.exp(random.standard_normal(MESSAGES))).clip(1, 65536).astype(np.int32)
+    return Stream(namespace_of_rank[rank], size)
+
+
+@pytest.fixture(scope="module")
+def exact(stream: Stream) -> ExactRun:
+    run = ExactRun()
+    rates, bursts = LIMITS.rate_micro_per_ms, LIMITS.burst_micro
+    buckets: dict[int, list[int]] = {}
+    for i, (key, size) in enumerate(zip(stream.key.tolist(), stream.size.tolist(), strict=True)):
+        now_ms = i // MESSAGES_PER_MS
+        if i % (MESSAGES_PER_MS * SEGMENT_MS) == 0:
+            run.balances.append(refilled(buckets, now_ms))
+        bucket = buckets.setdefault(key, [*bursts, now_ms])
+        elapsed_ms = now_ms - bucket[2]
+        messages = min(bucket[0] + rates[0] * elapsed_ms, bursts[0])
+        in_bytes = min(bucket[1] + rates[1] * elapsed_ms, bursts[1])
+        if messages >= 0 and in_bytes >= 0:
+            messages, in_bytes = messages - MICRO, in_bytes - size * MICRO
+            run.decisions[i] = 1
+        bucket[:] = messages, in_bytes, now_ms
+    run.balances.append(refilled(buckets, MESSAGES // MESSAGES_PER_MS))
+    return run
+
+
+def refilled(buckets: dict[int, list[int]], now_ms: int) -> Balances:
+    """Return the balances at `now_ms` of the buckets that are not full then."""
+    balances = {}
+    for key, (messages, in_bytes, advanced_to_ms) in buckets.items():
+        elapsed_ms = now_ms - advanced_to_ms
+        held = (
+            min(messages + LIMITS.rate_micro_per_ms[0] * elapsed_ms, LIMITS.burst_micro[0]),
+            min(in_bytes + LIMITS.rate_micro_per_ms[1] * elapsed_ms, LIMITS.burst_micro[1]),
+        )
+        if held != LIMITS.burst_micro:
+            balances[key] = held
+    return balances
+
+
+def test_stream_is_the_published_one(stream: Stream) -> None:
+    parts = [np.array([NAMESPACES, MESSAGES]), stream.key, stream.size]
+    content = b"TBSTRM01" + b"".join(part.astype("<i4").tobytes() for part in parts)
+    assert hashlib.sha256(content).hexdigest() == STREAM_SHA256
+
+
+def test_exact_loop_gives_the_published_decisions(exact: ExactRun) -> None:
+    assert sum(exact.decisions) == ADMITTED_MESSAGES
+    assert zlib.crc32(exact.decisions) == DECISIONS_CRC32
+
+
+def decide(
+    state: ShardState, namespaces: pa.StringArray, sizes: pa.Int64Array, now_ms: int
+) -> tuple[ShardState, bytes]:
+    """Return the state after one batch, and one byte a message: 1 where it is admitted."""
+    plan = plan_admission(state, Arrivals(namespaces, sizes), POLICY, now_ms=now_ms, shards=1)
+    return plan.state, (plan.decisions.verdict == Verdict.ADMIT).astype(np.uint8).tobytes()
+
+
+def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -> None:
+    # Position i of a folded batch is message i % 10 of its millisecond in segment i // 10.
+    folded = np.arange(MESSAGES).reshape(SEGMENTS, SEGMENT_MS, MESSAGES_PER_MS).transpose(1, 0, 2).ravel()
+    segment = np.tile(np.repeat(np.arange(SEGMENTS), MESSAGES_PER_MS), SEGMENT_MS)
+    all_names = pa.array([name_of(s, key) for s in range(SEGMENTS) for key in range(NAMESPACES)], pa.string())
+    namespaces = all_names.take(pa.array(segment * NAMESPACES + stream.key[folded]))
+    sizes = pa.array(stream.size[folded], pa.int64())
+
+    state = ShardState.initial(1)
+    state = ShardState(0, flows_of(exact.balances[:SEGMENTS]), state.queue, state.grants)
+    decided = bytearray()
+    batch = SEGMENTS * MESSAGES_PER_MS
+    for now_ms in range(SEGMENT_MS):
+        at = now_ms * batch
+        state, decisions = decide(state, namespaces.slice(at, batch), sizes.slice(at, batch), now_ms)
+        decided += decisions
+    state, _ = decide(state, pa.array([], pa.string()), pa.array([], pa.int64()), SEGMENT_MS)
+
+    in_order = np.empty(MESSAGES, dtype=np.uint8)
+    in_order[folded] = np.frombuffer(decided, dtype=np.uint8)
+    assert int(in_order.sum()) == ADMITTED_MESSAGES
+    assert zlib.crc32(in_order.tobytes()) == DECISIONS_CRC32
+    assert balances_of(state) == balances_of(ShardState(0, flows_of(exact.balances[1:]), state.queue, state.grants))
+
+
+def test_kernel_decides_the_unfolded_stream_alike(stream: Stream, exact: ExactRun) -> None:
+    first = 1_500 * MESSAGES_PER_MS
+    namespaces = pa.array([name_of(0, key) for key in stream.key[:first].tolist()], pa.string())
+    sizes = pa.array(stream.size[:first], pa.int64())
+    state, decided = ShardState.initial(1), bytearray()
+    for at in range(0, first, MESSAGES_PER_MS):
+        now_ms = at // MESSAGES_PER_MS
+        state, decisions = decide(
+            state, namespaces.slice(at, MESSAGES_PER_MS), sizes.slice(at, MESSAGES_PER_MS), now_ms
+        )
+        decided += decisions
+    assert decided == exact.decisions[:first]
+    assert 0 < sum(decided) < first
+
+
+def name_of(segment: int, key: int) -> str:
+    return f"segment-{segment:02}/ns-{key:05}"
+
+
+def flows_of(balances: list[Balances]) -> Flows:
+    """Return a table of the namespaces of all segments, with these balances."""
+    rows = {name_of(s, key): held for s, of_segment in enumerate(balances) for key, held in of_segment.items()}
+    nothing = np.zeros((len(rows), 2), dtype=np.int64)
+    held_micro = np.array(list(rows.values()), dtype=np.int64).reshape(-1, 2)
+    return Flows(pa.array(list(rows), pa.string()), held_micro, nothing, nothing[:, 0], nothing)
+
+
+def balances_of(state: ShardState) -> dict[str, list[int]]:
+    return dict(zip(state.flows.names.to_pylist(), state.flows.balance_micro.tolist(), strict=True))

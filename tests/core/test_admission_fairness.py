@@ -1,0 +1,164 @@
+"""L3: between flows of one group that stay backlogged, weighted dominant service differs by the SFQ bound at most.
+
+The service of a flow is the virtual time that its admitted tokens take: tokens / (rate of the group x its own
+weight), the larger of the two dimensions. Start-time fair queueing serves the lowest start tag, so at the end of
+every batch the finish tag of each backlogged flow lies at or past the virtual time, by no more than its own last
+message. Between two such moments, two flows' services differ by at most one largest message of each:
+
+    |W_f - W_g| <= l_f / (R w_f) + l_g / (R w_g)
+
+The margin beyond that bound is rounding alone: a flow's tags are rounded by less than one unit of 2**-30 s in each
+batch, and turns are taken in units of the group's weight.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.quota import MICRO, UNLIMITED, Verdict
+from spark_throttle.core.state import ShardState
+from spark_throttle.testing.reference_bucket import VT_SECOND
+from spark_throttle.testing.reference_state import DIMENSIONS
+from spark_throttle.testing.worlds import Limit, Namespace, limit, make_arrivals, make_grants, make_policy
+
+law = settings(max_examples=max(1, settings().max_examples // 3))
+
+NAMES = ("acme/a", "acme/b", "blue/a", "cora/a")
+MESSAGE_RATES = st.sampled_from((1_000, 7_000, 30_000))
+BYTE_RATES = st.sampled_from((300_000, 1_000_000, 2**30 + 1))
+WEIGHTS = st.lists(st.sampled_from((1, 1, 2, 3, 7)), min_size=len(NAMES), max_size=len(NAMES))
+GROUP_WEIGHTS = st.sampled_from((1, 5))
+BATCHES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4_000)), min_size=1, max_size=5)
+"""Tokens granted to each batch: messages and bytes."""
+
+Sizes = list[list[int]]
+"""By flow, the sizes of its messages, in turn, over and over."""
+
+
+def service_by_batch(
+    rates: tuple[int, int], group_weight: int, weights: list[int], sizes: Sizes, batches: list[tuple[int, int]]
+) -> list[list[Fraction]]:
+    """Return, after each batch, the dominant virtual time that every flow was served, all being backlogged."""
+    policy = make_policy(
+        groups={"gold": Limit(rates, (MICRO, MICRO), weight=group_weight)},
+        namespaces={
+            name: Namespace(limit(weight=weight), group="gold") for name, weight in zip(NAMES, weights, strict=True)
+        },
+    )
+    # A batch can admit one message more than it grants, and bytes are admitted in messages of at least 100.
+    backlog = sum(messages + in_bytes // 100 + 2 for messages, in_bytes in batches)
+    rows = [
+        (name, sizes_of[i % len(sizes_of)]) for i in range(backlog) for name, sizes_of in zip(NAMES, sizes, strict=True)
+    ]
+    arrivals = make_arrivals(rows)
+    served = {name: [0, 0] for name in NAMES}
+    state = ShardState.initial(2)
+    history = [[Fraction(0)] * len(NAMES)]
+    for epoch, granted in enumerate(batches, start=1):
+        balances = [(0, 0), (granted[0] * MICRO, granted[1] * MICRO)]
+        grants = make_grants(balances, [(0, 0)] * 2, epoch=epoch, as_of_ms=epoch)
+        waiting = waiting_rows(state) + (rows if epoch == 1 else [])
+        state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
+        plan = plan_admission(state, arrivals, policy, now_ms=epoch, shards=1)
+        for (name, size_bytes), verdict in zip(waiting, plan.decisions.verdict, strict=True):
+            if verdict == Verdict.ADMIT:
+                served[name][0] += 1
+                served[name][1] += size_bytes
+        state, arrivals = plan.state, make_arrivals([])
+        assert {name for name, _ in waiting_rows(state)} == set(NAMES), "every flow must stay backlogged"
+        history.append([dominant(served[name], rates, weight) for name, weight in zip(NAMES, weights, strict=True)])
+    return history
+
+
+def waiting_rows(state: ShardState) -> list[tuple[str, int]]:
+    names = state.flows.names.to_pylist()
+    return [(names[flow], size) for flow, size in zip(state.queue.flow, state.queue.size_bytes.tolist(), strict=True)]
+
+
+def dominant(tokens: list[int], rates: tuple[int, int], weight: int) -> Fraction:
+    """Return the virtual time of `tokens`, exactly."""
+    return max(Fraction(tokens[d] * 1_000 * VT_SECOND, rates[d] * weight) for d in DIMENSIONS if rates[d] != UNLIMITED)
+
+
+def assert_fair(history: list[list[Fraction]], largest: list[Fraction], *, group_weight: int) -> None:
+    """Check the bound between any two moments."""
+    margin = (len(history) + 1) * (group_weight + 2)
+    for earlier, later in combinations(history, 2):
+        service = [after - before for before, after in zip(earlier, later, strict=True)]
+        for f, g in combinations(range(len(NAMES)), 2):
+            assert abs(service[f] - service[g]) <= largest[f] + largest[g] + margin
+
+
+SIZES = st.lists(st.lists(st.integers(100, 1_000), min_size=1, max_size=4), min_size=len(NAMES), max_size=len(NAMES))
+
+
+@law
+@given(MESSAGE_RATES, GROUP_WEIGHTS, WEIGHTS, BATCHES)
+def test_l3_messages_are_divided_by_weight(
+    rate: int, group_weight: int, weights: list[int], batches: list[tuple[int, int]]
+) -> None:
+    rates = (rate, UNLIMITED)
+    history = service_by_batch(rates, group_weight, weights, [[100]] * len(NAMES), [(n, 0) for n, _ in batches])
+    largest = [dominant([1, 0], rates, weight) for weight in weights]
+    assert_fair(history, largest, group_weight=group_weight)
+
+
+@law
+@given(BYTE_RATES, GROUP_WEIGHTS, WEIGHTS, SIZES, BATCHES)
+def test_l3_bytes_are_divided_by_weight_whatever_the_sizes(
+    rate: int, group_weight: int, weights: list[int], sizes: Sizes, batches: list[tuple[int, int]]
+) -> None:
+    rates = (UNLIMITED, rate)
+    history = service_by_batch(rates, group_weight, weights, sizes, [(0, n) for _, n in batches])
+    largest = [dominant([0, max(of)], rates, weight) for of, weight in zip(sizes, weights, strict=True)]
+    assert_fair(history, largest, group_weight=group_weight)
+
+
+@law
+@given(MESSAGE_RATES, BYTE_RATES, GROUP_WEIGHTS, WEIGHTS, SIZES, BATCHES)
+def test_l3_dominant_shares_are_equal_for_flows_of_one_size(
+    message_rate: int,
+    byte_rate: int,
+    group_weight: int,
+    weights: list[int],
+    sizes: Sizes,
+    batches: list[tuple[int, int]],
+) -> None:
+    # One size a flow: its dominant dimension never changes, and what is carried of the other never decides.
+    rates = (message_rate, byte_rate)
+    sizes = [of[:1] for of in sizes]
+    history = service_by_batch(rates, group_weight, weights, sizes, batches)
+    largest = [dominant([1, of[0]], rates, weight) for of, weight in zip(sizes, weights, strict=True)]
+    assert_fair(history, largest, group_weight=group_weight)
+
+
+@law
+@given(MESSAGE_RATES, WEIGHTS, st.integers(1, 30), st.integers(1, 30))
+def test_l3_who_was_idle_gets_no_credit(rate: int, weights: list[int], alone: int, shared: int) -> None:
+    """A flow that joins takes turns from then on, as if the others had not been served before."""
+    rates = (rate, UNLIMITED)
+    policy = make_policy(
+        groups={"gold": Limit(rates, (MICRO, 0))},
+        namespaces={name: Namespace(limit(weight=w), group="gold") for name, w in zip(NAMES, weights, strict=True)},
+    )
+    first, joins = NAMES[:2]
+    state = ShardState.initial(2)
+    served = {first: 0, joins: 0}
+    for epoch, (messages, new) in enumerate(((alone, first), (shared, joins)), start=1):
+        grants = make_grants([(0, 0), (messages * MICRO, 0)], [(0, 0)] * 2, epoch=epoch, as_of_ms=epoch)
+        rows = [(new, 1)] * 64
+        waiting = waiting_rows(state) + rows
+        state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
+        plan = plan_admission(state, make_arrivals(rows), policy, now_ms=epoch, shards=1)
+        served = dict.fromkeys(served, 0)
+        for (name, _), verdict in zip(waiting, plan.decisions.verdict, strict=True):
+            served[name] += verdict == Verdict.ADMIT
+        state = plan.state
+    service = [dominant([served[name], 0], rates, weight) for name, weight in zip(served, weights[:2], strict=True)]
+    largest = [dominant([1, 0], rates, weight) for weight in weights[:2]]
+    assert abs(service[0] - service[1]) <= sum(largest) + 4

@@ -1,0 +1,208 @@
+"""What is stored comes back as it was; what is not ours, damaged or newer is refused with the right remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.core.codec import (
+    Epoch,
+    ShardGrant,
+    StoredShard,
+    pack_epoch,
+    pack_grant,
+    pack_policy,
+    pack_shard,
+    pack_usage,
+    unpack_epoch,
+    unpack_grant,
+    unpack_policy,
+    unpack_shard,
+    unpack_usage,
+)
+from spark_throttle.core.grants import Buckets, Lending
+from spark_throttle.core.packing import pack, unpack
+from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import DamagedError, StoredFormatError, UnknownVersionError
+from spark_throttle.testing.strategies import policies
+from tests.conformance.stored import blocks
+
+STORED = Path(blocks.__file__).parent
+EDGES = [n + d for n in (0, 2**7, 2**8, 2**15, 2**16, 2**31, 2**32, 2**53, 2**63 - 2) for d in (-1, 0, 1)]
+
+int64 = st.one_of(st.sampled_from([*EDGES, *(-n for n in EDGES), -(2**63)]), st.integers(-(2**63), 2**63 - 1))
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+UNPACK: Mapping[str, Callable[[bytes, str], Any]] = {
+    "shard": unpack_shard,
+    "policy": unpack_policy,
+    "usage": unpack_usage,
+    "epoch": unpack_epoch,
+    "grant": unpack_grant,
+}
+PACK: Mapping[str, Callable[[Any], bytes]] = {
+    "shard": pack_shard,
+    "policy": pack_policy,
+    "usage": pack_usage,
+    "epoch": pack_epoch,
+    "grant": pack_grant,
+}
+CONTENT: Mapping[str, Callable[[], Any]] = {
+    "shard": blocks.shard,
+    "policy": blocks.policy,
+    "usage": blocks.usage,
+    "epoch": blocks.epoch,
+    "grant": blocks.grant,
+}
+FILES = sorted(STORED.glob("*.bin"))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as one that `==` compares, types and shapes included."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tolist()
+    if isinstance(value, pa.Array):
+        return str(value.type), value.to_pylist()
+    return value
+
+
+def round_trip(kind: str, value: Any) -> None:
+    found = UNPACK[kind](PACK[kind](value), "it")
+    assert plain(found) == plain(value)
+
+
+def arrays(data: st.DataObject, *shape: int) -> np.ndarray:
+    size = int(np.prod(shape))
+    return np.array(data.draw(st.lists(int64, min_size=size, max_size=size)), dtype=np.int64).reshape(shape)
+
+
+def strings(data: st.DataObject, n: int) -> pa.StringArray:
+    return pa.array(data.draw(st.lists(names, min_size=n, max_size=n)), pa.string())
+
+
+# Round trips
+
+
+@given(st.data())
+def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
+    n, rows, scopes = (data.draw(st.integers(0, 4)) for _ in range(3))
+    flows = Flows(strings(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n, 2))
+    queue = Queue(*(arrays(data, rows) for _ in range(4)))
+    grants = Grants(data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64))
+    frames = data.draw(st.lists(st.binary(max_size=30), min_size=rows and 1, max_size=3))
+    frame_of_row = np.sort(arrays(data, rows) % max(len(frames), 1))
+    state = ShardState(data.draw(int64), flows, queue, grants)
+    round_trip("shard", StoredShard(state, data.draw(st.binary()), frames, frame_of_row, arrays(data, rows)))
+
+
+@given(policies(may_fail=True))
+def test_policy_comes_back_as_it_was(policy: object) -> None:
+    round_trip("policy", policy)
+
+
+@given(st.data())
+def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
+    n = data.draw(st.integers(0, 5))
+    report = UsageReport(
+        data.draw(int64), data.draw(int64), data.draw(names), data.draw(int64), strings(data, n),
+        arrays(data, n), arrays(data, n), arrays(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n, 2),
+        arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), data.draw(int64), data.draw(int64),
+    )  # fmt: skip
+    round_trip("usage", report)
+
+
+@given(st.data())
+def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
+    shards, scopes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    lending = Lending(arrays(data, shards, scopes, 2), arrays(data, shards, scopes, 2))
+    buckets = Buckets(arrays(data, scopes, 2), data.draw(int64))
+    round_trip("epoch", Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64)))
+
+
+@given(st.data())
+def test_grant_comes_back_as_it_was(data: st.DataObject) -> None:
+    scopes = data.draw(st.integers(1, 4))
+    policy = data.draw(st.one_of(st.none(), st.binary(min_size=1)))
+    round_trip("grant", ShardGrant(data.draw(int64), policy, arrays(data, scopes, 2), arrays(data, scopes, 2)))
+
+
+@pytest.mark.parametrize("kind", UNPACK)
+def test_equal_things_make_equal_bytes(kind: str) -> None:
+    assert PACK[kind](CONTENT[kind]()) == PACK[kind](UNPACK[kind](PACK[kind](CONTENT[kind]()), "it"))
+
+
+@pytest.mark.parametrize(
+    ("values", "bytes_each"),
+    [([0, 255], 1), ([-1, 127], 1), ([0, 256], 2), ([-129], 2), ([2**16], 4), ([-(2**31)], 4), ([2**32], 8)],
+)
+def test_whole_numbers_take_as_few_bytes_as_they_need(values: list[int], bytes_each: int) -> None:
+    many = np.array(values * 10_000, dtype=np.int64)
+    block = pack("test", 1, {"n": many})
+    assert len(block) == pytest.approx(len(many) * bytes_each, abs=1_000)
+    found = unpack(block, "test", 1, "it").integers("n")
+    assert found.dtype == np.int64
+    assert found.tolist() == many.tolist()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("kind", UNPACK)
+def test_block_that_is_cut_anywhere_is_damaged(kind: str) -> None:
+    block = blocks.BLOCKS[kind]()
+    for length in range(len(block)):
+        with pytest.raises(DamagedError, match="the stored thing is damaged"):
+            UNPACK[kind](block[:length], "the stored thing")
+
+
+@pytest.mark.parametrize("kind", UNPACK)
+def test_no_altered_byte_is_believed(kind: str) -> None:
+    block = blocks.BLOCKS[kind]()
+    for at in range(len(block)):
+        altered = bytearray(block)
+        altered[at] ^= 1 << (at % 8)
+        with pytest.raises(StoredFormatError):
+            UNPACK[kind](bytes(altered), "the stored thing")
+
+
+def test_block_of_another_kind_is_damaged_and_says_what_it_begins_with() -> None:
+    with pytest.raises(DamagedError, match=r"it begins with b'sthrusge', not with b'sthrplcy'; restore it"):
+        unpack_policy(pack_usage(blocks.usage()), "the policy revision")
+
+
+def test_foreign_bytes_are_damaged() -> None:
+    for foreign in (b"", b"PAR1", b"\x00" * 4_000):
+        with pytest.raises(DamagedError):
+            unpack_shard(foreign, "the state of shard 3")
+
+
+def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
+    with pytest.raises(
+        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 1: run the"
+    ) as e:
+        unpack_shard(pack("stat", 7, {"what": "nobody knows"}), "the state of shard 3")
+    assert (e.value.found, e.value.known) == (7, 1)
+
+
+# What was stored once
+
+
+def test_every_kind_has_a_stored_block_of_every_version() -> None:
+    assert {path.stem for path in FILES} >= {f"{kind}_v1" for kind in UNPACK}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_stored_block_stays_readable(path: Path) -> None:
+    kind = path.stem.partition("_")[0]
+    assert plain(UNPACK[kind](path.read_bytes(), path.name)) == plain(CONTENT[kind]())

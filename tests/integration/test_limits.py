@@ -1,0 +1,163 @@
+"""Quotas hold end to end: what is admitted, delayed and rejected, when, and in which order."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_throttle.spark.state_reader import read_queued
+from tests.integration.streams import Lake, finish, policies, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHUT = policies(job=publish(messages_per_second=0))
+
+
+def test_group_is_delayed_to_its_quota_and_drains(lake: Lake) -> None:
+    """Both namespaces together pass at the group's rate, and the run ends by itself when all has passed."""
+    per_second, burst = 30, 15
+    group = publish(messages_per_second=per_second, burst_seconds=0.5)
+    lake.offer((i, f"t/n{i % 2}", 10) for i in range(90))
+    query = lake.run(policies(resource_groups={"g": group}, tenants={"t": {"resource_group": "g"}}))
+    assert lake.ids("admitted") == list(range(90))
+    assert lake.table("rejected") == []
+    passed = lake.table("usage", "batch_time", "level", "admitted_messages")
+    at = sorted((time, count) for time, level, count in passed if level == "resource_group" and count)
+    assert len(at) > 2
+    for start in range(len(at)):
+        for end in range(start, len(at)):
+            seconds = (at[end][0] - at[start][0]).total_seconds()
+            admitted = sum(count for _, count in at[start : end + 1])
+            assert admitted <= burst + per_second * seconds + 2  # a message a shard
+    assert query.recentProgress[-1]["stateOperators"][0]["numRowsTotal"] == 2
+
+
+def test_namespace_rejects_what_exceeds_its_burst(lake: Lake) -> None:
+    """A bucket of 2 admits 3: the last one into debt. What comes then may come again in half a second."""
+    lake.offer((i, ("t/n", "t/free")[i % 2], 10) for i in range(20))
+    limit = publish(messages_per_second=2, burst_seconds=1, on_excess="reject")
+    lake.run(policies(namespaces={"t/n": limit}))
+    assert lake.ids("admitted") == sorted([0, 2, 4, *range(1, 20, 2)])
+    assert lake.ids("rejected") == list(range(6, 20, 2))
+    verdicts = {tuple(throttle.values()) for (throttle,) in lake.table("rejected", "throttle")}
+    assert verdicts == {("REJECT", "quota", "namespace", "messages", "t/n", 500, 0)}
+
+
+def test_observing_quota_admits_all_and_tells(lake: Lake) -> None:
+    watched = policies(tenants={"t": publish(bytes_per_second=100, burst_seconds=1, on_excess="observe")})
+    lake.offer((i, "t/n", 60) for i in range(5))
+    lake.run(watched)
+    assert lake.ids("admitted") == list(range(5))
+    observed = lake.table("usage", "level", "observed_messages")
+    assert sum(count for level, count in observed if level == "tenant") == 3
+
+    seen: list[tuple[Any, ...]] = []
+    columns = ["id", *(f"throttle.{name}" for name in ("verdict", "reason", "level", "dimension", "scope"))]
+    decided = lake.throttle(watched).apply(lake.events(), control_path=lake.path("control"))
+    writer = decided.writeStream.foreachBatch(lambda rows, _: seen.extend(map(tuple, rows.select(columns).collect())))
+    finish(writer.option("checkpointLocation", lake.path("applied")).trigger(availableNow=True).start())
+    free, marked = ("ADMIT", None, None, None, None), ("ADMIT", "quota", "tenant", "bytes", "t")
+    assert sorted(seen) == [(0, *free), (1, *free), *((i, *marked) for i in (2, 3, 4))]
+
+
+def test_pegasus_rules_delay_and_reject(lake: Lake) -> None:
+    limits = policies(
+        namespaces={
+            "t/count": {"write_throttling": "3*delay*300,5*reject*50"},
+            "t/size": {"write_throttling_by_size": "1K*reject*20"},
+        }
+    )
+    lake.offer([*((i, "t/count", 1) for i in range(8)), *((i, "t/size", 500) for i in range(10, 14))])
+    lake.run(limits)
+    assert lake.ids("admitted") == [0, 1, 2, 3, 4, 10, 11]
+    told = {row_id: throttle for row_id, throttle in lake.table("rejected", "id", "throttle")}
+    assert sorted(told) == [5, 6, 7, 12, 13]
+    assert tuple(told[5].values()) == ("REJECT", "throttling", "namespace", "messages", "t/count", 50, 0)
+    assert tuple(told[12].values()) == ("REJECT", "throttling", "namespace", "bytes", "t/size", 20, 0)
+    delayed = lake.table("usage", "level", "scope", "delayed_ms")
+    assert sum(row[2] for row in delayed if row[:2] == ("namespace", "t/count")) >= 2 * 300
+
+
+def test_weights_divide_what_a_group_admits(lake: Lake) -> None:
+    """Of 41 messages (a full bucket and one into debt), three in four go to the namespace of weight 3."""
+    lake.offer((i, ("t/heavy", "t/light")[i % 2], 10) for i in range(80))
+    limits = policies(
+        resource_groups={"g": publish(messages_per_second=40, burst_seconds=1)},
+        namespaces={
+            "t/heavy": {"resource_group": "g", "publish": {"weight": 3}},
+            "t/light": {"resource_group": "g"},
+        },
+    )
+    lake.run(limits, shards=1)
+    usage = lake.table("usage", "batch_id", "level", "scope", "admitted_messages")
+    first = {scope: count for batch, level, scope, count in usage if (batch, level) == (0, "namespace")}
+    assert first["t/heavy"] + first["t/light"] == 41
+    assert 30 <= first["t/heavy"] <= 31
+    assert lake.ids("admitted") == list(range(80))
+
+
+def test_rows_under_a_rate_of_zero_stay_queued_and_the_run_ends(lake: Lake) -> None:
+    lake.offer((i, f"t/n{i % 3}", 10) for i in range(30))
+    lake.run(SHUT)
+    assert lake.table("admitted") == lake.table("rejected") == []
+    queued = read_queued(lake.spark, lake.checkpoint)
+    assert queued.columns == ["id", "ns", "size", "namespace", "arrival_ms", "release_ms"]
+    assert sorted(row["id"] for row in queued.collect()) == list(range(30))
+    lake.run({})
+    assert lake.ids("admitted") == list(range(30))
+    assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
+
+
+@pytest.mark.parametrize(("bound", "fits"), [({"messages": 3}, 3), ({"bytes": 25}, 2)])
+def test_queue_rejects_what_it_has_no_room_for(lake: Lake, bound: dict[str, int], fits: int) -> None:
+    lake.offer((i, "t/n", 10) for i in range(10))
+    lake.offer((i, "t/n", 10) for i in range(10, 14))
+    lake.run({**SHUT, "queue": bound}, shards=1)
+    assert sorted(row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()) == list(range(fits))
+    assert lake.ids("rejected") == list(range(fits, 14))
+    assert {throttle["reason"] for (throttle,) in lake.table("rejected", "throttle")} == {"queue_full"}
+
+
+def test_queue_rejects_what_has_waited_too_long(lake: Lake) -> None:
+    lake.offer((i, "t/n", 10) for i in range(10))
+    lake.run({**SHUT, "queue": {"age_seconds": 0.3}})
+    assert lake.ids("rejected") == list(range(10))
+    told = [throttle for (throttle,) in lake.table("rejected", "throttle")]
+    assert {throttle["reason"] for throttle in told} == {"queue_age"}
+    assert min(throttle["delayed_ms"] for throttle in told) > 300
+    assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
+
+
+def test_full_queue_fails_the_query_if_asked_and_loses_nothing(lake: Lake) -> None:
+    lake.offer((i, "t/n", 10) for i in range(10))
+    lake.offer((i, "t/n", 10) for i in range(10, 14))
+    failing = {**SHUT, "queue": {"messages": 12, "on_overflow": "fail"}}
+    with pytest.raises(StreamingQueryException, match="QueueOverflowError: shard 0 would hold 14 delayed messages"):
+        lake.run(failing, shards=1)
+    # The policy of a batch is the one that it was planned with, so the batch that failed is given room first.
+    with pytest.raises(StreamingQueryException, match="QueueOverflowError"):
+        lake.run({}, shards=1)
+
+
+def test_namespaces_leave_in_order(lake: Lake) -> None:
+    """Rows of a namespace reach the sink in the order of `order_by`, whatever was delayed."""
+    group = publish(messages_per_second=40, burst_seconds=0.5)
+    for part in range(2):
+        lake.offer((-i, f"t/n{i % 3}", i % 7) for i in range(part * 40, part * 40 + 40))
+    left: list[tuple[str, int]] = []
+
+    def keep(rows: DataFrame, _: int) -> None:
+        left.extend((row["ns"], row["id"]) for row in rows.collect())
+
+    limits = policies(resource_groups={"g": group}, defaults={"resource_group": "g"})
+    decided = lake.throttle(limits, order_by=["-id"]).apply(lake.events(), control_path=lake.path("control"))
+    writer = decided.writeStream.foreachBatch(keep).option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).start())
+    for name in ("t/n0", "t/n1", "t/n2"):
+        ids = [-row_id for ns, row_id in left if ns == name]
+        assert ids == sorted(ids)
+    assert len(left) == 80
