@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.quota import MICRO, NEVER_MS, Bools, CompiledPolicy, Dimension, Int64s, Level, Verdict
+from spark_throttle.core.quota import (
+    MICRO,
+    NEVER_MS,
+    Bools,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    OnExcess,
+    Verdict,
+)
 from spark_throttle.core.segments import sums
 from spark_throttle.core.state import Flows
 from spark_throttle.core.token_bucket import full, throttle_time_ms
@@ -103,7 +113,8 @@ def report(
     # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
     earning_ms = np.minimum(batch.elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
     soon = plan.balance_micro // MICRO + 1 + rate * earning_ms // MICRO
-    may_pass = np.where(limits.is_limited, np.maximum(soon, 0), NEVER_MS)
+    is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
+    may_pass = np.where(is_enforced, np.maximum(soon, 0), NEVER_MS)
     demand = np.minimum(offered + still_waiting, may_pass)
     active = np.flatnonzero((offered + admitted + rejected + still_waiting)[:, Dimension.MESSAGES])
     return UsageReport(

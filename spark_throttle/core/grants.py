@@ -1,9 +1,9 @@
 """Grants: how the buckets that shards share are refilled, vended and settled.
 
-The control plane holds one bucket for every shared scope. At every epoch it takes from each what the shards used since,
-overdraft included, at the time of their batches; refills it to its own time; and lends what it holds to the shards, whole. What a shard
-does not use comes back with the next epoch. So a scope's admitted messages are those of one bucket, but for what the
-last message of every shard overdraws, which the next epochs repay.
+The control plane holds one bucket for every shared scope. At every epoch it takes from each what the shards used
+since, overdraft included, at the time of their batches; refills it to its own time; and lends what it holds to the
+shards, whole. What a shard does not use comes back with the next epoch. So a scope's admitted messages are those of one
+bucket, but for what the last message of every shard overdraws, which the next epochs repay.
 
 The division is weighted max-min over the demand of every active flow, one by one: first within the tenants, then
 within the resource groups, then within the job, each claim being cut by the levels before. What nobody claims is lent

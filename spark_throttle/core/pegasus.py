@@ -62,7 +62,7 @@ def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRu
     flows = len(rules)
     rejected_by = np.full(len(flow), -1, dtype=np.int64)
     release_ms = np.zeros(len(flow), dtype=np.int64)
-    rows = np.flatnonzero(has_rule(rules)[flow])
+    rows = np.flatnonzero(_has_rule(rules)[flow])
     if not len(rows):
         return Windowed(rejected_by, release_ms, used)
     layout = Segments.by_key(flow[rows], flows)
@@ -110,6 +110,6 @@ def _fill(layout: Segments, cost: Int64s, used: Int64s, limit: Int64s) -> tuple[
     return passed, refused_by, total
 
 
-def has_rule(rules: WindowRules) -> Bools:
+def _has_rule(rules: WindowRules) -> Bools:
     """Return, by position, whether the rules do anything."""
     return np.logical_or.reduce((rules.delay_units > 0) | (rules.reject_units > 0), axis=1)

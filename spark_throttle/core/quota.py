@@ -111,32 +111,6 @@ class Limits:
         """Return the limits at `index`, in that order."""
         return Limits(self.rate_micro_per_ms[index], self.burst_micro[index], self.on_excess[index], self.weight[index])
 
-    @classmethod
-    def concat(cls, parts: list[Limits]) -> Limits:
-        """Return the limits of `parts`, one after another."""
-        return cls(
-            np.concatenate([p.rate_micro_per_ms for p in parts]),
-            np.concatenate([p.burst_micro for p in parts]),
-            np.concatenate([p.on_excess for p in parts]),
-            np.concatenate([p.weight for p in parts]),
-        )
-
-    @classmethod
-    def unlimited(cls, n: int) -> Limits:
-        """Return `n` scopes without any limit.
-
-        Examples
-        --------
-        >>> Limits.unlimited(2).is_limited.any()
-        np.False_
-        """
-        return cls(
-            np.full((n, 2), UNLIMITED, dtype=np.int64),
-            np.zeros((n, 2), dtype=np.int64),
-            np.zeros(n, dtype=np.int64),
-            np.ones(n, dtype=np.int64),
-        )
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
@@ -161,21 +135,6 @@ class WindowRules:
         """Return the rules at `index`, in that order."""
         return WindowRules(
             self.delay_units[index], self.delay_ms[index], self.reject_units[index], self.reject_ms[index]
-        )
-
-    @classmethod
-    def off(cls, n: int) -> WindowRules:
-        """Return `n` namespaces without a rule."""
-        return cls(*(np.zeros((n, 2), dtype=np.int64) for _ in range(4)))
-
-    @classmethod
-    def concat(cls, parts: list[WindowRules]) -> WindowRules:
-        """Return the rules of `parts`, one after another."""
-        return cls(
-            np.concatenate([p.delay_units for p in parts]),
-            np.concatenate([p.delay_ms for p in parts]),
-            np.concatenate([p.reject_units for p in parts]),
-            np.concatenate([p.reject_ms for p in parts]),
         )
 
 

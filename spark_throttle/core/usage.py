@@ -41,7 +41,7 @@ class UsageReport:
     """What is queued after the batch."""
 
     demand: Int64s
-    """Offered and waiting, as far as the namespace's own buckets would let it pass in the next batch."""
+    """Offered and waiting, as far as the namespace's own buckets, unless they only observe, would let it pass next."""
 
     observed_messages: Int64s
     """Admitted rows that an observing scope would have held or refused."""

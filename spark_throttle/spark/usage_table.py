@@ -46,7 +46,8 @@ def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: in
             total[0, 0] += sum(report.invalid_messages for report in reports)
             total[0, 4] += sum(report.invalid_messages for report in reports)
         tables.append(_table(level, scopes, total, reports[0], batch))
-    return pa.concat_tables(tables)
+    # In one chunk: Spark reads a table of several only up to the first that is empty.
+    return pa.concat_tables(tables).combine_chunks()
 
 
 def _measures(report: UsageReport) -> Int64s:

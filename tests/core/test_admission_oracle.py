@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from random import Random
 
 import pytest
-from hypothesis import given, note
+from hypothesis import given
 
 from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.quota import MICRO, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.comparison import assert_same_plan
-from spark_throttle.testing.history import History
+from spark_throttle.testing.history import History, Step
 from spark_throttle.testing.reference import reference_admission
 from spark_throttle.testing.strategies import histories
+from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make_arrivals, make_grants, make_policy
 
 
 def assert_same_history(history: History) -> None:
@@ -21,7 +24,6 @@ def assert_same_history(history: History) -> None:
     for step in history.steps:
         state = step.before(state)
         arguments = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
-        note(f"at {step.now_ms} ms")
         try:
             expected = reference_admission(state, step.arrivals, step.policy, **arguments)
         except QueueOverflowError as overflow:
@@ -41,3 +43,47 @@ def test_kernel_equals_oracle(history: History) -> None:
 @given(histories(malformed=False, one_policy=True, monotone=True, max_steps=8))
 def test_kernel_equals_oracle_over_longer_histories(history: History) -> None:
     assert_same_history(history)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kernel_equals_oracle_on_large_batches(seed: int) -> None:
+    """Hundreds of flows and thousands of rows: every scope has many flows to divide its tokens between."""
+    random = Random(seed)
+    on_excess = random.choice((OnExcess.DELAY, OnExcess.REJECT))
+    groups = {
+        name: limit(
+            messages_per_second=random.choice((200, 1_000)),
+            bytes_per_second=random.choice((None, 200_000, 10**6)),
+            weight=random.choice((1, 3)),
+            on_excess=random.choice((on_excess, OnExcess.DELAY, OnExcess.OBSERVE)),
+        )
+        for name in ("gold", "iron")
+    }
+    policy = make_policy(
+        job=limit(messages_per_second=1_500),
+        tenants={
+            f"tenant-{i}": Tenant(limit(bytes_per_second=300_000), random.choice((None, "gold"))) for i in range(4)
+        },
+        groups=groups,
+        namespaces={
+            f"tenant-{i % 8}/{i}": Namespace(
+                limit(messages_per_second=random.choice((None, None, 5, 20)), weight=random.choice((1, 1, 2, 10))),
+                group=random.choice((None, "gold", "iron")),
+                by_size=Window(delay_units=20_000, delay_ms=1_500) if i % 10 == 0 else Window(),
+            )
+            for i in range(100)
+        },
+        default=Namespace(group="iron"),
+        queue=QueueBounds(messages=6_000, bytes=2**40, age_ms=3_000, on_overflow=Overflow.REJECT),
+    )
+    steps = []
+    now_ms = 1_760_000_000_000
+    for epoch in range(1, 6):
+        now_ms += random.choice((400, 1_000))
+        names = [f"tenant-{i % 8}/{i}" for i in (min(int(random.paretovariate(0.5)), 199) for _ in range(1_500))]
+        arrivals = make_arrivals([(name, int(random.lognormvariate(6, 1))) for name in names])
+        scopes = len(policy.shared)
+        balances = [(random.randint(-5, 900) * MICRO, random.randint(-5, 500_000) * MICRO) for _ in range(scopes)]
+        grants = make_grants(balances, [(10 * MICRO, 9_999)] * scopes, epoch=epoch, as_of_ms=now_ms)
+        steps.append(Step(now_ms, arrivals, policy, grants if random.random() < 0.8 or epoch == 1 else None))
+    assert_same_history(History(shards=2, shard=1, steps=steps))

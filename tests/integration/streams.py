@@ -5,6 +5,7 @@ Events are offered as whole Parquet files, one a batch, so that a test says whic
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -80,6 +81,23 @@ class Lake:
         writer = self.writer(self.throttle(policies, **settings)).format("delta")
         writer = writer.rejected("delta", path=self.path("rejected")).usage(self.path("usage"))
         return finish(writer.start(self.path("admitted")))
+
+    def crash_in(self, batch: int) -> None:
+        """Leave the checkpoint as a crash does when a batch has reached its sinks and not Spark's commit log."""
+        for log, first_gone in (("commits", batch), ("offsets", batch + 1)):
+            for path in (self.root / "checkpoint" / log).iterdir():
+                if int(path.name.strip(".cr")) >= first_gone:
+                    path.unlink()
+
+    def last_batch(self) -> int:
+        """Return the number of the last batch that was planned."""
+        return max(int(path.name) for path in (self.root / "checkpoint" / "offsets").iterdir() if path.name.isdigit())
+
+    def last_batch_of(self, name: str) -> int:
+        """Return the number of the last batch that a Delta table of the lake has taken."""
+        log = sorted((self.root / name / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
+        return max(action["txn"]["version"] for action in actions if "txn" in action)
 
     def table(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """Return the rows of a Delta table of the lake, in the order of their values; none where there is no table."""

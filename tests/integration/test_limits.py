@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,14 +49,14 @@ def test_namespace_rejects_what_exceeds_its_burst(lake: Lake) -> None:
 def test_observing_quota_admits_all_and_tells(lake: Lake) -> None:
     watched = policies(tenants={"t": publish(bytes_per_second=100, burst_seconds=1, on_excess="observe")})
     lake.offer((i, "t/n", 60) for i in range(5))
-    lake.run(watched)
+    lake.run(watched, shards=1)
     assert lake.ids("admitted") == list(range(5))
     observed = lake.table("usage", "level", "observed_messages")
     assert sum(count for level, count in observed if level == "tenant") == 3
 
     seen: list[tuple[Any, ...]] = []
     columns = ["id", *(f"throttle.{name}" for name in ("verdict", "reason", "level", "dimension", "scope"))]
-    decided = lake.throttle(watched).apply(lake.events(), control_path=lake.path("control"))
+    decided = lake.throttle(watched, shards=1).apply(lake.events(), control_path=lake.path("control"))
     writer = decided.writeStream.foreachBatch(lambda rows, _: seen.extend(map(tuple, rows.select(columns).collect())))
     finish(writer.option("checkpointLocation", lake.path("applied")).trigger(availableNow=True).start())
     free, marked = ("ADMIT", None, None, None, None), ("ADMIT", "quota", "tenant", "bytes", "t")
@@ -74,7 +73,7 @@ def test_pegasus_rules_delay_and_reject(lake: Lake) -> None:
     lake.offer([*((i, "t/count", 1) for i in range(8)), *((i, "t/size", 500) for i in range(10, 14))])
     lake.run(limits)
     assert lake.ids("admitted") == [0, 1, 2, 3, 4, 10, 11]
-    told = {row_id: throttle for row_id, throttle in lake.table("rejected", "id", "throttle")}
+    told = dict(lake.table("rejected", "id", "throttle"))
     assert sorted(told) == [5, 6, 7, 12, 13]
     assert tuple(told[5].values()) == ("REJECT", "throttling", "namespace", "messages", "t/count", 50, 0)
     assert tuple(told[12].values()) == ("REJECT", "throttling", "namespace", "bytes", "t/size", 20, 0)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.integration.streams import Lake, policies, publish
 
-if TYPE_CHECKING:
-    from spark_throttle.spark import Throttle
-
-OPEN = policies(tenants={"t": publish(messages_per_second=1_000_000)})
-SHUT = policies(tenants={"t": publish(messages_per_second=0, on_excess="reject")})
+OPEN = json.dumps(policies(tenants={"t": publish(messages_per_second=1_000_000)}))
+SHUT = json.dumps(policies(tenants={"t": publish(messages_per_second=0, on_excess="reject")}))
 
 
 def replace_policies(path: Path, text: str) -> None:
@@ -26,21 +22,47 @@ def replace_policies(path: Path, text: str) -> None:
 
 def test_replaced_policy_file_acts_in_the_next_batch(lake: Lake, pytestconfig: pytest.Config) -> None:
     path = lake.root / "policies.yaml"
-    replace_policies(path, json.dumps(OPEN))
+    replace_policies(path, OPEN)
     throttle = lake.throttle(str(path))
     writer = lake.writer(throttle).trigger(processingTime="0 seconds").format("delta")
     query = writer.rejected("delta", path=lake.path("rejected")).usage(lake.path("usage")).start(lake.path("admitted"))
     revisions = []
-    for number, text in enumerate([json.dumps(OPEN), json.dumps(SHUT), "tenants: [", "tenants: {t: {publish: {rate: 3}}}", json.dumps(OPEN)]):
+    for number, text in enumerate([OPEN, SHUT, "tenants: [", "tenants: {t: {publish: {rate: 3}}}", OPEN]):
         replace_policies(path, text)
         lake.offer([(number, "t/n", 10)])
         query.processAllAvailable()
         revisions.append(throttle.status(query).revision)
     query.stop()
+    opened, shut = revisions[0], revisions[1]
+    assert opened != shut
+    assert revisions == [opened, shut, shut, shut, opened]
     assert lake.ids("admitted") == [0, 4]
     assert lake.ids("rejected") == [1, 2, 3]
-    opened, shut = revisions[0], revisions[1]
-    assert revisions == [opened, shut, shut, shut, opened]
-    epochs = lake.table("usage", "epoch", "revision")
-    assert {revision for _, revision in epochs} == {opened, shut}
-    assert sorted(epochs) == sorted(epochs, key=lambda row: row[0])
+    epochs = sorted(set(lake.table("usage", "epoch", "revision")))
+    changes = [revision for (_, revision), (_, before) in zip(epochs[1:], epochs, strict=False) if revision != before]
+    assert changes == [shut, opened]
+    said = _said_on_standard_error(pytestconfig)
+    assert said is None or said.count(f"revision {shut} stays in force") == 2
+    assert said is None or "tenants.t.publish.rate: unknown key" in said
+
+
+def _said_on_standard_error(config: pytest.Config) -> str | None:
+    """Return what the driver and its processes have said in this test; `None` where pytest does not listen."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is None or not capture.is_globally_capturing():
+        return None
+    said: str = capture.read_global_capture()[1]
+    return said
+
+
+def test_restart_takes_the_policies_of_its_own_time(lake: Lake) -> None:
+    """A batch that is run again is decided by the policies that it was planned with, those after it by the new ones."""
+    lake.offer([(0, "t/n", 10)])
+    lake.run(json.loads(OPEN))
+    lake.offer([(1, "t/n", 10)])
+    lake.run(json.loads(SHUT))
+    assert (lake.ids("admitted"), lake.ids("rejected")) == ([0], [1])
+    lake.crash_in(lake.last_batch_of("rejected"))
+    lake.offer([(2, "t/n", 10)])
+    lake.run(json.loads(OPEN))
+    assert (lake.ids("admitted"), lake.ids("rejected")) == ([0, 2], [1])

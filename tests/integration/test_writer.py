@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,13 +97,6 @@ def transactions(table: str) -> dict[str, list[int]]:
     return found
 
 
-def forget_last_commit(lake: Lake) -> None:
-    """Leave the checkpoint as a crash does between the sink's write and Spark's commit."""
-    last = max(int(path.name) for path in (lake.root / "checkpoint" / "commits").iterdir() if path.name.isdigit())
-    (lake.root / "checkpoint" / "commits" / str(last)).unlink()
-    (lake.root / "checkpoint" / "commits" / f".{last}.crc").unlink()
-
-
 def test_delta_sinks_take_a_batch_once(lake: Lake) -> None:
     lake.offer(EVENTS)
     lake.run(HALF_REJECTED)
@@ -114,7 +106,7 @@ def test_delta_sinks_take_a_batch_once(lake: Lake) -> None:
     assert 0 in transactions(lake.path("usage"))[f"{query}/usage"]
     tables = ("admitted", "rejected", "usage")
     before = {name: (DeltaTable(lake.path(name)).version(), lake.table(name)) for name in tables}
-    forget_last_commit(lake)
+    lake.crash_in(lake.last_batch())
     last = lake.run(HALF_REJECTED).recentProgress
     assert last[0]["batchId"] == max(transactions(lake.path("usage"))[f"{query}/usage"])
     after = {name: (DeltaTable(lake.path(name)).version(), lake.table(name)) for name in tables}
@@ -127,10 +119,7 @@ def test_first_batch_that_is_run_again_changes_nothing(lake: Lake) -> None:
     finish(writer.start(lake.path("admitted")))
     dead = lake.spark.read.parquet(str(lake.control / "rejected"))
     before = lake.table("admitted"), sorted(map(tuple, dead.collect()))
-    shutil.rmtree(lake.root / "checkpoint" / "commits")
-    for offset in (lake.root / "checkpoint" / "offsets").iterdir():
-        if offset.name not in ("0", ".0.crc"):
-            offset.unlink()
+    lake.crash_in(0)
     finish(lake.writer(lake.throttle(HALF_REJECTED)).format("delta").start(lake.path("admitted")))
     dead = lake.spark.read.parquet(str(lake.control / "rejected"))
     assert (lake.table("admitted"), sorted(map(tuple, dead.collect()))) == before
@@ -144,7 +133,7 @@ def test_to_table_makes_a_delta_table_and_writes_it_once(lake: Lake) -> None:
             finish(writer.toTable("lively", partitionBy="ns"))
             assert sorted(map(tuple, lake.spark.table("lively").collect())) == [(1, "good/a", 10), (3, "good/b", 30)]
             assert sorted(row["id"] for row in lake.spark.table("dead").collect()) == [2, 4]
-            forget_last_commit(lake)
+            lake.crash_in(lake.last_batch())
         details = lake.spark.sql("describe detail lively").collect()[0]
         assert (details["format"], details["partitionColumns"]) == ("delta", ["ns"])
     finally:

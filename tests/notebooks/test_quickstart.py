@@ -41,7 +41,7 @@ def run_cells(notebook: Path, names: dict[str, Any]) -> None:
 def partitions_restored(spark: SparkSession) -> Iterator[None]:
     """Put back the setting that the notebook changes."""
     key = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(key)
+    before = str(spark.conf.get(key))
     yield
     spark.conf.set(key, before)
 
@@ -71,4 +71,4 @@ def test_quickstart_shows_the_numbers_that_it_names(
 
     shown = capsys.readouterr().out
     assert "namespace_missing" in shown
-    assert "{'acme': 1000, 'globex': 1000, 'initech': 101}" in shown or "'initech': 101" in shown
+    assert "globex: quota 1.0/s" in shown

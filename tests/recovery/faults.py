@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_throttle.control.feedback import write_reports
 from spark_throttle.spark import batch_sink, throttle
 from spark_throttle.spark.batch_sink import BatchSink, Target
 from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
@@ -54,14 +55,13 @@ def arm(point: str, turn: int, reached: Path, admitted: Path) -> None:
 
         Target.write = write_and_pause  # type: ignore[method-assign]
     else:
-        report = batch_sink.write_reports
 
         def report_and_pause(directory: Any, batch: int, reports: list[bytes], **options: Any) -> None:
-            report(directory, batch, reports, **options)
+            write_reports(directory, batch, reports, **options)
             if batch >= turn:
                 pause(reached)
 
-        batch_sink.write_reports = report_and_pause  # type: ignore[assignment]
+        batch_sink.write_reports = report_and_pause  # type: ignore[attr-defined]
 
 
 def pause(reached: Path) -> None:

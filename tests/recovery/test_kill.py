@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,36 +36,36 @@ if TYPE_CHECKING:
 
 KILLS = int(os.environ.get("KILLS", "2"))
 SEED = int(os.environ.get("KILL_SEED", "20260719"))
-FILES = 6 + 4 * max(0, KILLS - 2)
-ROWS_A_FILE = 2_500
+FILES = 4 + 3 * max(0, KILLS - 2)
+ROWS_A_FILE = 5_000
 LARGEST_BYTES = 200
 PATIENCE_SECONDS = 300
 
 pytestmark = pytest.mark.timeout(900 + 300 * KILLS)
 
-# A full bucket is less than what a file brings, and six of them less than all: some wait, however slow the batches are.
+# A full bucket is less than what a file brings, and one a file less than all: some wait, however slow the batches are.
 DELAYS = """\
 resource_groups:
-  shared: {publish: {messages_per_second: 1600, bytes_per_second: 150000, burst_seconds: 1}}
+  shared: {publish: {messages_per_second: 3200, bytes_per_second: 300000, burst_seconds: 1}}
 tenants:
   gold: {resource_group: shared}
-  silver: {resource_group: shared, publish: {messages_per_second: 600, burst_seconds: 1}}
+  silver: {resource_group: shared, publish: {messages_per_second: 1200, burst_seconds: 1}}
 namespaces:
-  open/02: {publish: {messages_per_second: 150, burst_seconds: 1}}
+  open/02: {publish: {messages_per_second: 300, burst_seconds: 1}}
 """
-"""Of the 2,500 rows of a file gold brings 1,124 and silver 760, of 100 bytes on average; open/02 brings 178."""
+"""Of the 5,000 rows of a file gold brings 2,250 and silver 1,520, of 100 bytes on average; open/02 brings 355."""
 
 REJECTS = """\
 resource_groups:
-  shared: {publish: {messages_per_second: 600, burst_seconds: 1, on_excess: reject}}
+  shared: {publish: {messages_per_second: 1200, burst_seconds: 1, on_excess: reject}}
 tenants:
   gold: {resource_group: shared}
-  silver: {publish: {messages_per_second: 400, burst_seconds: 1}}
-queue: {messages: 900}
+  silver: {publish: {messages_per_second: 800, burst_seconds: 1}}
+queue: {messages: 1800}
 """
 """gold is rejected at its quota, silver waits until the queue is full, open passes; some rows are unusable."""
 
-LESS = REJECTS.replace("600", "300").replace("400", "200")
+LESS = REJECTS.replace("1200", "600").replace("800,", "400,")
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def excess_of(place: Place, rows: pd.DataFrame, quotas: Sequence[tuple[int, int]
     revisions = usage["revision"].unique().tolist()
     assert len(revisions) == len(quotas)
     by_batch = rows.groupby(BATCH)
-    passed: Mapping[int, int] = (by_batch.size() if what == "messages" else by_batch["size"].sum()).to_dict()
+    passed = by_batch.size() if what == "messages" else by_batch["size"].sum()
     found = []
     for revision, (per_second, burst) in zip(revisions, quotas, strict=True):
         of_revision = {batch: times_ms[batch] for batch in usage[BATCH][usage["revision"] == revision]}
@@ -227,10 +227,10 @@ def test_killed_job_ends_with_the_rows_of_one_that_was_not(spark: SparkSession, 
     assert read_table(place.rejected).empty
     assert count_out_of_order(admitted, key="namespace", by="id") == 0
     shared = of_tenants(admitted, "gold", "silver")
-    assert excess_of(place, shared, [(1600, 1600)]) <= SHARDS
-    assert excess_of(place, shared, [(150_000, 150_000)], what="bytes") <= SHARDS * LARGEST_BYTES
-    assert excess_of(place, of_tenants(admitted, "silver"), [(600, 600)]) <= SHARDS
-    assert excess_of(place, admitted[admitted["namespace"] == "open/02"], [(150, 150)]) <= 1
+    assert excess_of(place, shared, [(3200, 3200)]) <= SHARDS
+    assert excess_of(place, shared, [(300_000, 300_000)], what="bytes") <= SHARDS * LARGEST_BYTES
+    assert excess_of(place, of_tenants(admitted, "silver"), [(1200, 1200)]) <= SHARDS
+    assert excess_of(place, admitted[admitted["namespace"] == "open/02"], [(300, 300)]) <= 1
     assert set(of_tenants(admitted[admitted[BATCH] >= FILES], "gold", "silver")["namespace"])  # some had to wait
 
 
@@ -253,8 +253,8 @@ def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession
     admitted, rejected = read_table(place.admitted), read_table(place.rejected)
     pd.testing.assert_frame_equal(as_sent(pd.concat([admitted, rejected])), as_sent(read_input(place)))
     assert count_out_of_order(admitted, key="namespace", by="id") == 0
-    assert excess_of(place, of_tenants(admitted, "gold"), [(600, 600), (300, 300)]) <= SHARDS
-    assert excess_of(place, of_tenants(admitted, "silver"), [(400, 400), (200, 200)]) <= SHARDS
+    assert excess_of(place, of_tenants(admitted, "gold"), [(1200, 1200), (600, 600)]) <= SHARDS
+    assert excess_of(place, of_tenants(admitted, "silver"), [(800, 800), (400, 400)]) <= SHARDS
 
     unusable = rejected["namespace"].isna() | (rejected["size"] < 0)
     whose = rejected["namespace"].str.partition("/")[0].where(~unusable, "unusable")

@@ -70,10 +70,11 @@ def shard() -> StoredShard:
 
 def usage() -> UsageReport:
     """Return the report of a shard."""
-    pairs = [np.array([[n, 100 * n], [0, 2**40 + n]]) for n in range(5)]
+    offered, admitted, rejected, waiting, demand = (np.array([[n, 100 * n], [0, 2**40 + n]]) for n in range(5))
     return UsageReport(
         3, 9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
-        np.array([-1, 0]), np.array([1, 1000]), *pairs, np.array([0, 2]), np.array([0, 12_345]), 2**62, 4,
+        np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
+        np.array([0, 12_345]), 2**62, 4,
     )  # fmt: skip
 
 

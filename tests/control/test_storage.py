@@ -1,0 +1,162 @@
+"""Files that are written whole, and the manifest that binds a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports, write_reports
+from spark_throttle.control.manifest import bind, read_manifest
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import pack_usage
+from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
+from tests.conformance.stored import blocks
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(str(tmp_path / "control"))
+
+
+def test_written_file_is_read_back_and_leaves_no_temporary_one(directory: Directory) -> None:
+    for content in (b"first", b"", b"second" * 1_000):
+        directory.write("epochs/000-a", content)
+        assert directory.read("epochs/000-a") == content
+        assert [path.name for path in Path(directory.path("epochs")).iterdir()] == ["000-a"]
+
+
+def test_write_that_fails_leaves_what_was_there(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory.write("epochs/000-a", b"whole")
+
+    def half(self: Directory, path: str, content: bytes) -> None:
+        Path(path).write_bytes(content[:2])
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(Directory, "_write", half)
+    with pytest.raises(OSError, match="no space"):
+        directory.write("epochs/000-a", b"other")
+    assert directory.read("epochs/000-a") == b"whole"
+    assert directory.names("epochs") == ["000-a"]
+
+
+def test_names_are_sorted_and_hide_files_that_are_not_whole(directory: Directory) -> None:
+    for name in ("b", "a", "c"):
+        directory.write(f"epochs/{name}", b"")
+    Path(directory.path("epochs/.d.123.tmp")).write_bytes(b"half")
+    assert directory.names("epochs") == ["a", "b", "c"]
+
+
+def test_what_is_not_there_is_nothing_and_deleting_it_no_error(directory: Directory) -> None:
+    assert directory.read("epochs/000-a") is None
+    assert directory.names("epochs") == []
+    directory.delete("epochs/000-a")
+    directory.write("epochs/000-a", b"x")
+    directory.delete("epochs/000-a")
+    assert directory.read("epochs/000-a") is None
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_uri_of_a_local_directory_is_that_directory(tmp_path: Path, scheme: str) -> None:
+    Directory(f"{scheme}{tmp_path / 'a b'}").write("manifest.json", b"{}")
+    assert (tmp_path / "a b" / "manifest.json").read_bytes() == b"{}"
+
+
+def test_relative_path_is_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    directory = Directory("ckpt/control")
+    monkeypatch.chdir("/")
+    directory.write("x", b"1")
+    assert (tmp_path / "ckpt" / "control" / "x").read_bytes() == b"1"
+
+
+def test_dbfs_is_read_through_its_mount() -> None:
+    assert Directory("dbfs:/checkpoints/a").path("x") == "/dbfs/checkpoints/a/x"
+
+
+def test_other_file_systems_put_files_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_throttle.control.storage._resolve", lambda _: (fs._MockFileSystem(), "bucket/control"))
+    directory = Directory("s3://bucket/control")
+    directory.write("epochs/000-b", b"b")
+    directory.write("epochs/000-a", b"a")
+    assert directory.names("epochs") == ["000-a", "000-b"]
+    assert directory.names("feedback") == []
+    assert directory.read("epochs/000-b") == b"b"
+
+
+# Manifest
+
+
+def test_first_start_binds_and_later_starts_find_the_same_query(directory: Directory) -> None:
+    assert read_manifest(directory) is None
+    first = bind(directory, shards=8, direction="publish")
+    assert bind(directory, shards=8, direction="publish") == first
+    assert len(first.query) == 32
+    other = bind(Directory(f"{directory.location}2"), shards=8, direction="publish")
+    assert other.query != first.query
+
+
+def test_another_number_of_shards_is_refused_with_both_numbers(directory: Directory) -> None:
+    bind(directory, shards=8, direction="publish")
+    with pytest.raises(ShardCountChangedError, match=r"8 shards and 4 were asked for.* set shards=8") as caught:
+        bind(directory, shards=4, direction="publish")
+    assert (caught.value.stored_shards, caught.value.asked_shards) == (8, 4)
+
+
+def test_the_other_direction_is_refused(directory: Directory) -> None:
+    bind(directory, shards=8, direction="publish")
+    with pytest.raises(ConfigurationError, match="set direction='publish', or start a new checkpoint"):
+        bind(directory, shards=8, direction="dispatch")
+
+
+def test_manifest_of_a_newer_version_is_refused_by_its_number(directory: Directory) -> None:
+    directory.write("manifest.json", json.dumps({"format": 2, "news": True}).encode())
+    with pytest.raises(UnknownVersionError, match=r"manifest\.json has format version 2 .* up to 1"):
+        bind(directory, shards=8, direction="publish")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"7", b"null", b"\xff\xfe", b'{"format": 1}', b'{"format": "x", "query": "q"}']
+)
+def test_damaged_manifest_is_refused_and_not_replaced(directory: Directory, content: bytes) -> None:
+    directory.write("manifest.json", content)
+    with pytest.raises(DamagedError, match=r"manifest\.json is damaged"):
+        bind(directory, shards=8, direction="publish")
+    assert directory.read("manifest.json") == content
+
+
+# Feedback
+
+
+def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
+    block = pack_usage(blocks.usage())
+    write_reports(directory, 10, [block, block])
+    write_reports(directory, 9, [block])
+    write_reports(directory, 11, [block], part="00001")
+    write_reports(directory, 11, [block], part="00000")
+    found = read_reports(directory, after_batch=8)
+    assert {batch: len(reports) for batch, reports in found.items()} == {9: 1, 10: 2, 11: 2}
+    assert list(found) == [9, 10, 11]
+    assert list(read_reports(directory, after_batch=10)) == [11]
+    assert newest_batch(directory) == 11
+    forget_reports(directory, before_batch=10)
+    assert list(read_reports(directory, after_batch=-1)) == [10, 11]
+    forget_reports(directory, from_batch=11)
+    assert list(read_reports(directory, after_batch=-1)) == [10]
+
+
+def test_directory_without_reports_has_none(directory: Directory) -> None:
+    assert newest_batch(directory) == -1
+    assert read_reports(directory, after_batch=-1) == {}
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[: len(b) // 2] + b"?" + b[len(b) // 2 + 1 :]])
+def test_damaged_feedback_names_its_file(directory: Directory, damage: Callable[[bytes], bytes]) -> None:
+    write_reports(directory, 3, [pack_usage(blocks.usage())])
+    path = Path(directory.path("feedback/000000000003.all"))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DamagedError, match=r"the feedback file .*000000000003\.all"):
+        read_reports(directory, after_batch=-1)

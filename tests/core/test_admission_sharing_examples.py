@@ -1,0 +1,189 @@
+"""Worked numbers of what is shared and of the queue, for the kernel and for the oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from spark_throttle.core.quota import (
+    CompiledPolicy,
+    Dimension,
+    Level,
+    OnExcess,
+    Overflow,
+    Verdict,
+)
+from spark_throttle.errors import QueueOverflowError
+from spark_throttle.testing.reference import Decision
+from spark_throttle.testing.shard import START_MS, Engine, Shard
+from spark_throttle.testing.worlds import (
+    UNBOUNDED_QUEUE,
+    Limit,
+    Namespace,
+    Tenant,
+    granted,
+    limit,
+    make_policy,
+)
+
+NS = "acme/logs"
+ADMITTED = Decision(Verdict.ADMIT)
+
+pytestmark = pytest.mark.parametrize("engine", get_args(Engine))
+
+
+def one_namespace(rules: Namespace) -> CompiledPolicy:
+    return make_policy(namespaces={NS: rules})
+
+
+def by_quota(verdict: Verdict, throttle_time_ms: int, dimension: Dimension = Dimension.BYTES) -> Decision:
+    return Decision(verdict, "quota", Level.NAMESPACE, dimension, -1, throttle_time_ms)
+
+
+def verdicts(decisions: list[Decision]) -> Counter[Verdict]:
+    return Counter(decision.verdict for decision in decisions)
+
+
+def test_weights_divide_a_group(engine: Engine) -> None:
+    # 100 tokens for weights 1 and 3, both with more to send: 25 and 75, and one message of debt between them.
+    policy = make_policy(
+        groups={"gold": limit(messages_per_second=100)},
+        namespaces={"a/x": Namespace(group="gold"), "b/y": Namespace(limit(weight=3), group="gold")},
+    )
+    shard = Shard(engine, policy)
+    shard.batch(0, [("a/x", 1)] * 300 + [("b/y", 1)] * 300, {"gold": (100, 0)})
+    total = shard.admitted()
+    assert sum(total.values()) == 101
+    for second in (1, 2, 3):
+        shard.batch(second * 1_000, [], {"gold": (99, 0)})  # 100 less what was overdrawn
+        total += shard.admitted()
+    assert sum(total.values()) == 401
+    assert abs(total["a/x"] * 3 - total["b/y"]) <= 3
+
+
+def test_dominant_dimension_is_what_is_shared(engine: Engine) -> None:
+    # 100 messages and 10,000 bytes a second: a message of 1,000 bytes takes 1/10 of the bytes, an empty one
+    # 1/100 of the messages. They take turns 10 to 1, until 91 and 10 have used the messages up, by one in debt.
+    policy = make_policy(
+        groups={"gold": limit(messages_per_second=100, bytes_per_second=10_000)},
+        default=Namespace(group="gold"),
+    )
+    shard = Shard(engine, policy)
+    shard.batch(0, [("small", 0)] * 200 + [("large", 1_000)] * 20, {"gold": (100, 10_000)})
+    assert shard.admitted() == {"small": 91, "large": 10}
+
+
+def test_idle_share_goes_to_who_wants_it(engine: Engine) -> None:
+    policy = make_policy(groups={"gold": limit(messages_per_second=10)}, default=Namespace(group="gold"))
+    shard = Shard(engine, policy)
+    shard.batch(0, [("a", 1)] * 2 + [("b", 1)] * 50, {"gold": (10, 0)})
+    assert shard.admitted() == {"a": 2, "b": 9}
+
+
+def test_narrowest_overdrawn_scope_is_named(engine: Engine) -> None:
+    policy = make_policy(
+        job=limit(messages_per_second=1_000),
+        tenants={"acme": Tenant(limit(messages_per_second=50), group="gold")},
+        groups={"gold": limit(messages_per_second=30, on_excess=OnExcess.REJECT)},
+    )
+    shard = Shard(engine, policy)
+    # The tenant has 1 token, so 2 pass and leave it 1 in debt: 20 ms at 50 a second. The group has 5.
+    decisions = shard.batch(0, [(NS, 1)] * 3, {"": (9, 0), "acme": (1, 0), "gold": (5, 0)})
+    assert decisions == [ADMITTED, ADMITTED, Decision(Verdict.DELAY, "quota", Level.TENANT, Dimension.MESSAGES, 1, 20)]
+    # Now the group is overdrawn and the tenant is not: arrivals are rejected, the queued row waits on.
+    decisions = shard.batch(10, [(NS, 1)], {"": (9, 0), "acme": (5, 0), "gold": (-1.5, 0)})
+    by_group = Decision(Verdict.DELAY, "quota", Level.RESOURCE_GROUP, Dimension.MESSAGES, 2, 50)
+    assert decisions == [by_group, replace(by_group, verdict=Verdict.REJECT)]
+
+
+def test_standing_grant_grows_by_the_shard_s_part_into_its_room(engine: Engine) -> None:
+    # Rate 10/s in 2 shards is 5/s here. The grant is 0 and has room for 2 tokens.
+    policy = make_policy(job=limit(messages_per_second=10))
+    shard = Shard(engine, policy, shards=2)
+    shard.state = granted(shard.state, policy, {"": (0, 0)}, now_ms=START_MS)
+    shard.state.grants.headroom_micro[:] = 2 * 10**6
+    waits = Decision(Verdict.DELAY, "quota", Level.JOB, Dimension.MESSAGES, 0, 200)
+    assert shard.batch(0, [(NS, 1)] * 9) == [ADMITTED] + [waits] * 8
+    assert shard.batch(200) == [ADMITTED] + [waits] * 7
+    assert shard.batch(400) == [ADMITTED] + [waits] * 6
+    assert verdicts(shard.batch(86_400_000)) == {Verdict.DELAY: 6}
+
+
+def test_group_of_a_namespace(engine: Engine) -> None:
+    groups = {name: limit(messages_per_second=1) for name in ("own", "tenants", "defaults")}
+    policy = make_policy(
+        groups=groups,
+        tenants={"acme": Tenant(group="tenants")},
+        namespaces={"acme/a": Namespace(group="own"), "acme/b": Namespace(), "blue/a": Namespace()},
+        default=Namespace(group="defaults"),
+    )
+    shard = Shard(engine, policy)
+    shard.batch(0, [(name, 1) for name in ("acme/a", "acme/b", "acme/c", "blue/a", "blue/b", "acme")], {})
+    groups_found = {name: usage.group for name, usage in shard.plan.usage.items()}
+    assert groups_found == {"acme/a": 0, "acme/b": 1, "acme/c": 1, "blue/a": -1, "blue/b": 2, "acme": 1}
+
+
+# The queue
+
+
+def test_queue_keeps_what_fits_in_the_shards_part(engine: Engine) -> None:
+    # 5 messages in 2 shards are 2 here: the first waiting row of each of two namespaces, not two of one.
+    bounds = replace(UNBOUNDED_QUEUE, messages=5)
+    policy = make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds)
+    shard = Shard(engine, policy, shards=2)
+    full = Decision(Verdict.REJECT, "queue_full")
+    decisions = shard.batch(0, [("a", 1), ("a", 1), ("b", 1), ("b", 1)])
+    assert [decision.verdict for decision in decisions] == [
+        Verdict.DELAY,
+        Verdict.REJECT,
+        Verdict.DELAY,
+        Verdict.REJECT,
+    ]
+    assert decisions[1] == full
+    assert shard.batch(1, [("c", 1)])[2:] == [full]
+    assert [row.namespace for row in shard.plan.state.queue] == ["a", "b"]
+
+
+def test_queue_bound_in_bytes_ends_with_the_first_that_does_not_fit(engine: Engine) -> None:
+    bounds = replace(UNBOUNDED_QUEUE, bytes=10)
+    policy = make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds)
+    shard = Shard(engine, policy)
+    decisions = shard.batch(0, [("a", 6), ("a", 5), ("a", 1)])
+    assert [decision.verdict for decision in decisions] == [Verdict.DELAY, Verdict.REJECT, Verdict.REJECT]
+
+
+def test_queue_that_must_not_overflow_fails(engine: Engine) -> None:
+    bounds = replace(UNBOUNDED_QUEUE, messages=1, on_overflow=Overflow.FAIL)
+    shard = Shard(engine, make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds))
+    shard.batch(0, [("a", 1)])
+    with pytest.raises(QueueOverflowError) as failure:
+        shard.batch(1, [("b", 1)])
+    assert (failure.value.waiting_messages, failure.value.bound_messages) == (2, 1)
+
+
+def test_row_that_waited_too_long_is_rejected(engine: Engine) -> None:
+    bounds = replace(UNBOUNDED_QUEUE, age_ms=1_000)
+    shard = Shard(engine, make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds))
+    shard.batch(0, [("a", 1)])
+    assert verdicts(shard.batch(1_000)) == {Verdict.DELAY: 1}
+    assert shard.batch(1_001) == [Decision(Verdict.REJECT, "queue_age")]
+
+
+def test_queued_row_waits_on_where_arrivals_are_rejected(engine: Engine) -> None:
+    delays = limit(messages_per_second=1)
+    shard = Shard(engine, one_namespace(Namespace(delays)))
+    shard.batch(0, [(NS, 1)] * 3)
+    shard.policy = one_namespace(Namespace(Limit(delays.rate_micro_per_ms, delays.burst_micro, OnExcess.REJECT)))
+    refused = by_quota(Verdict.REJECT, 500, Dimension.MESSAGES)
+    assert shard.batch(500, [(NS, 1)]) == [replace(refused, verdict=Verdict.DELAY), refused]
+
+
+def test_delayed_time_is_told_when_a_row_leaves(engine: Engine) -> None:
+    shard = Shard(engine, one_namespace(Namespace(limit(messages_per_second=1))))
+    shard.batch(0, [(NS, 5)] * 3)
+    shard.batch(1_500)
+    assert shard.plan.usage[NS].delayed_ms == 1_500
+    assert shard.plan.usage[NS].admitted == (1, 5)

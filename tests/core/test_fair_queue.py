@@ -1,0 +1,58 @@
+"""Virtual time by exact fractions, and the clocks with which flows enter a batch."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, floor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.core.fair_queue import DELTA, VT_MAX, VT_SECOND, base_clocks, virtual_time
+from spark_throttle.core.quota import UNLIMITED
+
+rates = st.one_of(
+    st.sampled_from([1, 1_000, 2**30 - 1, 2**30, 2**30 + 1, 1_000 * 2**40]), st.integers(1, 1_000 * 2**40)
+)
+tokens = st.one_of(st.sampled_from([0, 1, 2**36, 2**53]), st.integers(0, 10**6))
+
+
+@given(tokens, rates, st.integers(1, 1_000), st.booleans())
+def test_virtual_time_is_the_exact_quotient_rounded_one_way(n: int, rate: int, weight: int, up: bool) -> None:
+    per_second = Fraction(rate, 1_000) if rate < 2**30 else Fraction(rate // 1_000)
+    exact = Fraction(n * VT_SECOND) / (per_second * weight)
+    found = int(virtual_time(np.array([n]), np.array([rate]), np.array([weight]), round_up=up)[0])
+    if n / (per_second * weight) >= VT_SECOND:
+        assert found == VT_MAX
+    else:
+        assert found == min(ceil(exact) if up else floor(exact), VT_MAX)
+
+
+@given(tokens, rates, st.integers(1, 1_000))
+def test_no_service_is_free(n: int, rate: int, weight: int) -> None:
+    found = virtual_time(np.array([n]), np.array([rate]), np.array([weight]), round_up=True)[0]
+    assert (found > 0) == (n > 0)
+
+
+@pytest.mark.parametrize("rate", [0, UNLIMITED])
+def test_service_without_a_rate_takes_no_virtual_time(rate: int) -> None:
+    assert virtual_time(np.array([2**53]), np.array([rate]), np.array([1])).tolist() == [0]
+
+
+clocks = st.integers(-(2**60), 2**60)
+
+
+@given(clocks, clocks, st.sampled_from([(True, True), (True, False), (False, True), (False, False)]))
+def test_flow_enters_at_the_virtual_time_or_ahead_of_it(
+    messages: int, in_bytes: int, limited: tuple[bool, bool]
+) -> None:
+    lead = np.array([[messages, in_bytes]])
+    clock = base_clocks(lead, np.array([limited]))[0].tolist()
+    held = [clock[r] for r in (0, 1) if limited[r]]
+    assert [clock[r] for r in (0, 1) if not limited[r]] == [0] * (2 - len(held))
+    if held:
+        ahead = max((messages, in_bytes)[r] for r in (0, 1) if limited[r])
+        assert max(held) == max(0, ahead)
+        assert min(held) >= -DELTA

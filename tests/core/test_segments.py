@@ -1,0 +1,79 @@
+"""Index arithmetic against plain loops, and hashes that are the same everywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.core.segments import Segments, name_hash, running_total, sums
+
+keys = st.lists(st.integers(0, 6), max_size=30)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(keys, st.booleans())
+def test_layout_is_a_stable_sort(key: list[int], is_wide: bool) -> None:
+    s = Segments.by_key(np.array(key, dtype=np.int64), 70_000 if is_wide else 7)
+    order = sorted(range(len(key)), key=lambda at: key[at])
+    assert s.order.tolist() == order
+    assert s.key.tolist() == [key[at] for at in order]
+    assert s.counts[:7].tolist() == [key.count(k) for k in range(7)]
+    assert s.starts[:7].tolist() == [sum(k < first for k in key) for first in range(7)]
+    assert s.rank.tolist() == [key[:at].count(key[at]) for at in order]
+    assert s.order[s.position].tolist() == list(range(len(key)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=30))
+def test_first_marked_row_of_every_key(rows: list[tuple[int, bool]]) -> None:
+    s = Segments.by_key(np.array([key for key, _ in rows], dtype=np.int64), 5)
+    marks = np.array([mark for _, mark in rows], dtype=np.bool_)[s.order]
+    for key, first in enumerate(s.first(marks).tolist()):
+        mine = [mark for k, mark in rows if k == key]
+        assert first == (mine.index(True) if True in mine else len(mine))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**50), 2**50)), max_size=20))
+def test_sums_are_exact_by_key(rows: list[tuple[int, int]]) -> None:
+    key = np.array([k for k, _ in rows], dtype=np.int64)
+    values = np.array([v for _, v in rows], dtype=np.int64)
+    assert sums(key, values, 5).tolist() == [sum(v for k, v in rows if k == one) for one in range(5)]
+    assert running_total(values).tolist() == [sum(v for _, v in rows[:n]) for n in range(len(rows) + 1)]
+
+
+def test_sums_beyond_2_to_the_53_keep_their_last_unit() -> None:
+    assert sums(np.array([0, 0, 0]), np.array([2**60, 1, -(2**60)]), 1).tolist() == [1]
+
+
+@given(st.lists(texts, max_size=12), st.integers(0, 3), st.integers(0, 12))
+def test_hash_is_of_the_name_alone(names: list[str], skipped: int, taken: int) -> None:
+    array = pa.array(names, pa.string())
+    found = name_hash(array).tolist()
+    assert found == [name_hash(pa.array([name], pa.string()))[0] for name in names]
+    assert name_hash(array.slice(skipped, taken)).tolist() == found[skipped : skipped + taken]
+    assert all(0 <= value < 2**63 for value in found)
+
+
+def test_hash_is_the_same_in_every_process() -> None:
+    imports = "import pyarrow as pa; from spark_throttle.core.segments import name_hash"
+    code = f"{imports}; print(name_hash(pa.array(['ü/x']))[0])"
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert seen == {f"{name_hash(pa.array(['ü/x']))[0]}\n"}
+
+
+def test_hash_spreads_names_that_are_alike() -> None:
+    found = name_hash(pa.array([f"tenant-{i}/topic-{j}" for i in range(200) for j in range(50)]))
+    assert len(set(found.tolist())) == 10_000
+    for shift in (0, 20, 59):
+        bins = Counter(((found >> shift) % 8).tolist())
+        assert max(bins.values()) < 1_500

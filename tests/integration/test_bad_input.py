@@ -1,0 +1,82 @@
+"""Rows that cannot be counted are rejected with their reason; the others are unharmed, and every row is somewhere."""
+
+from __future__ import annotations
+
+import random
+
+from spark_throttle.spark.state_reader import read_queued
+from tests.integration.streams import Lake, policies, publish
+
+MANY = 100_000
+
+
+def test_every_unusable_row_is_rejected_with_its_reason(lake: Lake) -> None:
+    wrong = {
+        1: (None, 10, "namespace_missing"),
+        2: ("", 10, "namespace_missing"),
+        3: ("t/" + "x" * 1023, 10, "namespace_too_long"),
+        4: ("t/" + "ä" * 512, 10, "namespace_too_long"),
+        5: ("t/n", None, "size_missing"),
+        6: ("t/n", -1, "size_negative"),
+        7: ("t/n", 2**36 + 1, "size_too_large"),
+        8: (None, None, "namespace_missing"),
+    }
+    right = [(10, "t/" + "x" * 1022, 0), (11, "t/" + "ä" * 511, 2**36), (12, "/", 1), (13, " ", 1), (14, "t/\u0000", 1)]
+    lake.offer([*((row_id, name, size) for row_id, (name, size, _) in wrong.items()), *right])
+    lake.run(policies(job=publish(messages_per_second=1000)))
+    assert lake.table("admitted") == sorted(right, key=repr)
+    rejected = lake.table("rejected", "id", "ns", "size", "throttle")
+    assert {row[0]: (*row[1:3], row[3]["reason"]) for row in rejected} == wrong
+    assert {row[3]["verdict"] for row in rejected} == {"REJECT"}
+
+
+def test_message_larger_than_the_burst_is_admitted_and_delays_the_next(lake: Lake) -> None:
+    lake.offer([(0, "t/n", 40), (1, "t/n", 1)])
+    lake.run(policies(namespaces={"t/n": publish(bytes_per_second=20, burst_seconds=0.5)}))
+    assert lake.ids("admitted") == [0, 1]
+    delayed = [(row[1], row[2]) for row in lake.table("usage", "level", "admitted_messages", "delayed_ms")
+               if row[0] == "namespace" and row[1]]  # fmt: skip
+    assert delayed[0] == (1, 0)
+    assert delayed[1][0] == 1
+    assert delayed[1][1] >= 1000 * (40 - 10) // 20
+
+
+def test_batch_of_many_new_namespaces_passes(lake: Lake) -> None:
+    lake.offer((i, f"t{i % 7}/n{i}", i % 100) for i in range(MANY))
+    limits = policies(
+        tenants={"t1": publish(messages_per_second=0, on_excess="reject"), "t2": publish(messages_per_second=0)},
+        defaults=publish(messages_per_second=5),
+    )
+    lake.run(limits)
+    queued = [row["id"] for row in read_queued(lake.spark, lake.checkpoint).select("id").collect()]
+    by_tenant = [list(range(tenant, MANY, 7)) for tenant in range(7)]
+    assert lake.ids("rejected") == by_tenant[1]
+    assert sorted(queued) == by_tenant[2]
+    assert lake.ids("admitted") == sorted(row_id for tenant in (0, 3, 4, 5, 6) for row_id in by_tenant[tenant])
+
+
+def test_offered_rows_are_admitted_rejected_or_queued(lake: Lake) -> None:
+    """L1, over several batches and two runs, with every kind of limit at once."""
+    draw = random.Random(20)
+    limits = policies(
+        resource_groups={"g": publish(messages_per_second=60, burst_seconds=0.2)},
+        tenants={
+            "a": {"resource_group": "g", **publish(bytes_per_second="2KiB")},
+            "b": publish(messages_per_second=30, burst_seconds=0.5, on_excess="reject"),
+            "c": publish(messages_per_second=0),
+        },
+        namespaces={"a/0": {"write_throttling": "10*delay*100,20*reject*10"}},
+        queue={"messages": 100},
+    )
+    names = [None, "", *(f"{tenant}/{n}" for tenant in "abcd" for n in range(4))]
+    offered = 0
+    for _ in range(2):
+        for _ in range(2):
+            lake.offer((offered + i, draw.choice(names), draw.choice([None, -1, 1, 10, 100])) for i in range(150))
+            offered += 150
+        lake.run(limits)
+        queued = [row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()]
+        assert sorted([*lake.ids("admitted"), *lake.ids("rejected"), *queued]) == list(range(offered))
+        assert len(queued) > 20
+    reasons = {throttle["reason"] for (throttle,) in lake.table("rejected", "throttle")}
+    assert reasons == {"namespace_missing", "size_missing", "size_negative", "quota", "throttling", "queue_full"}

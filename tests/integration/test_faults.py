@@ -1,0 +1,119 @@
+"""What is damaged, missing or changed stops the query with one clear error, and costs no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_throttle.spark.operator import ShardOperator
+from tests.integration.streams import Lake, finish, policies, publish
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.state import GroupState
+
+SLOW = policies(tenants={"t": publish(messages_per_second=20, burst_seconds=0.5)})
+
+
+def test_another_number_of_shards_is_refused(lake: Lake) -> None:
+    lake.offer([(0, "t/n", 10)])
+    lake.run({})
+    lake.offer([(1, "t/n", 10)])
+    with pytest.raises(
+        StreamingQueryException, match="ShardCountChangedError: this checkpoint holds 2 shards and 3 were"
+    ):
+        lake.run({}, shards=3)
+    with pytest.raises(StreamingQueryException, match="this checkpoint limits publish and dispatch was asked for"):
+        lake.run({}, direction="dispatch")
+    lake.run({})
+    assert lake.ids("admitted") == [0, 1]
+
+
+def test_epoch_file_that_is_missing_or_damaged_is_named(lake: Lake) -> None:
+    lake.offer([(0, "t/n", 10)])
+    lake.run({})
+    lake.offer([(1, "t/n", 10)])
+    lake.run({})
+    lake.crash_in(lake.last_batch())
+    epoch = max((lake.control / "epochs").iterdir())
+    content = epoch.read_bytes()
+    epoch.unlink()
+    with pytest.raises(
+        StreamingQueryException, match=rf"EpochMissingError: epoch \d+ is named .* {epoch} is missing: restore"
+    ):
+        lake.run({})
+    epoch.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    with pytest.raises(StreamingQueryException, match=f"DamagedError: the epoch file {epoch} is damaged: the checksum"):
+        lake.run({})
+    epoch.write_bytes(content)
+    lake.run({})
+    assert lake.ids("admitted") == [0, 1]
+
+
+def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def newer(*args: Any) -> Any:
+        """Return the operator of a later release, which stores its state in a format of its own."""
+        operator = ShardOperator(*args)
+
+        def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+            yield from operator(key, pieces, state)
+            state.update((99, state.get[1]))
+
+        return run
+
+    lake.offer([(0, "t/n", 10)])
+    with monkeypatch.context() as later:
+        later.setattr("spark_throttle.spark.throttle.ShardOperator", newer)
+        finish(lake.writer(lake.throttle({})).format("noop").start())
+    lake.offer([(1, "t/n", 10)])
+    with pytest.raises(
+        StreamingQueryException, match=r"UnknownVersionError: the state of shard \d has format version 99"
+    ):
+        finish(lake.writer(lake.throttle({})).format("noop").start())
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before it has written", "after it has written"])
+def test_function_that_throws_is_given_its_batch_again(lake: Lake, *, is_late: bool) -> None:
+    """Rows that are kept by the number of their batch are kept once, whatever the function did before it threw."""
+    for part in range(3):
+        lake.offer((part * 10 + i, f"t/n{i % 2}", 10) for i in range(10))
+    kept: dict[int, list[tuple[Any, ...]]] = {}
+    calls: list[int] = []
+
+    def keep(rows: DataFrame, batch: int) -> None:
+        is_first = batch not in calls
+        calls.append(batch)
+        if batch == 1 and is_first and not is_late:
+            raise OSError("the disk is full")
+        found = sorted(map(tuple, rows.collect()))
+        assert kept.setdefault(batch, found) == found
+        if batch == 1 and is_first and is_late:
+            raise OSError("the disk is full")
+
+    with pytest.raises(StreamingQueryException, match="OSError: the disk is full"):
+        finish(lake.writer(lake.throttle(SLOW)).foreachBatch(keep).start())
+    finish(lake.writer(lake.throttle(SLOW)).foreachBatch(keep).start())
+    assert calls.count(1) == 2
+    assert sorted(row[0] for rows in kept.values() for row in rows) == list(range(30))
+
+
+def test_control_directory_that_vanished_is_named(lake: Lake) -> None:
+    lake.offer([(0, "t/n", 10)])
+    lake.run({})
+    lake.crash_in(lake.last_batch())
+    (lake.control / "manifest.json").unlink()
+    with pytest.raises(StreamingQueryException, match="manifest"):
+        lake.run({})
+
+
+def test_policies_that_cannot_be_applied_never_start(lake: Lake, tmp_path: Path) -> None:
+    path = tmp_path / "policies.yaml"
+    path.write_text("tenants: {t: {publish: {messages_per_second: -1}}}")
+    with pytest.raises(Exception, match=r"tenants\.t\.publish\.messages_per_second: -1"):
+        lake.throttle(str(path))
+    assert not lake.spark.streams.active

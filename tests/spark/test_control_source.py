@@ -1,0 +1,236 @@
+"""The control source's reader without Spark: offsets, replay, and waiting without a clock that runs."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.plane import EpochName
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
+from spark_throttle.core.quota import NEVER_MS
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import ConfigurationError, EpochMissingError, ShardCountChangedError
+from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
+from spark_throttle.spark.frames import FRAME_SCHEMA, FrameKind
+
+KEYS = (11, 7)
+START_MS = 1_760_000_000_000
+POLICIES = "{job: {publish: {messages_per_second: 100}}, namespaces: {a/x: {}, b/y: {}, c/z: {}}}"
+LIMIT = ReadAllAvailable()
+
+
+@dataclass
+class Driver:
+    """Spark's part: a checkpoint, offsets, batches that report; and a clock that only pauses advance."""
+
+    path: Path
+    more: dict[str, str] = field(default_factory=dict)
+    now_ms: int = START_MS
+    pauses: list[float] = field(default_factory=list)
+    on_pause: Callable[[], object] = lambda: None
+    batches: int = 0
+    reader: ThrottleControlReader = field(init=False)
+    offset: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self, **more: str) -> None:
+        self.more |= more
+        options = {"controlpath": str(self.path), "direction": "publish", "shardkeys": json.dumps(KEYS)}
+        options |= self.more if "policyfile" in self.more else {"policytext": POLICIES} | self.more
+        self.reader = ThrottleControlReader(options, clock_ms=lambda: self.now_ms, pause=self.pause)
+
+    def pause(self, seconds: float) -> None:
+        assert len(self.pauses) < 1_000
+        self.pauses.append(seconds)
+        self.now_ms += round(1000 * seconds)
+        self.on_pause()
+
+    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+        self.offset = self.reader.latestOffset(start, LIMIT)
+        return self.offset
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+        found = []
+        for partition in self.reader.partitions(start, end):
+            copied = pickle.loads(pickle.dumps(self.reader))  # noqa: S301 - our own bytes, as Spark ships it
+            for batch in copied.read(partition):
+                assert batch.schema == FRAME_SCHEMA
+                found += batch.to_pylist()
+        return found
+
+    def batch(self, *, moved: int = 0, next_event_ms: int = NEVER_MS) -> None:
+        """Run a batch in which both shards had one flow."""
+        name = EpochName(self.offset["epoch"], self.offset["file"])
+        revision = self.reader.plane().load(name).revision
+        one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved]])
+        reports = [
+            UsageReport(
+                shard, name.number, revision, self.now_ms, pa.array([f"{shard}/x"]), -one, -one, one, pair, pair,
+                0 * pair, 0 * pair, pair, 0 * one, 0 * one, next_event_ms,
+            )
+            for shard in range(len(KEYS))
+        ]  # fmt: skip
+        write_reports(Directory(str(self.path)), self.batches, [pack_usage(report) for report in reports])
+        self.batches += 1
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    return Driver(tmp_path / "control")
+
+
+def test_source_is_named_and_gives_frames() -> None:
+    source = ThrottleControlSource({})
+    assert source.name() == "throttle_control"
+    assert source.schema() == "shard int, kind int, frame binary"
+
+
+def test_initial_offset_is_always_the_same(driver: Driver) -> None:
+    first = driver.reader.initialOffset()
+    assert driver.reader.initialOffset() == first
+    driver.latest(first)
+    driver.start()
+    assert driver.reader.initialOffset() == first == {"epoch": 0, "file": ""}
+
+
+def test_first_epoch_brings_every_shard_its_policy_and_grants(driver: Driver) -> None:
+    start = driver.reader.initialOffset()
+    end = driver.latest(start)
+    assert end["epoch"] == 1
+    assert json.loads(json.dumps(end)) == end
+    rows = driver.rows(start, end)
+    assert [(row["shard"], row["kind"]) for row in rows] == [(key, FrameKind.GRANT) for key in KEYS]
+    grants = [unpack_grant(row["frame"], "it") for row in rows]
+    assert [grant.epoch for grant in grants] == [1, 1]
+    named = [unpack_policy(grant.policy or b"", "it").namespace_names.to_pylist() for grant in grants]
+    assert sorted(name for names in named for name in names) == ["a/x", "b/y", "c/z"]
+
+
+def test_epoch_of_the_same_policy_brings_grants_alone(driver: Driver) -> None:
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch(moved=3)
+    second = driver.latest(first)
+    assert second["epoch"] == 2
+    assert [unpack_grant(row["frame"], "it").policy for row in driver.rows(first, second)] == [None, None]
+
+
+def test_nothing_due_returns_the_start(driver: Driver) -> None:
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch()
+    for _ in range(20):
+        driver.now_ms += 10
+        assert driver.latest(first) == first
+    assert driver.rows(first, first) == []
+    assert driver.pauses == []
+
+
+def test_replay_gives_the_same_bytes_whatever_is_in_force_by_then(driver: Driver, tmp_path: Path) -> None:
+    offsets = [driver.reader.initialOffset()]
+    for step in range(4):
+        if step == 2:
+            driver.start(policytext="{job: {publish: {messages_per_second: 7}}}")
+        offsets.append(driver.latest(offsets[-1]))
+        driver.batch(moved=10 * step + 1)
+        driver.now_ms += 1_000
+    spans = list(pairwise(offsets))
+    before = [driver.rows(*span) for span in spans]
+    driver.start(policytext="{job: {publish: {messages_per_second: 1}}}")
+    driver.now_ms += 86_400_000
+    assert [driver.rows(*span) for span in spans] == before
+    assert all(len(rows) == len(KEYS) for rows in before)
+    # Spark plans the partitions of offsets that it logged long ago, in one span too.
+    assert driver.rows(offsets[0], offsets[-1])[0]["frame"] != before[-1][0]["frame"]
+
+
+def test_replay_without_the_epochs_file_is_refused(driver: Driver) -> None:
+    start = driver.reader.initialOffset()
+    end = driver.latest(start)
+    (driver.path / "epochs" / end["file"]).unlink()
+    driver.start()
+    with pytest.raises(EpochMissingError, match="epoch 1"):
+        driver.reader.partitions(start, end)
+
+
+# A bounded run
+
+
+def test_bounded_run_waits_with_its_rows_until_they_may_leave(driver: Driver) -> None:
+    driver.reader.prepareForTriggerAvailableNow()
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch(next_event_ms=START_MS + 2_350)
+    second = driver.latest(first)
+    assert second["epoch"] == 2
+    assert driver.pauses == [1.0, 1.0, 0.35]
+    assert driver.now_ms == START_MS + 2_350
+
+
+def test_bounded_run_ends_when_all_is_drained_or_never_will_be(driver: Driver) -> None:
+    driver.reader.prepareForTriggerAvailableNow()
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch(next_event_ms=NEVER_MS)
+    assert driver.latest(first) == first
+    assert driver.pauses == []
+
+
+def test_policy_that_changes_while_a_bounded_run_waits_acts_at_once(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "policies.yaml"
+    path.write_text("{job: {publish: {messages_per_second: 1}}}")
+    driver.start(policyfile=str(path))
+    driver.reader.prepareForTriggerAvailableNow()
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch(next_event_ms=START_MS + 3_600_000)
+    driver.on_pause = lambda: path.write_text("{job: {publish: {messages_per_second: 9}}}")
+    second = driver.latest(first)
+    assert second["epoch"] == 2
+    assert driver.pauses == [1.0]
+    assert driver.rows(first, second)[0]["frame"] != driver.rows(driver.reader.initialOffset(), first)[0]["frame"]
+
+
+def test_unbounded_query_never_waits(driver: Driver) -> None:
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch(next_event_ms=START_MS + 5_000)
+    assert driver.latest(first) == first
+    assert driver.pauses == []
+
+
+# Starting
+
+
+def test_reader_is_bound_to_its_checkpoint(driver: Driver) -> None:
+    driver.reader.initialOffset()
+    driver.start(shardkeys="[1, 2, 3]")
+    with pytest.raises(ShardCountChangedError):
+        driver.reader.initialOffset()
+    driver.start(shardkeys=json.dumps(KEYS), direction="dispatch")
+    with pytest.raises(ConfigurationError, match="set direction='publish'"):
+        driver.reader.initialOffset()
+
+
+def test_policies_that_cannot_be_read_bind_nothing(tmp_path: Path) -> None:
+    driver = Driver(tmp_path / "control", {"policyfile": str(tmp_path / "nowhere.yaml")})
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"nowhere\.yaml"):
+            driver.reader.initialOffset()
+    assert not driver.path.exists()
+
+
+def test_commit_forgets_old_epochs_and_may_come_twice(driver: Driver) -> None:
+    first = driver.latest(driver.reader.initialOffset())
+    for _ in range(2):
+        driver.reader.commit({"epoch": 1_100, "file": "000000001100-0123456789abcdef"})
+    assert not (driver.path / "epochs" / first["file"]).exists()
+    assert driver.reader.reportLatestOffset() is None

@@ -1,0 +1,217 @@
+"""Rows to frames and back: sizes, splitting, changed schemas, and the order in which rows are decided."""
+
+from __future__ import annotations
+
+import random
+from datetime import date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.frames import (
+    FRAME_BYTES,
+    FRAME_SCHEMA,
+    NAMESPACE,
+    ORDER_PREFIX,
+    SHARD,
+    SIZE,
+    TIE,
+    FrameKind,
+    PackFrames,
+    UnpackFrames,
+    aligned,
+    decode,
+    encode,
+    frame_batch,
+    in_order,
+    payload,
+)
+
+KEYS = (11, 7, 42)
+
+
+def events(ids: list[int], shards: list[int]) -> pa.Table:
+    n = len(ids)
+    return pa.table({
+        "id": pa.array(ids, pa.int64()), "nested": pa.array([{"a": [i, None]} if i % 3 else None for i in ids]),
+        NAMESPACE: pa.array([f"t/{i}" for i in ids]), SIZE: pa.array([1] * n, pa.int64()),
+        SHARD: pa.array(shards, pa.int32()), TIE: pa.array(ids, pa.int64()),
+    })  # fmt: skip
+
+
+def unpacked(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    frames = [frame_batch(7, FrameKind.ADMITTED, encode(table))]
+    return pa.Table.from_batches(list(UnpackFrames(schema)(frames)), schema=schema)
+
+
+# Encoding
+
+
+@given(st.lists(st.sampled_from([0, 10, 70_000, 700_000]), max_size=30))
+def test_frames_hold_all_rows_in_order_and_only_single_rows_are_large(widths: list[int]) -> None:
+    table = pa.table({"id": pa.array(range(len(widths)), pa.int64()), "text": ["x" * width for width in widths]})
+    frames = encode(table)
+    rows = [decode(frame) for frame in frames]
+    assert [i for part in rows for i in part.column("id").to_pylist()] == list(range(len(widths)))
+    for frame, part in zip(frames, rows, strict=True):
+        assert part.num_rows == 1 or len(frame) <= 1.1 * FRAME_BYTES
+
+
+def test_table_of_wide_and_narrow_rows_makes_no_humongous_frame() -> None:
+    text = ["x" * 100_000] * 100 + [""] * 9_900
+    frames = encode(pa.table({"text": text}))
+    assert max(map(len, frames)) <= 1.1 * FRAME_BYTES
+    assert sum(decode(frame).num_rows for frame in frames) == 10_000
+
+
+def test_no_rows_make_no_frame() -> None:
+    assert encode(pa.table({"id": pa.array([], pa.int64())})) == []
+
+
+def test_frame_of_a_slice_does_not_carry_the_whole() -> None:
+    table = pa.table({"text": ["x" * 1_000] * 500})
+    assert len(encode(table.slice(3, 1))[0]) < 2_000
+
+
+# Packing
+
+
+@pytest.mark.parametrize("rows_a_batch", [1, 3, 1_000])
+def test_packed_rows_are_the_rows_of_each_shard_under_its_key(rows_a_batch: int) -> None:
+    rng = random.Random(5)
+    table = events(list(range(200)), [rng.randrange(3) for _ in range(200)])
+    batches = [*table.to_batches(max_chunksize=rows_a_batch), table.slice(0, 0).combine_chunks().to_batches()]
+    batches = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
+    found: dict[int, list[int]] = {key: [] for key in KEYS}
+    for batch in PackFrames(KEYS)(batches):
+        assert batch.schema == FRAME_SCHEMA
+        for row in batch.to_pylist():
+            assert row["kind"] == FrameKind.ROWS
+            rows = decode(row["frame"])
+            assert SHARD not in rows.column_names
+            assert rows.select(["nested"]).to_pylist() == [
+                {"nested": {"a": [i, None]} if i % 3 else None} for i in rows.column("id").to_pylist()
+            ]
+            found[row["shard"]] += rows.column("id").to_pylist()
+    shards = table.column(SHARD).to_pylist()
+    assert found == {key: [i for i in range(200) if shards[i] == at] for at, key in enumerate(KEYS)}
+
+
+def test_task_without_rows_packs_nothing() -> None:
+    empty = events([], []).combine_chunks().to_batches()
+    assert list(PackFrames(KEYS)(iter(empty))) == []
+    assert list(PackFrames(KEYS)(iter([]))) == []
+
+
+def test_payload_is_without_the_helper_columns() -> None:
+    assert payload(events([1], [0])).column_names == ["id", "nested"]
+
+
+# Unpacking rows that were queued under another schema
+
+
+def test_rows_of_the_streams_schema_pass_as_they_are() -> None:
+    table = payload(events([1, 2, 3], [0, 0, 0]))
+    assert unpacked(table, table.schema) == table
+
+
+def test_added_column_is_null_and_columns_are_found_by_name() -> None:
+    schema = pa.schema([("new", pa.string()), ("nested", pa.struct([("a", pa.list_(pa.int64()))])), ("id", pa.int64())])
+    found = unpacked(payload(events([1, 3], [0, 0])), schema)
+    assert found.to_pylist() == [
+        {"new": None, "nested": {"a": [1, None]}, "id": 1}, {"new": None, "nested": None, "id": 3},
+    ]  # fmt: skip
+
+
+def test_removed_column_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"have the columns \['nested'\], which the stream no longer has"):
+        unpacked(payload(events([1], [0])), pa.schema([("id", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("values", "before", "after"),
+    [
+        ([1, None], pa.int32(), pa.int64()),
+        ([1.5, float("nan"), None], pa.float32(), pa.float64()),
+        ([Decimal("1.25")], pa.decimal128(10, 2), pa.decimal128(38, 2)),
+        (["é", None], pa.string(), pa.large_string()),
+        ([{"a": 1}, None], pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.string())])),
+        ([{"a": float("nan")}], pa.struct([("a", pa.float64())]), pa.struct([("a", pa.float64()), ("b", pa.int8())])),
+        ([datetime(9999, 12, 31)], pa.timestamp("us", "Asia/Tokyo"), pa.timestamp("us", "UTC")),  # noqa: DTZ001
+        ([2**53], pa.int64(), pa.float64()),
+    ],
+)
+def test_type_that_holds_all_values_takes_them(values: list[object], before: pa.DataType, after: pa.DataType) -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array(values, before)], ["c"])
+    found = aligned(rows, pa.schema([("c", after)]))
+    assert found.schema.field("c").type == after
+    assert repr(found.column(0).cast(before).to_pylist()) == repr(rows.column(0).to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("values", "before", "after"),
+    [
+        ([2**40], pa.int64(), pa.int32()),
+        ([2**53 + 1], pa.int64(), pa.float64()),
+        ([1.1], pa.float64(), pa.float32()),
+        ([Decimal("1.25")], pa.decimal128(10, 2), pa.decimal128(10, 1)),
+        ([datetime(2024, 5, 5, 1)], pa.timestamp("us"), pa.date32()),  # noqa: DTZ001
+        ([date(2024, 5, 5)], pa.date32(), pa.int64()),
+        ([2], pa.int64(), pa.bool_()),
+        (["x"], pa.string(), pa.int64()),
+        ([b"\xff"], pa.binary(), pa.string()),
+        ([{"a": 1, "b": 2}], pa.struct([("a", pa.int64()), ("b", pa.int64())]), pa.struct([("a", pa.int64())])),
+        ([[{"a": 1, "b": 2}]], pa.list_(pa.struct([("a", pa.int64()), ("b", pa.int64())])),
+         pa.list_(pa.struct([("a", pa.int64())]))),
+        ([{"a": 1}], pa.struct([("a", pa.int64())]), pa.string()),
+    ],
+)  # fmt: skip
+def test_type_that_would_change_a_value_is_an_error(
+    values: list[object], before: pa.DataType, after: pa.DataType
+) -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array(values, before)], ["c"])
+    with pytest.raises(ConfigurationError, match="keep the old type until the queue has drained"):
+        aligned(rows, pa.schema([("c", after)]))
+
+
+# The order of decisions
+
+
+def ordered(table: pa.Table) -> list[object]:
+    taken: list[object] = table.take(pa.array(in_order(table))).column("id").to_pylist()
+    return taken
+
+
+def test_rows_are_decided_by_the_order_columns_and_then_by_hash() -> None:
+    table = pa.table({
+        "id": [0, 1, 2, 3, 4], f"{ORDER_PREFIX}000": [2, 1, 1, None, 1],
+        f"{ORDER_PREFIX}001": ["b", "b", "a", "a", "a"], TIE: [0, 0, 9, 0, 5],
+    })  # fmt: skip
+    assert ordered(table) == [4, 2, 1, 0, 3]
+
+
+def test_rows_without_order_columns_are_decided_by_hash() -> None:
+    assert ordered(pa.table({"id": [0, 1, 2], TIE: [5, -3, 4]})) == [1, 2, 0]
+
+
+@given(
+    st.lists(st.tuples(st.one_of(st.none(), st.floats(), st.just(0.0)), st.integers(0, 3)), max_size=12), st.randoms()
+)
+def test_order_is_that_of_the_rows_as_a_set(rows: list[tuple[float | None, int]], rng: random.Random) -> None:
+    table = pa.table({
+        "id": pa.array([repr(row) for row in rows], pa.string()),
+        f"{ORDER_PREFIX}000": pa.array([value for value, _ in rows], pa.float64()),
+        TIE: pa.array([hash_ for _, hash_ in rows], pa.int64()),
+    })  # fmt: skip
+    shuffled = table.take(pa.array(rng.sample(range(len(rows)), len(rows)), pa.int64()))
+
+    def key(order: list[object]) -> list[str]:
+        return [str(one).replace("-0.0", "0.0") for one in order]
+
+    assert key(ordered(shuffled)) == key(ordered(table))
+    assert isinstance(in_order(table), np.ndarray)

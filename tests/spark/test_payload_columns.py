@@ -1,0 +1,67 @@
+"""Which columns may travel, and as what: the parts that need no JVM."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.payload_columns import carried_schema, check_columns
+
+MONTHS = YearMonthIntervalType()
+
+
+def schema(*fields: tuple[str, DataType]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [LongType(), StringType(), VariantType(), DayTimeIntervalType(), MONTHS, ArrayType(LongType()),
+     MapType(StringType(), schema(("a", DayTimeIntervalType())))],
+)  # fmt: skip
+def test_type_that_arrow_carries_is_let_through(kind: DataType) -> None:
+    check_columns(schema(("id", LongType()), ("c", kind)))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [CalendarIntervalType(), ArrayType(MONTHS), schema(("a", ArrayType(MONTHS))), MapType(StringType(), MONTHS),
+     MapType(MONTHS, StringType()), ArrayType(CalendarIntervalType())],
+)  # fmt: skip
+def test_interval_that_arrow_does_not_carry_is_refused_with_a_remedy(kind: DataType) -> None:
+    with pytest.raises(ConfigurationError, match=r"column 'c' is .* cast its months to int"):
+        check_columns(schema(("id", LongType()), ("c", kind)))
+
+
+def test_names_that_differ_only_in_case_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"several columns named \['id'\]; rename all but one"):
+        check_columns(schema(("id", LongType()), ("ID", LongType())))
+
+
+@pytest.mark.parametrize("name", ["throttle", "Throttle", "__throttle_tie", "__THROTTLE_x"])
+def test_names_of_the_throttle_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"\['{name}'\] have names that the throttle uses; rename them"):
+        check_columns(schema((name, LongType())))
+
+
+def test_year_month_intervals_travel_as_a_number_of_months() -> None:
+    before = StructType([StructField("i", MONTHS, nullable=False, metadata={"k": 1}), StructField("s", StringType())])
+    after = StructType(
+        [StructField("i", IntegerType(), nullable=False, metadata={"k": 1}), StructField("s", StringType())]
+    )
+    assert carried_schema(before) == after
+    assert carried_schema(after) == after

@@ -1,0 +1,258 @@
+"""A batch of a shard with its payloads: each leaves once, in order, as it came, whatever happens around it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from spark_throttle.core.codec import pack_shard, pack_usage, unpack_usage
+from spark_throttle.core.packing import pack
+from spark_throttle.core.quota import CompiledPolicy, OnExcess, Overflow, QueueBounds
+from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError, UnknownVersionError
+from spark_throttle.spark.frames import encode
+from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
+from spark_throttle.testing.worlds import Namespace, Window, limit, make_policy
+from tests.spark.shards import PLENTY, START_MS, Shard, column, grant_block, with_helpers
+
+QUEUE = QueueBounds(60, 2**30, 30_000, Overflow.REJECT)
+
+
+def everything() -> CompiledPolicy:
+    """Return a policy under which rows are admitted, delayed, rejected, held and outgrow the queue."""
+    return make_policy(
+        groups={"gold": limit(messages_per_second=20)},
+        namespaces={
+            "slow/a": Namespace(limit(messages_per_second=3), "gold"),
+            "strict/b": Namespace(limit(bytes_per_second=200, on_excess=OnExcess.REJECT)),
+            "held/c": Namespace(by_count=Window(delay_units=2, delay_ms=1_700, reject_units=8, reject_ms=50)),
+            "free/d": Namespace(),
+        },
+        default=Namespace(limit(messages_per_second=1, burst_seconds=2)),
+        queue=QUEUE,
+    )
+
+
+NAMES = ["slow/a", "strict/b", "held/c", "free/d", "other/e", None, "x" * 1_025]
+
+
+def rows_of(ids: list[int], rng: random.Random) -> pa.Table:
+    names = [rng.choice(NAMES) for _ in ids]
+    payload = pa.table({
+        "id": pa.array(ids),
+        "name": pa.array(names, pa.string()),
+        "nested": pa.array([{"at": i, "tags": [str(i), None] * (i % 3)} if i % 5 else None for i in ids]),
+        "text": pa.array(["é" * rng.choice([0, 3, 4_000]) for _ in ids]),
+    })  # fmt: skip
+    return with_helpers(payload, names, [rng.choice([0, 1, 90, 300, None, -1]) for _ in ids])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_payload_leaves_once_and_in_order_over_many_batches(seed: int) -> None:
+    rng = random.Random(seed)
+    shard = Shard(everything())
+    sent: dict[int, dict[str, object]] = {}
+    left: list[int] = []
+    by_name: dict[str, list[int]] = defaultdict(list)
+    total = 0
+    for step in range(40):
+        ids = list(range(total, total + rng.choice([0, 1, 30, 120]))) if step < 30 else []
+        total += len(ids)
+        rows = rows_of(ids, rng) if ids else None
+        for row in rows.select(["id", "name", "nested", "text"]).to_pylist() if rows is not None else []:
+            sent[row["id"]] = row
+        tokens = rng.choice([None, [(9, PLENTY), (9, PLENTY)], [(PLENTY, PLENTY)] * 2, [(-1, -1)] * 2])
+        outcome = shard.batch(rows, after_ms=rng.choice([0, 300, 1_000, 9_000]), tokens=tokens)
+        for table in [*outcome.admitted, *outcome.rejected]:
+            plain = table.select(["id", "name", "nested", "text"]).to_pylist()
+            assert plain == [sent[row["id"]] for row in plain]
+            left += [row["id"] for row in plain]
+        for i, name in zip(column(outcome.admitted, "id"), column(outcome.admitted, "name"), strict=True):
+            by_name[str(name)].append(int(str(i)))
+        stored = shard.stored
+        assert len(stored.frame_of_row) == len(stored.row_in_frame) == len(stored.state.queue) == total - len(left)
+    for _ in range(20):
+        outcome = shard.batch(after_ms=20_000, tokens=[(PLENTY, PLENTY)] * 2)
+        left += [int(str(i)) for i in column([*outcome.admitted, *outcome.rejected], "id")]
+    assert Counter(left) == Counter(range(total))
+    assert shard.stored.frames == []
+    for ids in by_name.values():
+        assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_output_and_state_do_not_depend_on_how_rows_arrive(seed: int) -> None:
+    rng = random.Random(seed)
+    shard = Shard(everything())
+    for step in range(6):
+        rows = rows_of(list(range(100 * step, 100 * step + rng.choice([3, 80]))), rng)
+        is_ordered = rng.random() < 0.5
+        rows = rows if is_ordered else rows.drop_columns([rows.column_names[-1]])
+        before, now_ms = shard.state, shard.now_ms + 1_000
+        grant = grant_block(shard.policy, [(5, PLENTY)] * 2)
+        outcomes = []
+        for _ in range(4):
+            shuffled = rows.take(pa.array(rng.sample(range(rows.num_rows), rows.num_rows)))
+            cuts = sorted({0, rows.num_rows, *(rng.randrange(rows.num_rows) for _ in range(rng.randrange(4)))})
+            frames = [f for i, j in pairwise(cuts) for f in encode(shuffled.slice(i, j - i))]
+            done = run_batch(before, grant, frames, shard=0, shards=1, now_ms=now_ms, is_explained=True)
+            tables = [[f for t in ts for f in encode(t)] for ts in (done.admitted, done.rejected)]
+            outcomes.append((done.state, tables, done.usage))
+        assert all(outcome == outcomes[0] for outcome in outcomes[1:])
+        shard.state, shard.now_ms = outcomes[0][0], now_ms
+
+
+def test_values_that_pandas_would_harm_come_through_the_queue_unchanged() -> None:
+    payload = pa.table({
+        "big": pa.array([2**53 + 1, None, -(2**63), 2**63 - 1]),
+        "far": pa.array([datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), None] * 2, pa.timestamp("us", "UTC")),
+        "exact": pa.array([Decimal("123456789012345678901234567890.12345678"), None] * 2, pa.decimal128(38, 8)),
+        "float": pa.array([float("inf"), None, -0.0, 5e-324]),
+        "raw": pa.array([b"\x00\xff", b"", None, b"x"]),
+        "nested": pa.array([[{"a": [1, None]}], [], None, [None]], pa.list_(pa.struct([("a", pa.list_(pa.int32()))]))),
+        "map": pa.array([[("k", None)], [], None, [("", 2**40)]], pa.map_(pa.string(), pa.int64())),
+        "nothing": pa.nulls(4, pa.int8()),
+    })  # fmt: skip
+    shard = Shard(make_policy(default=Namespace(limit(messages_per_second=1))))
+    rows = with_helpers(payload, ["a/x"] * 4, [1] * 4)
+    got = [*shard.batch(rows).admitted]
+    assert 0 < sum(table.num_rows for table in got) < 4
+    while shard.stored.frames:
+        got += shard.batch().admitted
+    found = pa.concat_tables(got)
+    assert found.schema == payload.schema
+    assert repr(found.to_pylist()) == repr(payload.to_pylist())
+
+
+def explained(shard: Shard, rows: pa.Table | None, **more: object) -> list[dict[str, object]]:
+    outcome = shard.batch(rows, is_explained=True, **more)  # type: ignore[arg-type]
+    tables = [*outcome.admitted, *outcome.rejected]
+    assert all(table.schema.field(THROTTLE).type == VERDICT_TYPE for table in tables)
+    return [{"id": i, **what} for i, what in zip(column(tables, "id"), column(tables, THROTTLE), strict=True)]  # type: ignore[dict-item]
+
+
+def ids(count: int, names: list[str | None], sizes: list[int | None], *, start: int = 0) -> pa.Table:
+    payload = pa.table({"id": pa.array(range(start, start + count))})
+    return with_helpers(payload, names * (count // len(names)), sizes * (count // len(sizes)))
+
+
+NOTHING = {"reason": None, "level": None, "dimension": None, "scope": None, "throttle_time_ms": 0, "delayed_ms": 0}
+
+
+def test_admitted_row_says_how_long_it_waited() -> None:
+    shard = Shard(make_policy(default=Namespace(limit(messages_per_second=1))))
+    admitted = explained(shard, ids(4, ["a/x"], [1]))
+    assert admitted == [{"id": i, "verdict": "ADMIT", **NOTHING} for i in (0, 1)]
+    assert explained(shard, None, after_ms=1_500) == [{"id": 2, "verdict": "ADMIT", **NOTHING, "delayed_ms": 1_500}]
+
+
+def test_row_over_its_own_quota_is_told_namespace_dimension_and_time() -> None:
+    rules = Namespace(limit(bytes_per_second=10, on_excess=OnExcess.REJECT))
+    got = explained(Shard(make_policy(default=rules)), ids(2, ["a/x"], [25]))
+    assert got[1] == {
+        "id": 1, "verdict": "REJECT", "reason": "quota", "level": "namespace", "dimension": "bytes", "scope": "a/x",
+        "throttle_time_ms": 1_500, "delayed_ms": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("on_excess", [OnExcess.REJECT, OnExcess.OBSERVE])
+def test_shared_scope_is_named(on_excess: OnExcess) -> None:
+    gold = limit(messages_per_second=2, on_excess=on_excess)
+    shard = Shard(make_policy(groups={"gold": gold}, default=Namespace(group="gold")))
+    got = explained(shard, ids(3, ["a/x"], [1]), tokens=[(0, 0), (0, 0)])
+    verdict = "REJECT" if on_excess == OnExcess.REJECT else "ADMIT"
+    assert {row["id"]: row["verdict"] for row in got} == {0: "ADMIT", 1: verdict, 2: verdict}
+    last = got[-1]
+    assert (last["reason"], last["level"], last["dimension"], last["scope"]) == (
+        "quota", "resource_group", "messages", "gold",
+    )  # fmt: skip
+
+
+def test_job_is_named_job() -> None:
+    shard = Shard(make_policy(job=limit(messages_per_second=1, on_excess=OnExcess.REJECT)))
+    assert explained(shard, ids(2, ["a/x"], [1]), tokens=[(0, 0)])[1]["scope"] == "job"
+
+
+def test_wait_that_never_ends_is_null() -> None:
+    shard = Shard(make_policy(default=Namespace(limit(messages_per_second=0, on_excess=OnExcess.REJECT))))
+    (row,) = explained(shard, ids(1, ["a/x"], [1]))
+    assert (row["reason"], row["throttle_time_ms"]) == ("quota", None)
+
+
+def test_pegasus_rule_is_told_as_throttling() -> None:
+    shard = Shard(make_policy(default=Namespace(by_count=Window(1, 100, 2, 70))))
+    got = explained(shard, ids(3, ["a/x"], [1]))
+    assert got[-1] == {
+        "id": 2, "verdict": "REJECT", "reason": "throttling", "level": "namespace", "dimension": "messages",
+        "scope": "a/x", "throttle_time_ms": 70, "delayed_ms": 0,
+    }  # fmt: skip
+
+
+def test_rows_that_no_level_refused_name_none() -> None:
+    policy = make_policy(default=Namespace(limit(messages_per_second=0.001)), queue=replace(QUEUE, messages=1))
+    shard = Shard(policy)
+    names: list[str | None] = ["a/x", "a/x", "a/x", None, "", "é" * 513, "a/y", "a/y", "a/y"]
+    sizes: list[int | None] = [1, 1, 1, 1, 1, 1, None, -1, 2**36 + 1]
+    got = {row["id"]: row for row in explained(shard, ids(9, names, sizes))}
+    reasons = {
+        2: "queue_full", 3: "namespace_missing", 4: "namespace_missing", 5: "namespace_too_long", 6: "size_missing",
+        7: "size_negative", 8: "size_too_large",
+    }  # fmt: skip
+    for i, reason in reasons.items():
+        assert got[i] == {"id": i, "verdict": "REJECT", **NOTHING, "reason": reason}
+    (late,) = explained(shard, None, after_ms=30_001)
+    assert late == {"id": 1, "verdict": "REJECT", **NOTHING, "reason": "queue_age", "delayed_ms": 30_001}
+
+
+def test_large_strings_of_a_session_are_names_too() -> None:
+    rows = ids(2, ["a/x"], [1])
+    wide = rows.set_column(1, rows.schema.field(1).name, rows.column(1).cast(pa.large_string()))
+    assert column(Shard(make_policy()).batch(wide).admitted, "id") == [0, 1]
+
+
+def test_batch_without_rows_or_grant_still_reports() -> None:
+    shard = Shard(make_policy())
+    shard.batch()
+    outcome = shard.batch()
+    report = unpack_usage(outcome.usage, "it")
+    assert (report.epoch, len(report.names), report.now_ms) == (1, 0, START_MS + 2_000)
+    assert (outcome.admitted, outcome.rejected) == ([], [])
+
+
+# Errors
+
+
+def test_shard_without_state_and_policy_says_that_the_state_is_gone() -> None:
+    for grant in (None, grant_block(None, [(1, 1)])):
+        with pytest.raises(ConfigurationError, match=r"shard 4 has no state .* restore the checkpoint"):
+            run_batch(None, grant, [], shard=4, shards=8, now_ms=START_MS, is_explained=False)
+
+
+def test_state_of_another_version_or_kind_is_refused() -> None:
+    newer = pack("stat", 2, {"news": 1})
+    with pytest.raises(UnknownVersionError, match="the state of shard 4 has format version 2"):
+        run_batch(newer, None, [], shard=4, shards=8, now_ms=START_MS, is_explained=False)
+    shard = Shard(make_policy())
+    shard.batch()
+    usage = pack_usage(unpack_usage(shard.outcome.usage, "it"))
+    for damaged in (usage, pack_shard(shard.stored)[:-1]):
+        with pytest.raises(DamagedError, match="the state of shard 4"):
+            run_batch(damaged, None, [], shard=4, shards=8, now_ms=START_MS, is_explained=False)
+
+
+def test_queue_that_may_not_overflow_stops_the_batch() -> None:
+    policy = make_policy(
+        default=Namespace(limit(messages_per_second=0)), queue=QueueBounds(2, 2**20, None, Overflow.FAIL)
+    )
+    shard = Shard(policy)
+    shard.batch(ids(2, ["a/x"], [1]))
+    kept = shard.state
+    with pytest.raises(QueueOverflowError, match="shard 0 would hold 3 delayed messages, over its bound of 2"):
+        shard.batch(ids(1, ["a/x"], [1], start=2))
+    assert shard.state is kept

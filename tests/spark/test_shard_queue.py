@@ -1,0 +1,103 @@
+"""The queue's frames: against a plain list of rows, and how little of them a batch touches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.spark import shard_queue
+from spark_throttle.spark.frames import FRAME_BYTES, decode, encode_whole
+from spark_throttle.spark.shard_queue import ShardQueue
+
+
+def table(ids: list[int], *, width: int = 1, column: str = "id") -> pa.Table:
+    return pa.table({column: pa.array(ids, pa.int64()), "text": ["x" * width for _ in ids]})
+
+
+def ids_of(tables: list[pa.Table]) -> list[int]:
+    return [i for part in tables for i in part.column(0).to_pylist()]
+
+
+def all_rows(queue: ShardQueue) -> list[int]:
+    return ids_of(queue.rows(np.ones(len(queue.frame_of_row), dtype=np.bool_)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 20, 4_000]), st.integers(0, 2**32)), max_size=8))
+def test_queue_is_a_list_of_rows(steps: list[tuple[int, int, int]]) -> None:
+    queue, expected, total = ShardQueue.empty(), list[int](), 0
+    for joining, width, seed in steps:
+        rng = np.random.default_rng(seed)
+        stays = rng.random(len(expected)) < rng.choice([0, 0.3, 0.9, 1])
+        leaving = ids_of(queue.rows(~stays))
+        assert leaving == [i for i, stay in zip(expected, stays, strict=True) if not stay]
+        new = list(range(total, total + joining))
+        total += joining
+        queue = queue.after(stays, table(new, width=width) if new else None)
+        expected = [i for i, stay in zip(expected, stays, strict=True) if stay] + new
+        assert all_rows(queue) == expected
+        assert len(queue.frame_of_row) == len(queue.row_in_frame) == len(expected)
+        assert (np.diff(queue.frame_of_row) >= 0).all()
+        assert set(queue.frame_of_row.tolist()) == set(range(len(queue.frames)))
+
+
+def everyone(queue: ShardQueue) -> np.ndarray:
+    return np.ones(len(queue.frame_of_row), dtype=np.bool_)
+
+
+def test_small_batches_join_one_frame() -> None:
+    queue = ShardQueue.empty()
+    for i in range(50):
+        queue = queue.after(everyone(queue), table([i]))
+    assert len(queue.frames) == 1
+    assert all_rows(queue) == list(range(50))
+
+
+def test_rows_of_another_schema_begin_a_frame() -> None:
+    queue = (
+        ShardQueue.empty().after(np.zeros(0, np.bool_), table([1])).after(np.ones(1, np.bool_), table([2], column="b"))
+    )
+    assert [part.column_names for part in queue.rows(everyone(queue))] == [["id", "text"], ["b", "text"]]
+
+
+def test_frame_that_keeps_half_of_its_rows_is_not_written_anew() -> None:
+    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), table(list(range(10)), width=9_000))
+    half = queue.after(np.arange(10) % 2 == 0, None)
+    assert half.frames[0] is queue.frames[0]
+    assert half.row_in_frame.tolist() == [0, 2, 4, 6, 8]
+    fewer = half.after(np.array([True, False, False, True, False]), None)
+    assert len(fewer.frames[0]) < len(queue.frames[0])
+    assert fewer.row_in_frame.tolist() == [0, 1]
+    assert all_rows(fewer) == [0, 6]
+
+
+def test_frame_with_a_few_large_rows_stays_one_frame() -> None:
+    # Rows of one frame that are larger than a frame: four of ten stay, 400 kB each.
+    rows = table(list(range(10)), width=FRAME_BYTES * 2 // 5)
+    queue = ShardQueue([encode_whole(rows)], np.zeros(10, dtype=np.int64), np.arange(10))
+    after = queue.after(np.arange(10) < 4, None)
+    assert len(after.frames) == 1
+    assert all_rows(after) == [0, 1, 2, 3]
+
+
+def test_batch_opens_only_the_frames_that_it_touches(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = ShardQueue.empty()
+    for i in range(20):
+        queue = queue.after(everyone(queue), table([10 * i + k for k in range(10)], width=9_000))
+    assert len(queue.frames) == 20
+    opened: list[int] = []
+
+    def counted(frame: bytes) -> pa.Table:
+        opened.append(len(frame))
+        return decode(frame)
+
+    monkeypatch.setattr(shard_queue, "decode", counted)
+    stays = np.arange(200) >= 15
+    assert len(ids_of(queue.rows(~stays))) == 15
+    assert len(opened) == 2
+    opened.clear()
+    after = queue.after(stays, None)
+    assert len(opened) == 1  # half of the second is left: it is looked into, and kept as it is
+    assert len(after.frames) == 19

@@ -1,0 +1,131 @@
+"""Usage by scope and the status of a query: what the reports add up to, with the quotas that were in force."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import pack_policy, pack_usage
+from spark_throttle.core.matching import match
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import DamagedError
+from spark_throttle.spark.status import ScopeStatus, Status, read_status
+from spark_throttle.spark.usage_table import USAGE_SCHEMA, usage_rows
+from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
+
+START_MS = 1_760_000_000_123
+POLICY = make_policy(
+    job=limit(messages_per_second=100),
+    tenants={"acme": Tenant(limit(bytes_per_second=0.5))},
+    groups={"gold": limit(messages_per_second=0), "idle": limit()},
+    namespaces={"acme/a": Namespace(limit(messages_per_second=7), "gold"), "never/seen": Namespace()},
+    default=Namespace(limit(messages_per_second=3)),
+)
+
+
+def report(shard: int, flows: dict[str, tuple[int, int, int, int]], *, invalid: int = 0) -> UsageReport:
+    """Return a report of (offered, admitted, rejected, waiting) messages of 10 bytes."""
+    names = pa.array(list(flows), pa.string())
+    found = match(names, POLICY)
+    counts = np.array(list(flows.values()), dtype=np.int64).reshape(-1, 4)
+    offered, admitted, rejected, waiting = (np.stack([n, 10 * n], axis=1) for n in counts.T)
+    one = np.ones(len(names), dtype=np.int64)
+    return UsageReport(
+        shard, 4, POLICY.revision, START_MS, names, found.tenant, found.group, one, offered, admitted, rejected,
+        waiting, waiting, one, 100 * one, 0, invalid,
+    )  # fmt: skip
+
+
+REPORTS = [
+    report(0, {"acme/a": (5, 3, 1, 1), "solo": (2, 2, 0, 0)}, invalid=6),
+    report(1, {"acme/b": (4, 4, 0, 0)}),
+    report(2, {}),
+]
+
+
+def row(rows: pa.Table, level: str, scope: str) -> dict[str, Any]:
+    (found,) = [r for r in rows.to_pylist() if (r["level"], r["scope"]) == (level, scope)]
+    return dict(found)
+
+
+def test_namespace_is_counted_in_its_tenant_its_group_and_the_job() -> None:
+    rows = usage_rows(REPORTS, POLICY, 12)
+    assert rows.schema == USAGE_SCHEMA
+    assert [(r["level"], r["scope"]) for r in rows.to_pylist()] == [
+        ("job", "job"), ("tenant", "acme"), ("resource_group", "gold"), ("resource_group", "idle"),
+        ("namespace", "acme/a"), ("namespace", "solo"), ("namespace", "acme/b"),
+    ]  # fmt: skip
+    assert row(rows, "tenant", "acme") == {
+        "batch_id": 12, "batch_time": datetime(2025, 10, 9, 8, 53, 20, 123_000, tzinfo=UTC), "epoch": 4,
+        "revision": "r1", "level": "tenant", "scope": "acme",
+        "offered_messages": 9, "offered_bytes": 90, "admitted_messages": 7, "admitted_bytes": 70,
+        "rejected_messages": 1, "rejected_bytes": 10, "waiting_messages": 1, "waiting_bytes": 10,
+        "observed_messages": 2, "delayed_ms": 200,
+    }  # fmt: skip
+    assert row(rows, "resource_group", "gold")["offered_messages"] == 5
+    assert row(rows, "resource_group", "idle")["offered_messages"] == 0
+
+
+def test_rows_without_a_namespace_are_offered_to_the_job_and_rejected_by_it() -> None:
+    job = row(usage_rows(REPORTS, POLICY, 12), "job", "job")
+    assert (job["offered_messages"], job["admitted_messages"], job["rejected_messages"]) == (11 + 6, 9, 1 + 6)
+    assert (job["offered_bytes"], job["rejected_bytes"]) == (110, 10)
+
+
+def test_batch_in_which_nothing_happened_has_rows_of_the_policys_scopes() -> None:
+    rows = usage_rows([report(0, {})], POLICY, 0)
+    assert rows.column("level").to_pylist() == ["job", "tenant", "resource_group", "resource_group"]
+    assert set(rows.column("offered_messages").to_pylist()) == {0}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    directory = Directory(str(tmp_path))
+    directory.write(f"policies/{POLICY.revision}", pack_policy(POLICY))
+    return directory
+
+
+def test_status_is_of_the_newest_batch_whatever_files_its_reports_are_in(directory: Directory) -> None:
+    write_reports(directory, 11, [pack_usage(report(0, {"old/news": (1, 1, 0, 0)}))])
+    for one in REPORTS:
+        write_reports(directory, 12, [pack_usage(one)], part=f"{one.shard:05d}")
+    status = read_status(directory.location)
+    assert (status.batch_id, status.batch_time_ms, status.epoch, status.revision) == (12, START_MS, 4, "r1")
+    assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}
+    assert status.of_level("namespace")["acme/a"] == ScopeStatus(
+        "namespace", "acme/a", 5, 50, 3, 30, 1, 10, 1, 10, 1, 7.0, None
+    )
+
+
+def test_status_names_the_quota_of_every_scope(directory: Directory) -> None:
+    write_reports(directory, 1, [pack_usage(one) for one in REPORTS])
+    quotas = {
+        (s.level, s.scope): (s.messages_per_second, s.bytes_per_second) for s in read_status(directory.location).scopes
+    }
+    assert quotas == {
+        ("job", "job"): (100.0, None),
+        ("tenant", "acme"): (None, 0.5),
+        ("resource_group", "gold"): (0.0, None),
+        ("resource_group", "idle"): (None, None),
+        ("namespace", "acme/a"): (7.0, None),
+        ("namespace", "acme/b"): (3.0, None),  # of those that the policy does not name
+        ("namespace", "solo"): (3.0, None),
+    }
+
+
+def test_status_before_the_first_batch_is_empty(tmp_path: Path) -> None:
+    assert read_status(str(tmp_path)) == Status(-1, 0, 0, "", ())
+
+
+def test_damaged_policy_revision_is_refused(directory: Directory) -> None:
+    write_reports(directory, 1, [pack_usage(one) for one in REPORTS])
+    directory.write(f"policies/{POLICY.revision}", b"")
+    with pytest.raises(DamagedError):
+        read_status(directory.location)
