@@ -120,7 +120,7 @@ class QueueOverflowError(ThrottleError):
         self.bound_bytes = bound_bytes
         super().__init__(
             f"shard {shard} would hold {waiting_messages} delayed messages, over its bound of {bound_messages} "
-            f"messages or {bound_bytes} bytes, and queue.on_overflow is 'fail': raise the bound or the quota and restart"
+            f"messages or {bound_bytes} bytes, and queue.on_overflow is 'fail': raise the bound or quota and restart"
         )
 
     def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int, int]]:

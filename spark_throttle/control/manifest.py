@@ -50,9 +50,13 @@ def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:
         If the checkpoint was written with another number of shards.
     ConfigurationError
         If it was written for the other direction.
+    DamagedError
+        If the manifest is gone and epochs are there.
     """
     manifest = read_manifest(directory)
     if manifest is None:
+        if directory.names("epochs"):  # under another name, the sinks would take again what they have
+            raise DamagedError(f"the control directory {directory.location}", f"its {_NAME} is missing")
         manifest = Manifest(FORMAT, uuid.uuid4().hex, shards, direction)
         directory.write(_NAME, json.dumps(asdict(manifest), indent=1).encode())
     if manifest.shards != shards:

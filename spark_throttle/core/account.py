@@ -108,7 +108,7 @@ def report(
     still_waiting = rows.tally(decisions.verdict == Verdict.DELAY, flows)
     observed = rows.tally(is_admitted & (decisions.reason > 0), flows)[:, Dimension.MESSAGES]
     left = np.flatnonzero(is_admitted & ~is_new)
-    delayed_ms = sums(rows.flow[left], now_ms - rows.arrival_ms[left], flows)
+    delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
     rate = np.maximum(limits.rate_micro_per_ms, 0)
     # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
     earning_ms = np.minimum(batch.elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))

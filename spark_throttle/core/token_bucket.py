@@ -42,7 +42,7 @@ def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s
     # Time past full earns nothing; capping it keeps the product inside int64 after idle years.
     earning_ms = np.minimum(max(elapsed_ms, 0), -(-room // np.maximum(rate, 1)))
     filled = np.minimum(balance_micro + rate * earning_ms, burst_micro)
-    filled = np.where(rate_micro_per_ms == 0, np.minimum(filled, -1), filled)
+    filled = np.where(rate_micro_per_ms == 0, -1, filled)
     return np.where(rate_micro_per_ms == UNLIMITED, 0, filled)
 
 

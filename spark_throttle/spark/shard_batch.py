@@ -182,7 +182,7 @@ class _Decided:
             _words([dimension.name.lower() for dimension in Dimension], d.dimension[at]),
             pc.if_else(is_own, namespaces, shared),
             pa.array(wait_ms, mask=wait_ms >= NEVER_MS),
-            pa.array(self.now_ms - arrival_ms[at]),
+            pa.array(np.maximum(self.now_ms - arrival_ms[at], 0)),
         ]
         return pa.StructArray.from_arrays(columns, fields=list(VERDICT_TYPE))
 

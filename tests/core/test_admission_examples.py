@@ -148,6 +148,15 @@ def test_full_namespace_is_forgotten(engine: Engine) -> None:
     assert shard.plan.state.flows == {}
 
 
+def test_observed_namespace_with_rate_zero_is_forgotten(engine: Engine) -> None:
+    # Its balance is held just below nothing: a debt that no rate repays would be remembered for ever.
+    rules = Namespace(limit(messages_per_second=0, on_excess=OnExcess.OBSERVE))
+    shard = Shard(engine, one_namespace(rules))
+    assert verdicts(shard.batch(0, [(NS, 1)] * 5)) == {Verdict.ADMIT: 5}
+    shard.batch(1)
+    assert shard.plan.state.flows == {}
+
+
 # Bad rows
 
 

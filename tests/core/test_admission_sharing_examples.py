@@ -187,3 +187,21 @@ def test_delayed_time_is_told_when_a_row_leaves(engine: Engine) -> None:
     shard.batch(1_500)
     assert shard.plan.usage[NS].delayed_ms == 1_500
     assert shard.plan.usage[NS].admitted == (1, 5)
+
+
+def test_bound_that_shrank_fails_nothing_by_itself(engine: Engine) -> None:
+    # Only a row that finds the queue full can fail it; what already waits may be more than a new bound allows.
+    rules, queue = Namespace(limit(messages_per_second=0)), replace(UNBOUNDED_QUEUE, on_overflow=Overflow.FAIL)
+    shard = Shard(engine, make_policy(default=rules, queue=queue))
+    shard.batch(0, [("a", 1)] * 2)
+    shard.policy = make_policy(default=rules, queue=replace(queue, messages=1))
+    assert verdicts(shard.batch(1)) == {Verdict.DELAY: 2}
+
+
+def test_delayed_time_is_not_negative_when_the_clock_went_back(engine: Engine) -> None:
+    shard = Shard(engine, one_namespace(Namespace(limit(messages_per_second=1))))
+    shard.batch(1_000, [(NS, 5)] * 3)
+    shard.policy = one_namespace(Namespace())
+    shard.batch(0)
+    assert shard.plan.usage[NS].admitted == (1, 5)
+    assert shard.plan.usage[NS].delayed_ms == 0

@@ -65,7 +65,7 @@ def test_offered_rows_are_admitted_rejected_or_queued(lake: Lake) -> None:
             "b": publish(messages_per_second=30, burst_seconds=0.5, on_excess="reject"),
             "c": publish(messages_per_second=0),
         },
-        namespaces={"a/0": {"write_throttling": "10*delay*100,20*reject*10"}},
+        namespaces={"a/0": {"write_throttling": "2*delay*100,3*reject*10"}},
         queue={"messages": 100},
     )
     names = [None, "", *(f"{tenant}/{n}" for tenant in "abcd" for n in range(4))]

@@ -67,13 +67,13 @@ def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.
         return run
 
     lake.offer([(0, "t/n", 10)])
+    unknown = r"UnknownVersionError: the state of shard \d has format version 99 and this release reads up to 1: run"
     with monkeypatch.context() as later:
         later.setattr("spark_throttle.spark.throttle.ShardOperator", newer)
-        finish(lake.writer(lake.throttle({})).format("noop").start())
-    lake.offer([(1, "t/n", 10)])
-    with pytest.raises(
-        StreamingQueryException, match=r"UnknownVersionError: the state of shard \d has format version 99"
-    ):
+        query = lake.writer(lake.throttle({})).format("noop").start()
+    with pytest.raises(StreamingQueryException, match=unknown):
+        finish(query)  # the first batch leaves what the second cannot read
+    with pytest.raises(StreamingQueryException, match=unknown):
         finish(lake.writer(lake.throttle({})).format("noop").start())
 
 
@@ -107,7 +107,10 @@ def test_control_directory_that_vanished_is_named(lake: Lake) -> None:
     lake.run({})
     lake.crash_in(lake.last_batch())
     (lake.control / "manifest.json").unlink()
-    with pytest.raises(StreamingQueryException, match="manifest"):
+    with pytest.raises(
+        StreamingQueryException,
+        match=r"DamagedError: the control directory .* is damaged: its manifest\.json is missing",
+    ):
         lake.run({})
 
 

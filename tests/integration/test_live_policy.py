@@ -42,7 +42,7 @@ def test_replaced_policy_file_acts_in_the_next_batch(lake: Lake, pytestconfig: p
     changes = [revision for (_, revision), (_, before) in zip(epochs[1:], epochs, strict=False) if revision != before]
     assert changes == [shut, opened]
     said = _said_on_standard_error(pytestconfig)
-    assert said is None or said.count(f"revision {shut} stays in force") == 2
+    assert said is None or said.count("stays in force") == 2
     assert said is None or "tenants.t.publish.rate: unknown key" in said
 
 

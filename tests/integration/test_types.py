@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, GeographyType, GeometryType, StructType, VariantType
+from pyspark.sql.types import BinaryType, DataType, GeographyType, GeometryType, VariantType
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
@@ -151,7 +151,7 @@ def test_all_types_pass_apply_unharmed(lake: Lake, every_type: str) -> None:
     writer = decided.writeStream.format("parquet").option("checkpointLocation", lake.checkpoint)
     finish(writer.trigger(availableNow=True).start(lake.path("decided")))
     found = lake.spark.read.parquet(lake.path("decided"))
-    assert decided.schema[:-1] == events.schema
+    assert decided.schema.fields[:-1] == events.schema.fields
     assert exact(found.select(offered.columns)) == exact(offered)
     verdicts = found.groupBy("ns", "throttle.verdict").count().collect()
     assert sorted(map(tuple, verdicts)) == [("t/late", "ADMIT", 3), ("t/never", "REJECT", 3), ("t/now", "ADMIT", 3)]
@@ -164,7 +164,7 @@ def test_all_types_wait_in_the_state_unharmed(lake: Lake, every_type: str) -> No
     writer = throttle.write_stream(events).format("noop").option("checkpointLocation", lake.checkpoint)
     finish(writer.trigger(availableNow=True).start())
     queued = read_queued(lake.spark, lake.checkpoint, schema=offered.schema)
-    assert queued.schema[: len(offered.columns)] == events.schema
+    assert queued.schema.fields[: len(offered.columns)] == events.schema.fields
     assert exact(queued.select(offered.columns)) == exact(offered)
     assert {row["namespace"] for row in queued.select("namespace").collect()} == set(NAMESPACES)
 
@@ -186,8 +186,8 @@ def test_rows_travel_without_a_conversion(spark: SparkSession, every_type: str) 
 def test_char_varchar_and_comments_are_kept_in_a_delta_table(lake: Lake) -> None:
     columns = "id int, ns string, c char(5), v varchar(6) comment 'six', d decimal(38, 18), va variant, n int not null"
     lake.spark.sql(f"create table typed ({columns}) using delta")
-    values = "(1, 't/now', 'ab', 'x', 1.5, parse_json('{}'), 3), (2, 't/now', null, '', null, null, 4)"
-    lake.spark.sql(f"insert into typed values {values}")
+    lake.spark.sql("insert into typed values (1, 't/now', 'ab', 'x', 1.5, parse_json('{}'), 3)")
+    lake.spark.sql("insert into typed values (2, 't/now', null, '', null, null, 4)")
     try:
         events = lake.spark.readStream.table("typed")
         for name, writer in (
@@ -206,7 +206,7 @@ def test_char_varchar_and_comments_are_kept_in_a_delta_table(lake: Lake) -> None
 
 def test_odd_column_names_are_kept(lake: Lake) -> None:
     kinds = {"ns": "string", "a.b": "int", "ä `x`": "int", "Namespace": "string", "n space": "int", "select": "int"}
-    schema = StructType.fromDDL(", ".join(f"{quoted(name)} {kind}" for name, kind in kinds.items()))
+    schema = ", ".join(f"{quoted(name)} {kind}" for name, kind in kinds.items())
     source = lake.spark.createDataFrame([("t/n", 1, 2, "N", 4, 5)], schema)
     source.write.json(lake.path("odd"))
     events = lake.spark.readStream.schema(source.schema).json(lake.path("odd"))

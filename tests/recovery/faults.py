@@ -44,7 +44,7 @@ def arm(point: str, turn: int, reached: Path, admitted: Path) -> None:
     if point == AFTER_EPOCH:
         # The environment is what the control source's process inherits.
         os.environ[_TURN], os.environ[_REACHED] = str(turn), str(reached)
-        throttle.ThrottleControlSource = PausingControlSource  # type: ignore[misc]
+        throttle.ThrottleControlSource = PausingControlSource  # type: ignore[attr-defined]
     elif point == AFTER_ADMITTED:
         write = Target.write
 

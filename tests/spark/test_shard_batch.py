@@ -152,6 +152,14 @@ def test_admitted_row_says_how_long_it_waited() -> None:
     assert explained(shard, None, after_ms=1_500) == [{"id": 2, "verdict": "ADMIT", **NOTHING, "delayed_ms": 1_500}]
 
 
+def test_clock_that_went_back_makes_no_delay_negative() -> None:
+    shard = Shard(make_policy(default=Namespace(limit(messages_per_second=1))))
+    shard.batch(ids(4, ["a/x"], [1]))
+    shard.batch(after_ms=-60_000)
+    (row,) = explained(shard, None, after_ms=1_000)
+    assert row == {"id": 2, "verdict": "ADMIT", **NOTHING}
+
+
 def test_row_over_its_own_quota_is_told_namespace_dimension_and_time() -> None:
     rules = Namespace(limit(bytes_per_second=10, on_excess=OnExcess.REJECT))
     got = explained(Shard(make_policy(default=rules)), ids(2, ["a/x"], [25]))

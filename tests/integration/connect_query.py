@@ -1,0 +1,86 @@
+"""A throttled query over Spark Connect, run by test_connect.py in a process of its own: one JVM runs in a process.
+
+The session is the client of a server that PySpark starts beside it: it has no `sparkContext` and reaches no JVM object.
+Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+from spark_throttle.spark import Throttle
+from spark_throttle.spark.state_reader import read_queued
+from tests.sessions import pin_interpreter, session_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+POLICIES = {
+    "resource_groups": {"g": {"publish": {"messages_per_second": 40, "burst_seconds": 0.5}}},
+    "tenants": {
+        "slow": {"resource_group": "g"},
+        "bad": {"publish": {"messages_per_second": 0, "on_excess": "reject"}},
+        "shut": {"publish": {"messages_per_second": 0}},
+    },
+}
+
+
+def open_connect_session(scratch: Path) -> SparkSession:
+    """Start a Connect server on a port of its own, and return a client's session."""
+    pin_interpreter()
+    os.environ["SPARK_TESTING"] = "1"  # what makes PySpark choose a free port
+    settings = session_settings(scratch)
+    builder = SparkSession.builder.remote(settings.pop("spark.master"))
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def run(root: Path) -> dict[str, Any]:
+    """Run a query into a Delta table, and another into a function; return what became of the rows."""
+    spark = open_connect_session(root / "session")
+    tenants = "array('slow', 'bad', 'shut', 'free')"
+    rows = spark.range(100).selectExpr("id", f"concat({tenants}[int(id % 4)], '/n') ns", "timestamp_seconds(id) at")
+    rows.coalesce(1).write.parquet(str(root / "events"))
+    events = spark.readStream.schema(rows.schema).parquet(str(root / "events"))
+    throttle = Throttle(POLICIES, namespace="ns", order_by=["id"], shards=2)
+
+    writer = throttle.write_stream(events).format("delta").option("checkpointLocation", str(root / "checkpoint"))
+    writer = writer.rejected("delta", path=str(root / "rejected")).usage(str(root / "usage"))
+    query = writer.trigger(availableNow=True).start(str(root / "admitted"))
+    query.awaitTermination()
+    usage = spark.read.format("delta").load(str(root / "usage")).where("level = 'job'")
+    counts = usage.selectExpr("sum(admitted_messages)", "sum(rejected_messages)", "max(batch_id)").collect()[0]
+
+    kept = str(root / "kept")
+
+    def keep(admitted: DataFrame, batch: int) -> None:
+        admitted.write.mode("overwrite").parquet(f"{kept}/batch={batch}")
+
+    called = throttle.write_stream(events).foreachBatch(keep).option("checkpointLocation", str(root / "second"))
+    called.trigger(availableNow=True).start().awaitTermination()
+    return {
+        "session": type(spark).__module__,
+        "admitted": [
+            row["id"] for row in spark.read.format("delta").load(str(root / "admitted")).orderBy("id").collect()
+        ],
+        "rejected": [
+            row["id"] for row in spark.read.format("delta").load(str(root / "rejected")).orderBy("id").collect()
+        ],
+        "queued": [row["id"] for row in read_queued(spark, str(root / "checkpoint")).orderBy("id").collect()],
+        "kept": [row["id"] for row in spark.read.parquet(kept).orderBy("id").collect()],
+        "usage": list(counts[:2]),
+        "status": throttle.status(query).batch_id == counts[2],
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run(Path(sys.argv[1]))) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # the server's JVM ends with this process; an orderly stop would wait for it
