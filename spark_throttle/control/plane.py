@@ -33,12 +33,14 @@ from spark_throttle.core.matching import match
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.token_bucket import admissible_messages, full
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import EpochMissingError
+from spark_throttle.errors import ConfigurationError, EpochMissingError
 
 logger = logging.getLogger(__name__)
 
 EPOCHS_KEPT = 1000
 """Epoch files that are kept behind the newest: more than the batches that a checkpoint can be rolled back."""
+
+_EPOCHS_TO_WARM_UP = 2
 
 
 class PolicySource(Protocol):
@@ -92,12 +94,14 @@ class ControlPlane:
         self._unsettled: dict[int, list[UsageReport]] = {}
         self._newest_batch = -1
         self._warned_of = ""
+        self._epochs_made = 0
 
     def next_epoch(self, start: EpochName) -> EpochName:
         """Return the epoch that the next batch is planned with: a new one if one is due, else `start`."""
         policy = self._policy_in_force()
         now_ms = self._clock_ms()
         if start == NO_EPOCH:
+            self._refuse_past()
             return self._make(1, policy, Buckets.full(policy, now_ms=now_ms), -1, now_ms)
         epoch = self.load(start)
         self._take_in_reports(epoch)
@@ -169,6 +173,15 @@ class ControlPlane:
             self._compiled[revision] = unpack_policy(content, f"the policy revision {path}")
         return self._compiled[revision]
 
+    def _refuse_past(self) -> None:
+        """Refuse to begin where a query has been: its sinks would skip the new batches as ones that they have."""
+        newest = newest_batch(self._directory)
+        if newest > 0:
+            raise ConfigurationError(
+                f"the control directory {self._directory.location} is of a query that has run batch {newest}, and the "
+                f"checkpoint has none: restore the checkpoint, or remove the control directory too to begin anew"
+            )
+
     def _take_in_reports(self, epoch: Epoch) -> None:
         """Read the reports that came since the last call; at a start, all that are kept."""
         if newest_batch(self._directory) != self._newest_batch:
@@ -211,7 +224,12 @@ class ControlPlane:
         return buckets
 
     def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:
-        """Say once a revision that batches take longer than a bucket fills: such a quota cannot be reached."""
+        """Say once a revision that batches take longer than a bucket fills: such a quota cannot be reached.
+
+        The first batches of a run do not count: they start workers, or follow a time in which nothing ran.
+        """
+        if self._epochs_made < _EPOCHS_TO_WARM_UP:
+            return
         batches_ms = [reports[0].now_ms for reports in self._unsettled.values() if _has_moved(reports)]
         elapsed_ms = now_ms - min(batches_ms, default=now_ms)
         rate, burst = policy.shared.rate_micro_per_ms, policy.shared.burst_micro
@@ -237,6 +255,7 @@ class ControlPlane:
         block = pack_epoch(epoch)
         name = EpochName(number, f"{number:012d}-{hashlib.sha256(block).hexdigest()[:16]}")
         self._directory.write(f"epochs/{name.file}", block)
+        self._epochs_made += 1
         self._remember(name, epoch)
         return name
 

@@ -53,7 +53,8 @@ def overflowing(
     old, new = np.flatnonzero(waits & is_old), np.flatnonzero(waits & ~is_old)
     room_messages = bound_messages - len(old)
     room_bytes = bound_bytes - int(candidates.size_bytes[old].sum())
-    if len(new) <= room_messages and int(candidates.size_bytes[new].sum()) <= room_bytes:
+    fits_all = len(new) <= room_messages and int(candidates.size_bytes[new].sum()) <= room_bytes
+    if not len(new) or fits_all:
         return np.zeros(0, dtype=np.int64)
     if bounds.on_overflow == Overflow.FAIL:
         raise QueueOverflowError(shard, len(old) + len(new), bound_messages, bound_bytes)

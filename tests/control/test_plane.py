@@ -176,6 +176,13 @@ def test_batches_longer_than_a_bucket_fills_are_warned_of_once(query: Query, war
     assert "raise burst_seconds above 2" in warnings()[0]
 
 
+def test_first_batch_of_a_run_is_no_slow_batch(query: Query, warnings: Callable[[], list[str]]) -> None:
+    query.trigger()
+    query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
+    query.trigger(40_000)
+    assert warnings() == []
+
+
 def test_pause_is_no_slow_batch(query: Query, warnings: Callable[[], list[str]]) -> None:
     query.trigger()
     query.quiet_batch()
@@ -188,8 +195,9 @@ def test_pause_is_no_slow_batch(query: Query, warnings: Callable[[], list[str]])
 def test_slow_batch_at_the_largest_rates_does_not_overflow(query: Query, warnings: Callable[[], list[str]]) -> None:
     query.policies.set({"job": {"publish": {"bytes_per_second": 2**40, "burst_seconds": 1}}})
     query.trigger()
-    query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
-    query.trigger(10**7)
+    for _ in range(2):
+        query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
+        query.trigger(10**7)
     assert len(warnings()) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,23 @@ def test_control_directory_that_vanished_is_named(lake: Lake) -> None:
         match=r"DamagedError: the control directory .* is damaged: its manifest\.json is missing",
     ):
         lake.run({})
+
+
+def test_checkpoint_that_was_emptied_around_its_control_directory_is_refused(lake: Lake) -> None:
+    """Its batches would begin at 0 again, and Delta would skip them as batches that it has."""
+    for row_id in range(2):
+        lake.offer([(row_id, "t/n", 10)])
+    lake.run({})
+    for path in (lake.root / "checkpoint").iterdir():
+        if path.is_dir() and path != lake.control:
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
+    with pytest.raises(StreamingQueryException, match=r"ConfigurationError: the control directory .* has run batch \d"):
+        lake.run({})
+    shutil.rmtree(lake.control)
+    lake.run({})
+    assert lake.ids("admitted") == [0, 0, 1, 1]
 
 
 def test_policies_that_cannot_be_applied_never_start(lake: Lake, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -106,6 +107,12 @@ def test_rows_under_a_rate_of_zero_stay_queued_and_the_run_ends(lake: Lake) -> N
     queued = read_queued(lake.spark, lake.checkpoint)
     assert queued.columns == ["id", "ns", "size", "namespace", "arrival_ms", "release_ms"]
     assert sorted(row["id"] for row in queued.collect()) == list(range(30))
+    wider = read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema.add("namespace", "string"))
+    assert wider.columns == ["id", "ns", "size", "namespace", "throttle_namespace", "arrival_ms", "release_ms"]
+    found = wider.select("ns", "namespace", "throttle_namespace").distinct().collect()
+    assert sorted(map(tuple, found)) == [(f"t/n{n}", None, f"t/n{n}") for n in range(3)]
+    with pytest.raises(ConfigurationError, match="is not the checkpoint of a throttled query that has run a batch"):
+        read_queued(lake.spark, lake.path("events"))
     lake.run({})
     assert lake.ids("admitted") == list(range(30))
     assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0

@@ -161,7 +161,8 @@ def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
 def test_dead_letters_are_kept_beside_the_checkpoint_by_default(lake: Lake) -> None:
     lake.offer(EVENTS)
     lake.offer([(5, "bad/b", 50)])
-    finish(lake.writer(lake.throttle(HALF_REJECTED)).format("noop").start())
+    writer = lake.writer(lake.throttle(HALF_REJECTED)).option("checkpointLocation", f"file://{lake.checkpoint}")
+    finish(writer.format("noop").start())
     dead = lake.spark.read.parquet(str(lake.control / "rejected"))
     assert dead.columns == ["id", "ns", "size", "throttle", "batch"]
     found = dead.selectExpr("batch", "id", "throttle.verdict", "throttle.reason", "throttle.level", "throttle.scope")

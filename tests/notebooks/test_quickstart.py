@@ -70,6 +70,5 @@ def test_quickstart_shows_the_numbers_that_it_names(
     assert (names["dry_run_counts"]["admitted"], names["dry_run_counts"]["observed"]) == (2000, 1899)
 
     shown = capsys.readouterr().out
-    print(shown)  # where a failure shows it
     assert "namespace_missing" in shown
     assert "globex: quota 1.0/s" in shown
