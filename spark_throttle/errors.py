@@ -10,8 +10,7 @@
     │   ├── UnknownVersionError
     │   └── DamagedError
     ├── EpochMissingError           restore the file, or start a new checkpoint
-    ├── QueueOverflowError          raise the bounds or the quota, then restart: nothing was lost
-    └── ControlTimeoutError         try again: the store did not answer
+    └── QueueOverflowError          raise the bounds or the quota, then restart: nothing was lost
 
 Messages carry the value, the bound it broke and the remedy.
 """
@@ -126,10 +125,6 @@ class QueueOverflowError(ThrottleError):
     def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int, int]]:
         args = (self.shard, self.waiting_messages, self.bound_messages, self.bound_bytes)
         return (type(self), args)
-
-
-class ControlTimeoutError(ThrottleError):
-    """The control plane's storage did not answer in time."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

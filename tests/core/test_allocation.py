@@ -137,6 +137,12 @@ def test_claimants_that_want_more_have_equal_dominant_shares_by_weight(
         assert max(shares) <= min(levels) + slack  # who has all that it wants is not above the level
 
 
+def test_roundings_of_several_claims_do_not_add_up_to_a_unit_too_many() -> None:
+    claims = [(7572898863, 108537703242, 3), (265897129983, 7053867103772, 1), (3520620610, 65267376041919, 2)]
+    got = fill(claims, (2**32, 2**41))
+    assert 2**32 - rounding(claims, 2**32) <= sum(messages for messages, _ in got) <= 2**32
+
+
 def test_backlog_of_small_and_of_large_messages_uses_both_resources_up() -> None:
     # Of 1,000 messages and 1 MB: by 100 B, messages dominate; by 10 kB, bytes do. x + y = 1,000 and
     # 100 x + 10,000 y = 10**6 at equal shares, x / 1,000 = 10,000 y / 10**6: 909.09 and 90.91 messages.

@@ -5,7 +5,6 @@ Events are offered as whole Parquet files, one a batch, so that a test says whic
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
@@ -36,6 +36,7 @@ class Lake:
 
     spark: SparkSession
     root: Path
+    kept: dict[int, list[Event]] = field(default_factory=dict)
     _offered: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
     def path(self, name: str) -> str:
@@ -76,11 +77,48 @@ class Lake:
         writer = throttle.write_stream(self.events()).option("checkpointLocation", self.checkpoint)
         return writer.trigger(availableNow=True)
 
-    def run(self, policies: Any, **settings: Any) -> StreamingQuery:
-        """Run a query until it ends by itself, into the Delta tables `admitted`, `rejected` and `usage`."""
-        writer = self.writer(self.throttle(policies, **settings)).format("delta")
-        writer = writer.rejected("delta", path=self.path("rejected")).usage(self.path("usage"))
-        return finish(writer.start(self.path("admitted")))
+    def run(self, policies: Any, *, has_usage: bool = False, **settings: Any) -> StreamingQuery:
+        """Run a query until it ends by itself, into `admitted`, `rejected` and, if asked, the table `usage`.
+
+        Rows are kept by the number of their batch, so that a batch that is run again is kept once.
+        """
+        writer = self.writer(self.throttle(policies, **settings)).foreachBatch(self.keep)
+        return finish((writer.usage(self.path("usage")) if has_usage else writer).start())
+
+    def keep(self, rows: DataFrame, batch: int) -> None:
+        """Take a batch: the function that a query is given."""
+        self.kept[batch] = [tuple(row) for row in rows.collect()]
+
+    @property
+    def admitted(self) -> list[Event]:
+        """What was kept, in the order in which it left."""
+        return [row for _, rows in sorted(self.kept.items()) for row in rows]
+
+    @property
+    def rejected(self) -> list[dict[str, Any]]:
+        """The dead letters, with their batch."""
+        folder = self.control / "rejected"
+        if not folder.exists():
+            return []
+        return pads.dataset(folder, partitioning="hive").to_table().to_pylist()
+
+    @property
+    def admitted_ids(self) -> list[int]:
+        return sorted(row[0] for row in self.admitted)
+
+    @property
+    def rejected_ids(self) -> list[int]:
+        return sorted(row["id"] for row in self.rejected)
+
+    @property
+    def reasons(self) -> set[str]:
+        """Why rows were rejected."""
+        return {row["throttle"]["reason"] for row in self.rejected}
+
+    def usage(self, level: str, scope: str | None = None) -> list[dict[str, Any]]:
+        """Return the rows of the usage table of a level, by batch."""
+        rows = DeltaTable(self.path("usage")).to_pyarrow_table().sort_by("batch_id").to_pylist()
+        return [row for row in rows if row["level"] == level and scope in (None, row["scope"])]
 
     def crash_in(self, batch: int) -> None:
         """Leave the checkpoint as a crash does when a batch has reached its sinks and not Spark's commit log."""
@@ -92,28 +130,6 @@ class Lake:
     def last_batch(self) -> int:
         """Return the number of the last batch that was planned."""
         return max(int(path.name) for path in (self.root / "checkpoint" / "offsets").iterdir() if path.name.isdigit())
-
-    def last_batch_of(self, name: str) -> int:
-        """Return the number of the last batch that a Delta table of the lake has taken."""
-        log = sorted((self.root / name / "_delta_log").glob("*.json"))
-        actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
-        return max(action["txn"]["version"] for action in actions if "txn" in action)
-
-    def table(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a Delta table of the lake, in the order of their values; none where there is no table."""
-        return rows_of(self.path(name), *columns)
-
-    def ids(self, name: str) -> list[int]:
-        """Return the ids in a Delta table of the lake, in order, each as often as it stands there."""
-        return sorted(row[0] for row in self.table(name, "id"))
-
-
-def rows_of(path: str, *columns: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a Delta table, read without Spark."""
-    if not DeltaTable.is_deltatable(path):
-        return []
-    found = DeltaTable(path).to_pyarrow_table(columns=list(columns) or None)
-    return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
 
 def finish(query: StreamingQuery) -> StreamingQuery:

@@ -24,21 +24,20 @@ def test_every_unusable_row_is_rejected_with_its_reason(lake: Lake) -> None:
     right = [(10, "t/" + "x" * 1022, 0), (11, "t/" + "ä" * 511, 2**36), (12, "/", 1), (13, " ", 1), (14, "t/\u0000", 1)]
     lake.offer([*((row_id, name, size) for row_id, (name, size, _) in wrong.items()), *right])
     lake.run(policies(job=publish(messages_per_second=1000)))
-    assert lake.table("admitted") == sorted(right, key=repr)
-    rejected = lake.table("rejected", "id", "ns", "size", "throttle")
-    assert {row[0]: (*row[1:3], row[3]["reason"]) for row in rejected} == wrong
-    assert {row[3]["verdict"] for row in rejected} == {"REJECT"}
+    assert sorted(lake.admitted) == right
+    assert {row["id"]: (row["ns"], row["size"], row["throttle"]["reason"]) for row in lake.rejected} == wrong
+    assert {row["throttle"]["verdict"] for row in lake.rejected} == {"REJECT"}
 
 
 def test_message_larger_than_the_burst_is_admitted_and_delays_the_next(lake: Lake) -> None:
     lake.offer([(0, "t/n", 40), (1, "t/n", 1)])
-    lake.run(policies(namespaces={"t/n": publish(bytes_per_second=20, burst_seconds=0.5)}))
-    assert lake.ids("admitted") == [0, 1]
-    delayed = [(row[1], row[2]) for row in lake.table("usage", "level", "admitted_messages", "delayed_ms")
-               if row[0] == "namespace" and row[1]]  # fmt: skip
-    assert delayed[0] == (1, 0)
-    assert delayed[1][0] == 1
-    assert delayed[1][1] >= 1000 * (40 - 10) // 20
+    limits = policies(namespaces={"t/n": publish(bytes_per_second=20, burst_seconds=0.5)})
+    lake.run(limits, has_usage=True)
+    assert lake.admitted_ids == [0, 1]
+    delayed = [(row["admitted_messages"], row["delayed_ms"]) for row in lake.usage("namespace", "t/n")]
+    (first, none), *_, (second, delay_ms) = [row for row in delayed if row[0]]
+    assert (first, none, second) == (1, 0, 1)
+    assert delay_ms >= 1000 * (40 - 10) // 20
 
 
 def test_batch_of_many_new_namespaces_passes(lake: Lake) -> None:
@@ -50,9 +49,9 @@ def test_batch_of_many_new_namespaces_passes(lake: Lake) -> None:
     lake.run(limits)
     queued = [row["id"] for row in read_queued(lake.spark, lake.checkpoint).select("id").collect()]
     by_tenant = [list(range(tenant, MANY, 7)) for tenant in range(7)]
-    assert lake.ids("rejected") == by_tenant[1]
+    assert lake.rejected_ids == by_tenant[1]
     assert sorted(queued) == by_tenant[2]
-    assert lake.ids("admitted") == sorted(row_id for tenant in (0, 3, 4, 5, 6) for row_id in by_tenant[tenant])
+    assert lake.admitted_ids == sorted(row_id for tenant in (0, 3, 4, 5, 6) for row_id in by_tenant[tenant])
 
 
 def test_offered_rows_are_admitted_rejected_or_queued(lake: Lake) -> None:
@@ -76,7 +75,6 @@ def test_offered_rows_are_admitted_rejected_or_queued(lake: Lake) -> None:
             offered += 150
         lake.run(limits)
         queued = [row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()]
-        assert sorted([*lake.ids("admitted"), *lake.ids("rejected"), *queued]) == list(range(offered))
+        assert sorted([*lake.admitted_ids, *lake.rejected_ids, *queued]) == list(range(offered))
         assert len(queued) > 20
-    reasons = {throttle["reason"] for (throttle,) in lake.table("rejected", "throttle")}
-    assert reasons == {"namespace_missing", "size_missing", "size_negative", "quota", "throttling", "queue_full"}
+    assert lake.reasons == {"namespace_missing", "size_missing", "size_negative", "quota", "throttling", "queue_full"}

@@ -32,7 +32,7 @@ def test_another_number_of_shards_is_refused(lake: Lake) -> None:
     with pytest.raises(StreamingQueryException, match="this checkpoint limits publish and dispatch was asked for"):
         lake.run({}, direction="dispatch")
     lake.run({})
-    assert lake.ids("admitted") == [0, 1]
+    assert lake.admitted_ids == [0, 1]
 
 
 def test_epoch_file_that_is_missing_or_damaged_is_named(lake: Lake) -> None:
@@ -53,7 +53,7 @@ def test_epoch_file_that_is_missing_or_damaged_is_named(lake: Lake) -> None:
         lake.run({})
     epoch.write_bytes(content)
     lake.run({})
-    assert lake.ids("admitted") == [0, 1]
+    assert lake.admitted_ids == [0, 1]
 
 
 def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_checkpoint_that_was_emptied_around_its_control_directory_is_refused(lak
         lake.run({})
     shutil.rmtree(lake.control)
     lake.run({})
-    assert lake.ids("admitted") == [0, 0, 1, 1]
+    assert lake.admitted_ids == [0, 0, 1, 1]
 
 
 def test_policies_that_cannot_be_applied_never_start(lake: Lake, tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ def test_group_is_delayed_to_its_quota_and_drains(lake: Lake) -> None:
     per_second, burst = 30, 15
     group = publish(messages_per_second=per_second, burst_seconds=0.5)
     lake.offer((i, f"t/n{i % 2}", 10) for i in range(90))
-    query = lake.run(policies(resource_groups={"g": group}, tenants={"t": {"resource_group": "g"}}))
-    assert lake.ids("admitted") == list(range(90))
-    assert lake.table("rejected") == []
-    passed = lake.table("usage", "batch_time", "level", "admitted_messages")
-    at = sorted((time, count) for time, level, count in passed if level == "resource_group" and count)
+    limits = policies(resource_groups={"g": group}, tenants={"t": {"resource_group": "g"}})
+    query = lake.run(limits, has_usage=True)
+    assert lake.admitted_ids == list(range(90))
+    assert lake.rejected == []
+    at = [(row["batch_time"], row["admitted_messages"]) for row in lake.usage("resource_group", "g")]
     assert len(at) > 2
     for start in range(len(at)):
         for end in range(start, len(at)):
@@ -41,19 +41,18 @@ def test_namespace_rejects_what_exceeds_its_burst(lake: Lake) -> None:
     lake.offer((i, ("t/n", "t/free")[i % 2], 10) for i in range(20))
     limit = publish(messages_per_second=2, burst_seconds=1, on_excess="reject")
     lake.run(policies(namespaces={"t/n": limit}))
-    assert lake.ids("admitted") == sorted([0, 2, 4, *range(1, 20, 2)])
-    assert lake.ids("rejected") == list(range(6, 20, 2))
-    verdicts = {tuple(throttle.values()) for (throttle,) in lake.table("rejected", "throttle")}
+    assert lake.admitted_ids == sorted([0, 2, 4, *range(1, 20, 2)])
+    assert lake.rejected_ids == list(range(6, 20, 2))
+    verdicts = {tuple(row["throttle"].values()) for row in lake.rejected}
     assert verdicts == {("REJECT", "quota", "namespace", "messages", "t/n", 500, 0)}
 
 
 def test_observing_quota_admits_all_and_tells(lake: Lake) -> None:
     watched = policies(tenants={"t": publish(bytes_per_second=100, burst_seconds=1, on_excess="observe")})
     lake.offer((i, "t/n", 60) for i in range(5))
-    lake.run(watched, shards=1)
-    assert lake.ids("admitted") == list(range(5))
-    observed = lake.table("usage", "level", "observed_messages")
-    assert sum(count for level, count in observed if level == "tenant") == 3
+    lake.run(watched, has_usage=True, shards=1)
+    assert lake.admitted_ids == list(range(5))
+    assert lake.usage("tenant", "t")[0]["observed_messages"] == 3
 
     seen: list[tuple[Any, ...]] = []
     columns = ["id", *(f"throttle.{name}" for name in ("verdict", "reason", "level", "dimension", "scope"))]
@@ -72,14 +71,13 @@ def test_pegasus_rules_delay_and_reject(lake: Lake) -> None:
         }
     )
     lake.offer([*((i, "t/count", 1) for i in range(8)), *((i, "t/size", 500) for i in range(10, 14))])
-    lake.run(limits)
-    assert lake.ids("admitted") == [0, 1, 2, 3, 4, 10, 11]
-    told = dict(lake.table("rejected", "id", "throttle"))
+    lake.run(limits, has_usage=True)
+    assert lake.admitted_ids == [0, 1, 2, 3, 4, 10, 11]
+    told = {row["id"]: row["throttle"] for row in lake.rejected}
     assert sorted(told) == [5, 6, 7, 12, 13]
     assert tuple(told[5].values()) == ("REJECT", "throttling", "namespace", "messages", "t/count", 50, 0)
     assert tuple(told[12].values()) == ("REJECT", "throttling", "namespace", "bytes", "t/size", 20, 0)
-    delayed = lake.table("usage", "level", "scope", "delayed_ms")
-    assert sum(row[2] for row in delayed if row[:2] == ("namespace", "t/count")) >= 2 * 300
+    assert sum(row["delayed_ms"] for row in lake.usage("namespace", "t/count")) >= 2 * 300
 
 
 def test_weights_divide_what_a_group_admits(lake: Lake) -> None:
@@ -93,17 +91,17 @@ def test_weights_divide_what_a_group_admits(lake: Lake) -> None:
         },
     )
     lake.run(limits, shards=1)
-    usage = lake.table("usage", "batch_id", "level", "scope", "admitted_messages")
-    first = {scope: count for batch, level, scope, count in usage if (batch, level) == (0, "namespace")}
-    assert first["t/heavy"] + first["t/light"] == 41
-    assert 30 <= first["t/heavy"] <= 31
-    assert lake.ids("admitted") == list(range(80))
+    heavy = sum(name == "t/heavy" for _, name, _ in lake.kept[0])
+    assert len(lake.kept[0]) == 41
+    assert 30 <= heavy <= 31
+    assert lake.admitted_ids == list(range(80))
 
 
 def test_rows_under_a_rate_of_zero_stay_queued_and_the_run_ends(lake: Lake) -> None:
     lake.offer((i, f"t/n{i % 3}", 10) for i in range(30))
     lake.run(SHUT)
-    assert lake.table("admitted") == lake.table("rejected") == []
+    assert not lake.admitted
+    assert not lake.rejected
     queued = read_queued(lake.spark, lake.checkpoint)
     assert queued.columns == ["id", "ns", "size", "namespace", "arrival_ms", "release_ms"]
     assert sorted(row["id"] for row in queued.collect()) == list(range(30))
@@ -114,7 +112,7 @@ def test_rows_under_a_rate_of_zero_stay_queued_and_the_run_ends(lake: Lake) -> N
     with pytest.raises(ConfigurationError, match="is not the checkpoint of a throttled query that has run a batch"):
         read_queued(lake.spark, lake.path("events"))
     lake.run({})
-    assert lake.ids("admitted") == list(range(30))
+    assert lake.admitted_ids == list(range(30))
     assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
 
 
@@ -124,17 +122,16 @@ def test_queue_rejects_what_it_has_no_room_for(lake: Lake, bound: dict[str, int]
     lake.offer((i, "t/n", 10) for i in range(10, 14))
     lake.run({**SHUT, "queue": bound}, shards=1)
     assert sorted(row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()) == list(range(fits))
-    assert lake.ids("rejected") == list(range(fits, 14))
-    assert {throttle["reason"] for (throttle,) in lake.table("rejected", "throttle")} == {"queue_full"}
+    assert lake.rejected_ids == list(range(fits, 14))
+    assert lake.reasons == {"queue_full"}
 
 
 def test_queue_rejects_what_has_waited_too_long(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.run({**SHUT, "queue": {"age_seconds": 0.3}})
-    assert lake.ids("rejected") == list(range(10))
-    told = [throttle for (throttle,) in lake.table("rejected", "throttle")]
-    assert {throttle["reason"] for throttle in told} == {"queue_age"}
-    assert min(throttle["delayed_ms"] for throttle in told) > 300
+    assert lake.rejected_ids == list(range(10))
+    assert lake.reasons == {"queue_age"}
+    assert min(row["throttle"]["delayed_ms"] for row in lake.rejected) > 300
     assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
 
 

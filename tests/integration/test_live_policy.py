@@ -24,8 +24,8 @@ def test_replaced_policy_file_acts_in_the_next_batch(lake: Lake, pytestconfig: p
     path = lake.root / "policies.yaml"
     replace_policies(path, OPEN)
     throttle = lake.throttle(str(path))
-    writer = lake.writer(throttle).trigger(processingTime="0 seconds").format("delta")
-    query = writer.rejected("delta", path=lake.path("rejected")).usage(lake.path("usage")).start(lake.path("admitted"))
+    writer = lake.writer(throttle).trigger(processingTime="0 seconds").foreachBatch(lake.keep)
+    query = writer.usage(lake.path("usage")).start()
     revisions = []
     for number, text in enumerate([OPEN, SHUT, "tenants: [", "tenants: {t: {publish: {rate: 3}}}", OPEN]):
         replace_policies(path, text)
@@ -36,9 +36,9 @@ def test_replaced_policy_file_acts_in_the_next_batch(lake: Lake, pytestconfig: p
     opened, shut = revisions[0], revisions[1]
     assert opened != shut
     assert revisions == [opened, shut, shut, shut, opened]
-    assert lake.ids("admitted") == [0, 4]
-    assert lake.ids("rejected") == [1, 2, 3]
-    epochs = sorted(set(lake.table("usage", "epoch", "revision")))
+    assert lake.admitted_ids == [0, 4]
+    assert lake.rejected_ids == [1, 2, 3]
+    epochs = sorted((row["epoch"], row["revision"]) for row in lake.usage("job"))
     changes = [revision for (_, revision), (_, before) in zip(epochs[1:], epochs, strict=False) if revision != before]
     assert changes == [shut, opened]
     said = _said_on_standard_error(pytestconfig)
@@ -61,8 +61,8 @@ def test_restart_takes_the_policies_of_its_own_time(lake: Lake) -> None:
     lake.run(json.loads(OPEN))
     lake.offer([(1, "t/n", 10)])
     lake.run(json.loads(SHUT))
-    assert (lake.ids("admitted"), lake.ids("rejected")) == ([0], [1])
-    lake.crash_in(lake.last_batch_of("rejected"))
+    assert (lake.admitted_ids, lake.rejected_ids) == ([0], [1])
+    lake.crash_in(max(row["batch"] for row in lake.rejected))
     lake.offer([(2, "t/n", 10)])
     lake.run(json.loads(OPEN))
-    assert (lake.ids("admitted"), lake.ids("rejected")) == ([0, 2], [1])
+    assert (lake.admitted_ids, lake.rejected_ids) == ([0, 2], [1])
