@@ -10,7 +10,7 @@
     │   ├── UnknownVersionError
     │   └── DamagedError
     ├── EpochMissingError           restore the file, or start a new checkpoint
-    └── QueueOverflowError          raise the bounds or the quota, then restart: nothing was lost
+    └── QueueOverflowError          raise the bounds, then restart: nothing was lost
 
 Messages carry the value, the bound it broke and the remedy.
 """
@@ -119,7 +119,7 @@ class QueueOverflowError(ThrottleError):
         self.bound_bytes = bound_bytes
         super().__init__(
             f"shard {shard} would hold {waiting_messages} delayed messages, over its bound of {bound_messages} "
-            f"messages or {bound_bytes} bytes, and queue.on_overflow is 'fail': raise the bound or quota and restart"
+            f"messages or {bound_bytes} bytes, and queue.on_overflow is 'fail': raise the bound and restart"
         )
 
     def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int, int]]:

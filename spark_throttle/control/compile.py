@@ -85,7 +85,7 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         namespace_limits=_limits([getattr(namespace, direction) for namespace in namespaces]),
         namespace_windows=_windows(namespaces, direction),
         namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
-        queue=_queue_bounds(document.queue),
+        queue=queue_bounds(document.queue),
     )
 
 
@@ -150,6 +150,7 @@ def _windows(namespaces: Sequence[NamespacePolicy], direction: Direction) -> Win
     return WindowRules(*(np.ascontiguousarray(fields[:, :, field]) for field in range(4)))
 
 
-def _queue_bounds(queue: QueuePolicy) -> QueueBounds:
+def queue_bounds(queue: QueuePolicy) -> QueueBounds:
+    """Return how much may wait, as numbers."""
     age_ms = None if queue.age_seconds is None else _milli(queue.age_seconds)
     return QueueBounds(queue.messages, queue.bytes, age_ms, _OVERFLOW[queue.on_overflow])

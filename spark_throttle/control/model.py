@@ -223,6 +223,7 @@ class QueuePolicy(_Part):
     """Absent: however long it takes."""
 
     on_overflow: Literal["reject", "fail"] = "reject"
+    """`fail` stops the query before a row is lost; a bound that is raised then counts from its restart on."""
 
 
 class PolicyDocument(_Part):

@@ -14,6 +14,7 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
 from spark_throttle.core.codec import STATE_VERSION
+from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
 from spark_throttle.spark.frames import FrameKind, encode
 from spark_throttle.spark.shard_batch import run_batch
@@ -35,6 +36,9 @@ class ShardOperator:
     is_explained: bool
     """Whether admitted rows carry the ``throttle`` column."""
 
+    room: QueueBounds | None = None
+    """The queue's bounds as the query was started with: a batch that found them too small is run again with these."""
+
     def __call__(
         self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
@@ -55,6 +59,7 @@ class ShardOperator:
             shards=len(self.shard_keys),
             now_ms=state.getCurrentProcessingTimeMs(),
             is_explained=self.is_explained,
+            room=self.room,
         )
         state.update((STATE_VERSION, outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):

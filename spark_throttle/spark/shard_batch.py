@@ -26,7 +26,16 @@ from spark_throttle.core.codec import (
     unpack_policy,
     unpack_shard,
 )
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s, Level, Verdict
+from spark_throttle.core.quota import (
+    NEVER_MS,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Overflow,
+    QueueBounds,
+    Verdict,
+)
 from spark_throttle.core.reasons import REASONS
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import ConfigurationError
@@ -56,7 +65,7 @@ def _policy(block: bytes) -> CompiledPolicy:
     return unpack_policy(block, "the policy in a shard's state")
 
 
-def run_batch(
+def run_batch(  # noqa: PLR0913 - all that a batch depends on
     state: bytes | None,
     grant: bytes | None,
     frames: list[bytes],
@@ -65,6 +74,7 @@ def run_batch(
     shards: int,
     now_ms: int,
     is_explained: bool,
+    room: QueueBounds | None = None,
 ) -> ShardOutcome:
     """Decide a batch and move its payloads.
 
@@ -78,9 +88,11 @@ def run_batch(
         Arrived rows, in any order.
     is_explained
         Whether admitted rows carry the ``throttle`` column too.
+    room
+        Bounds that the queue may fill before it fails, where the policy's own are less.
     """
     stored = _granted(state, grant, shard, now_ms)
-    policy = _policy(stored.policy)
+    policy = _with_room(_policy(stored.policy), room)
     arrived = pa.concat_tables([decode(frame) for frame in frames]).combine_chunks() if frames else None
     if arrived is not None:
         arrived = arrived.take(pa.array(in_order(arrived)))
@@ -97,6 +109,18 @@ def run_batch(
     after = queue.after(waits[:queued], joining)
     block = pack_shard(StoredShard(plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame))
     return ShardOutcome(block, admitted, rejected, pack_usage(plan.usage))
+
+
+def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPolicy:
+    """Return `policy` with room for what would fail it.
+
+    A batch that failed has left nothing and may be decided anew; one that did not is decided the same with more room.
+    """
+    bounds = policy.queue
+    if room is None or bounds.on_overflow != Overflow.FAIL:
+        return policy
+    wider = replace(bounds, messages=max(bounds.messages, room.messages), bytes=max(bounds.bytes, room.bytes))
+    return replace(policy, queue=wider)
 
 
 def _granted(state: bytes | None, grant: bytes | None, shard: int, now_ms: int) -> StoredShard:

@@ -21,7 +21,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from spark_throttle.control.codec import dump_policies, load_policies
+from spark_throttle.control.compile import queue_bounds
 from spark_throttle.control.model import Direction, PolicyDocument
+from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.batch_sink import BatchSink, Target
 from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
@@ -124,8 +126,9 @@ class Throttle:
         pack = PackFrames(keys, tuple(helped.columns))
         packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
         together = packed.unionByName(self._control(spark, keys, control_path))
+        operator = ShardOperator(keys, is_explained, self._room())
         return together.groupBy("shard").applyInPandasWithState(
-            ShardOperator(keys, is_explained), OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+            operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
 
     def batch_sink(
@@ -141,6 +144,14 @@ class Throttle:
         rows = to_arrow_schema(carried_schema(schema), timezone="UTC")
         refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
         return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage)
+
+    def _room(self) -> QueueBounds | None:
+        """Return the queue's bounds as the policies have them now; `None` where this process does not see the file."""
+        path = Path(self._policies.get("policyFile", ""))
+        text = self._policies.get("policyText")
+        if text is None and not path.exists():
+            return None
+        return queue_bounds(load_policies(path if text is None else text).queue)
 
     def _control(self, spark: SparkSession, keys: tuple[int, ...], control_path: str) -> DataFrame:
         spark.dataSource.register(ThrottleControlSource)

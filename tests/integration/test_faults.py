@@ -128,8 +128,9 @@ def test_checkpoint_that_was_emptied_around_its_control_directory_is_refused(lak
     with pytest.raises(StreamingQueryException, match=r"ConfigurationError: the control directory .* has run batch \d"):
         lake.run({})
     shutil.rmtree(lake.control)
+    lake.kept.clear()
     lake.run({})
-    assert lake.admitted_ids == [0, 0, 1, 1]
+    assert lake.admitted_ids == [0, 1]
 
 
 def test_policies_that_cannot_be_applied_never_start(lake: Lake, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_all_types_pass_in_another_time_zone_and_in_large_arrays(lake: Lake, eve
         "spark.sql.execution.arrow.useLargeVarTypes": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "2",
     }
-    before = {key: lake.spark.conf.get(key, "") or "" for key in settings}
+    before = {key: str(lake.spark.conf.get(key)) for key in settings}
     try:
         for key, value in settings.items():
             lake.spark.conf.set(key, value)
