@@ -54,6 +54,16 @@ notebooks: setup jars ## run the notebooks as their tests do
 kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback
 	@$(PYTHON) -m pytest -m kafka tests/kafka $(ARGS)
 
+# ------------------------------------------------------------------------------------------------ the proof
+
+KILLS ?= 30
+SEED ?= 1
+SINK ?= delta
+
+.PHONY: crash
+crash: setup jars ## kill the job KILLS times as SEED draws it, with SINK behind it; recount; one line of JSON
+	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --sink $(SINK) $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ checks
 
 .PHONY: check

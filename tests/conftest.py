@@ -37,7 +37,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 
 TESTS = Path(__file__).parent
-MARKS = {"integration": "jvm", "kafka": "kafka", "notebooks": "jvm", "recovery": "jvm"}
+MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "jvm", "recovery": "jvm"}
 """The mark that every test under a directory bears."""
 
 

@@ -1,0 +1,141 @@
+"""The job that the crash program kills: Parquet files through a throttle into a sink.
+
+Run as ``python -m tests.crash.job DIRECTORY SINK --master MASTER``. It ends when everything that was there at its start
+has been admitted or rejected, so to run it again after a kill is to finish it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+
+from spark_throttle.spark import Throttle
+from tests.crash import points
+from tests.sessions import pin_interpreter, session_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SHARDS: Final = 3
+SCHEMA: Final = "id long, namespace string, size long, note string"
+
+
+def start_delta(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+    """Admitted rows, rejected rows and usage in Delta tables."""
+    return (
+        throttle.write_stream(events)
+        .format("delta")
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .rejected("delta", path=str(root / "rejected"))
+        .usage(str(root / "usage"))
+        .trigger(availableNow=True)
+        .start(str(root / "admitted"))
+    )
+
+
+def start_delta_alone(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+    """Admitted rows in a Delta table, rejected rows where they go if nothing is said."""
+    return (
+        throttle.write_stream(events)
+        .format("delta")
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(root / "admitted"))
+    )
+
+
+def start_file_sink(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+    """Decided rows through Spark's own streaming file sink."""
+    decided = throttle.apply(events, control_path=str(root / "checkpoint" / "throttle"))
+    return (
+        decided.select("id", "namespace", "size", "note", F.col("throttle.verdict").alias("verdict"))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(root / "decided"))
+    )
+
+
+def start_parquet(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+    """Admitted rows by Spark's batch writer, which cannot know whether it wrote a batch before."""
+    return (
+        throttle.write_stream(events)
+        .format("parquet")
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(root / "admitted"))
+    )
+
+
+def start_function(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+    """Admitted rows by a function that writes each batch into a folder of its own, over what was there."""
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rows.write.mode("overwrite").parquet(str(root / "admitted" / f"batch={batch}"))
+
+    return (
+        throttle.write_stream(events)
+        .foreachBatch(write)
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+SINKS: Final[dict[str, Callable[[Throttle, DataFrame, Path], StreamingQuery]]] = {
+    "delta": start_delta,
+    "delta-alone": start_delta_alone,
+    "file-sink": start_file_sink,
+    "parquet": start_parquet,
+    "function": start_function,
+}
+
+
+def start(spark: SparkSession, root: Path, sink: str) -> StreamingQuery:
+    """Start the query."""
+    throttle = Throttle(
+        policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=SHARDS
+    )
+    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
+    return SINKS[sink](throttle, events, root)
+
+
+def main() -> None:
+    """Run until all is drained."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=Path)
+    parser.add_argument("sink", choices=SINKS)
+    parser.add_argument("--master", default="local[2,4]")
+    asked = parser.parse_args()
+    points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))
+    pin_interpreter()
+    settings = session_settings(asked.root / f"spark-{os.getpid()}") | {
+        "spark.master": asked.master,
+        "spark.sql.shuffle.partitions": str(SHARDS),
+        "spark.driver.memory": "1g",
+        # The recount reads the offset log of all batches.
+        "spark.sql.streaming.minBatchesToRetain": "100000",
+        # A life is short: no time is spent on optimising code for hours to come.
+        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # A killed executor is replaced as often as the plan wants.
+        "spark.deploy.maxExecutorRetries": "-1",
+        "spark.task.maxFailures": "8",
+    }
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    start(spark, asked.root, asked.sink).awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Named points at which a run of the job stops dead, so that it can be killed exactly there.
+
+The library has no hook for this: what writes is wrapped in place, here, before the query starts. A run stops at a point
+when the file `arm` in its directory names the point; it then makes the file `reached` and waits for ever. The control
+source and Python's workers are processes of their own: they find the directory in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.storage import Directory
+from spark_throttle.spark import batch_sink, throttle
+from spark_throttle.spark.batch_sink import Target
+from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
+from spark_throttle.spark.decided_stream import UnpackDecided
+from spark_throttle.spark.frames import PackFrames
+from spark_throttle.spark.operator import ShardOperator
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.types import StructType
+
+EPOCH_HALF_WRITTEN: Final = "epoch-half-written"
+EPOCH_WRITTEN: Final = "epoch-written"
+"""An epoch is written, and the offset that names it is not yet logged."""
+
+ROWS_PACKED: Final = "rows-packed"
+"""A task has sent some of the frames that it packs."""
+
+SHARD_DECIDED: Final = "shard-decided"
+"""A shard's task has sent some of its frames; its state is not committed."""
+
+STATE_COMMITTED: Final = "state-committed"
+"""All shards have committed their state for the batch; the sink has nothing of it."""
+
+ADMITTED_WRITTEN: Final = "admitted-written"
+"""Admitted rows are committed; rejected rows and usage are not."""
+
+REJECTED_WRITTEN: Final = "rejected-written"
+"""Admitted and rejected rows are committed; usage is not."""
+
+FEEDBACK_HALF_WRITTEN: Final = "feedback-half-written"
+REPORTED: Final = "reported"
+"""All of a batch is written, its feedback too; its commit is not yet logged."""
+
+OF_EVERY_SINK: Final = (EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, SHARD_DECIDED, FEEDBACK_HALF_WRITTEN)
+OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
+
+_DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
+
+
+def install(root: Path, admitted: str, rejected: str) -> None:
+    """Wrap what writes, in this process and in those that Spark starts for it."""
+    os.environ[_DIRECTORY] = str(root)
+    throttle.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
+    throttle.PackFrames = StoppablePackFrames  # type: ignore[attr-defined]
+    throttle.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
+    throttle.UnpackDecided = StoppableUnpackDecided  # type: ignore[attr-defined]
+    _make_files_stoppable()
+    write = Target.write
+
+    def stoppable_target_write(self: Target, rows: DataFrame, query: str, batch: int) -> None:
+        if self.path == admitted:
+            stop_at(STATE_COMMITTED)
+        write(self, rows, query, batch)
+        if self.path in (admitted, rejected):
+            stop_at(ADMITTED_WRITTEN if self.path == admitted else REJECTED_WRITTEN)
+
+    Target.write = stoppable_target_write  # type: ignore[method-assign]
+
+    def stoppable_write_reports(directory: Any, batch: int, reports: list[bytes], **options: Any) -> None:
+        write_reports(directory, batch, reports, **options)
+        stop_at(REPORTED)
+
+    batch_sink.write_reports = stoppable_write_reports  # type: ignore[attr-defined]
+
+
+def stop_at(point: str) -> None:
+    """Wait to be killed if this point is armed."""
+    root = Path(os.environ[_DIRECTORY])
+    arm = root / "arm"
+    if arm.exists() and arm.read_text() == point:
+        (root / "reached").touch()
+        threading.Event().wait()
+
+
+def _make_files_stoppable() -> None:
+    """Let this process stop in the middle of a file of the control directory; a second call changes nothing."""
+    write = Directory._write
+    if write.__module__ == __name__:
+        return
+
+    def half_then_whole(self: Directory, path: str, content: bytes) -> None:
+        for folder, point in (("/epochs/", EPOCH_HALF_WRITTEN), ("/feedback/", FEEDBACK_HALF_WRITTEN)):
+            if folder in path:
+                write(self, path, content[: len(content) // 2])
+                stop_at(point)
+        write(self, path, content)
+
+    Directory._write = half_then_whole  # type: ignore[method-assign]
+
+
+class StoppableControlReader(ThrottleControlReader):
+    """Can write an epoch and not return its offset."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        _make_files_stoppable()
+        offset = super().latestOffset(start, limit)
+        if offset != start:
+            stop_at(EPOCH_WRITTEN)
+        return offset
+
+
+class StoppableControlSource(ThrottleControlSource):
+    """A control source whose reader can stop."""
+
+    def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802 - Spark's name
+        return StoppableControlReader(dict(self.options))
+
+
+class StoppableUnpackDecided(UnpackDecided):
+    """Can stop in the middle of the feedback, which a decided stream writes on the executors."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _make_files_stoppable()
+        yield from super().__call__(batches)
+
+
+class StoppablePackFrames(PackFrames):
+    """Can stop after its first frames."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for frames in super().__call__(batches):
+            yield frames
+            stop_at(ROWS_PACKED)
+
+
+class StoppableShardOperator(ShardOperator):
+    """Can stop after its first frame."""
+
+    def __call__(
+        self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        for frames in super().__call__(key, pieces, state):
+            yield frames
+            stop_at(SHARD_DECIDED)

@@ -1,0 +1,71 @@
+"""A clock that a test moves: for the control source and the operator, in whatever process they run.
+
+By how much it is moved stands in the file `shift` beside the policy file, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
+from spark_throttle.spark.operator import ShardOperator
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pytest
+    from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.types import StructType
+
+
+def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], object]:
+    """Put the queries that follow `policies` on a clock of their own, and return what moves it."""
+    shift = policies.with_name("shift")
+    shift.write_text("0")
+
+    def make_operator(*arguments: Any) -> Any:
+        operator = ShardOperator(*arguments)
+
+        def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+            moved: Any = _MovedState(state, int(shift.read_text()))
+            yield from operator(key, pieces, moved)
+
+        return run
+
+    monkeypatch.setattr("spark_throttle.spark.throttle.ThrottleControlSource", _MovedControlSource)
+    monkeypatch.setattr("spark_throttle.spark.throttle.ShardOperator", make_operator)
+    return lambda by_ms: shift.write_text(str(by_ms))
+
+
+class _MovedControlSource(ThrottleControlSource):
+    def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802 - Spark's name
+        shift = Path(self.options["policyFile"]).with_name("shift")
+        return ThrottleControlReader(dict(self.options), clock_ms=lambda: _wall_clock_ms() + int(shift.read_text()))
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000  # noqa: TID251 - the clock that is moved
+
+
+class _MovedState:
+    """A shard's state at another time."""
+
+    def __init__(self, state: GroupState, by_ms: int) -> None:
+        self._state = state
+        self._by_ms = by_ms
+
+    @property
+    def exists(self) -> bool:
+        return self._state.exists
+
+    @property
+    def get(self) -> Any:
+        return self._state.get
+
+    def update(self, value: Any) -> None:
+        self._state.update(value)
+
+    def getCurrentProcessingTimeMs(self) -> int:  # noqa: N802 - Spark's name
+        return self._state.getCurrentProcessingTimeMs() + self._by_ms
