@@ -64,6 +64,12 @@ SINK ?= delta
 crash: setup jars ## kill the job KILLS times as SEED draws it, with SINK behind it; recount; one line of JSON
 	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --sink $(SINK) $(ARGS)
 
+MINUTES ?= 30
+
+.PHONY: soak
+soak: setup jars ## run a job for MINUTES at an overload while everything changes: memory, state, files; a picture
+	@$(call spark_env,delta) $(PYTHON) jobs/soak.py --minutes $(MINUTES) $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ checks
 
 .PHONY: check
