@@ -54,6 +54,12 @@ notebooks: setup jars ## run the notebooks as their tests do
 kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback
 	@$(PYTHON) -m pytest -m kafka tests/kafka $(ARGS)
 
+# ------------------------------------------------------------------------------------------------ measurements
+
+.PHONY: bench-kernel
+bench-kernel: setup ## measure the admission kernel: CPU time a message, a remembered namespace, a waiting row (on one core)
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.kernel $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ checks
 
 .PHONY: check
