@@ -70,6 +70,12 @@ MINUTES ?= 30
 soak: setup jars ## run a job for MINUTES at an overload while everything changes: memory, state, files; a picture
 	@$(call spark_env,delta) $(PYTHON) jobs/soak.py --minutes $(MINUTES) $(ARGS)
 
+# ------------------------------------------------------------------------------------------------ measurements
+
+.PHONY: bench-kernel
+bench-kernel: setup ## measure the admission kernel: CPU time a message, a remembered namespace, a waiting row (on one core)
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.kernel $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ checks
 
 .PHONY: check

@@ -18,7 +18,6 @@ import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -27,8 +26,8 @@ from spark_throttle.core.arrivals import Arrivals
 from spark_throttle.core.quota import MICRO, OnExcess, Verdict
 from spark_throttle.core.state import Flows, ShardState
 from spark_throttle.testing.worlds import Namespace, limit, make_policy
+from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 
-NAMESPACES, MESSAGES, SEED = 10_000, 1_000_000, 20261121
 MESSAGES_PER_MS = 10
 SEGMENTS = 100
 SEGMENT_MS = MESSAGES // MESSAGES_PER_MS // SEGMENTS
@@ -40,17 +39,8 @@ DECISIONS_CRC32 = 0xBE02932E
 LIMITS = limit(messages_per_second=50, bytes_per_second=65_536, burst_seconds=2, on_excess=OnExcess.REJECT)
 POLICY = make_policy(default=Namespace(LIMITS))
 
-Int32s = npt.NDArray[np.int32]
 Balances = dict[int, tuple[int, int]]
 """By namespace that has been debited: its balances in micro-tokens."""
-
-
-@dataclass
-class Stream:
-    """Message i is of namespace `key[i]` and has `size[i]` bytes; it arrives at i / 10 ms."""
-
-    key: Int32s
-    size: Int32s
 
 
 @dataclass
@@ -63,14 +53,7 @@ class ExactRun:
 
 @pytest.fixture(scope="module")
 def stream() -> Stream:
-    """Popularity falls as rank**-1.1, ranks are shuffled to namespaces, sizes are lognormal with median 1,024."""
-    random = np.random.Generator(np.random.PCG64(SEED))
-    popularity = np.arange(1, NAMESPACES + 1, dtype=np.float64) ** -1.1
-    cumulative = np.cumsum(popularity) / popularity.sum()
-    rank = np.searchsorted(cumulative, random.random(MESSAGES), side="right").clip(0, NAMESPACES - 1)
-    namespace_of_rank = random.permutation(NAMESPACES).astype(np.int32)
-    size = np.rint(1024.0 * np.exp(random.standard_normal(MESSAGES))).clip(1, 65536).astype(np.int32)
-    return Stream(namespace_of_rank[rank], size)
+    return build_stream()
 
 
 @pytest.fixture(scope="module")
