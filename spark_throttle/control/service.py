@@ -25,6 +25,7 @@ from spark_throttle.control.entries import (
     entries_of,
     parse_policy,
     policy_of,
+    resource_group_of,
     values_of,
 )
 from spark_throttle.control.model import PolicyDocument, QueuePolicy, ScopePolicy
@@ -287,10 +288,11 @@ class PolicyService:
         """
 
         def plan(revision: int) -> list[Change]:
-            entry = self._found(kind, name, revision, expected)
-            values = _stored(entry).values
+            entry = self.store.get(kind, name, at=revision)
+            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            values = {} if entry is None else _stored(entry).values
             if values.pop("resource_group", None) is None:
-                raise NotFoundError("resource_group", "", f" that {kind} {name} is attached to by itself")
+                raise _unattached(kind, name)
             if not values:
                 return [Change(kind, name, None)]
             return self._writing(kind, name, values, revision)
@@ -305,10 +307,10 @@ class PolicyService:
         NotFoundError
             If there is no such entry, or it names no group.
         """
-        stored = self.get(kind, name)
-        if stored.resource_group is None:
-            raise NotFoundError("resource_group", "", f" that {kind} {name} is attached to by itself")
-        return stored
+        entry = self.store.get(kind, name)
+        if entry is None or resource_group_of(entry.body) is None:
+            raise _unattached(kind, name)
+        return _stored(entry)
 
     # ---------------------------------------------------------------------------------- whole documents
 
@@ -448,6 +450,10 @@ class PolicyService:
         changed = self.store.changed(after=min(before, after), until=max(before, after))
         keys = {(entry.kind, entry.name) for entry in changed}
         return sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1]))
+
+
+def _unattached(kind: Kind, name: str) -> NotFoundError:
+    return NotFoundError("resource_group", "", f" that {kind} {name} is attached to by itself".replace("  ", " "))
 
 
 def _stored(entry: Entry) -> Stored:

@@ -89,8 +89,8 @@ class StoreSuite:
         assert store.get("namespace", "b") is None
 
     def test_commit_of_several_entries_is_one_revision(self, store: PolicyStore) -> None:
-        store.commit([put("a"), put("g", kind="resource_group"), put("", HEAVY, kind="job")], expected_revision=0, author=ANN,
-                     at_ms=0)  # fmt: skip
+        changes = [put("a"), put("g", kind="resource_group"), put("", HEAVY, kind="job")]
+        store.commit(changes, expected_revision=0, author=ANN, at_ms=0)
         assert [(entry.kind, entry.revision) for entry in store.scan()] == [
             ("resource_group", 1), ("namespace", 1), ("job", 1),
         ]  # fmt: skip
