@@ -70,6 +70,7 @@ _SNAPSHOT_APP: Final = "spark-throttle-snapshots"
 _BATCH_ROWS: Final = 8192
 _MOST_RACES: Final = 100
 _ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision"]
+_ABSENT: Final = "there is no policy store; create it, or mend the path"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -118,8 +119,11 @@ class DeltaStore:
         self._clock_ns = clock_ns
         self._lock = threading.RLock()
         self._log_folder = _local_log(location)
-        self._signature: tuple[int, int] | None = None
-        """Of the log's folder when it was last read: its modification time and what tells it from another."""
+        self._changed_ns = -1
+        """When the folder of the log, as it was last read, had changed; -1 if it must be read anyway."""
+
+        self._mark: tuple[int, int, int] | None = None
+        """A commit of the table: while it stands, no other table has come into this one's place."""
 
         with self._guarded():
             self._table = self._opened()
@@ -276,9 +280,7 @@ class DeltaStore:
         try:
             yield
         except TableNotFoundError as error:
-            raise StoreUnavailableError(
-                self.location, "there is no policy store; create it, or mend the path"
-            ) from error
+            raise StoreUnavailableError(self.location, _ABSENT) from error
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise StoreUnavailableError(self.location, _said(error)) from error
 
@@ -298,16 +300,19 @@ class DeltaStore:
         if self._log_folder is None:
             self._replace(self._opened())
             return
-        status = self._log_folder.stat()
-        signature = (status.st_mtime_ns, status.st_ino)
-        if signature == self._signature and not is_forced:
+        try:
+            changed_ns = self._log_folder.stat().st_mtime_ns
+        except FileNotFoundError as error:
+            raise StoreUnavailableError(self.location, _ABSENT) from error
+        if changed_ns == self._changed_ns and not is_forced:
             return
-        if self._signature is not None and signature[1] == self._signature[1]:
+        if self._mark is not None and self._mark == _stamp(self._log_folder, self._mark[0]):
             self._table.update_incremental()
         else:
             self._replace(self._opened())
-        is_settling = 0 <= self._clock_ns() - status.st_mtime_ns < SETTLING_NS
-        self._signature = (-1 if is_settling else signature[0], signature[1])
+        self._mark = _stamp(self._log_folder, self._table.version())
+        is_settling = 0 <= self._clock_ns() - changed_ns < SETTLING_NS
+        self._changed_ns = -1 if is_settling else changed_ns
 
     def _replace(self, table: DeltaTable) -> None:
         if table.metadata().id != self._id:
@@ -450,6 +455,15 @@ def _local_log(location: str) -> Path | None:
     if "://" in location:
         return Path(location.removeprefix("file://")) / "_delta_log" if location.startswith("file://") else None
     return Path(location) / "_delta_log"
+
+
+def _stamp(log_folder: Path, version: int) -> tuple[int, int, int] | None:
+    """Return what tells a commit's file from that of another table; `None` where there is none."""
+    try:
+        status = (log_folder / f"{version:020d}.json").stat()
+    except FileNotFoundError:
+        return None
+    return version, status.st_mtime_ns, status.st_ino
 
 
 def _said(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Which store a location names: `delta:<path or URI>`, `file:<path>`, `memory:`, or the path of a YAML file."""
+"""Which store a location names: `delta:<path or URI>`, `file:<path>` or `memory:`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from spark_throttle.control.store import PolicyStore
 from spark_throttle.errors import ConfigurationError
 
 _FORMS: Final = "delta:/path/of/table, delta:s3://bucket/table or file:/path/policies.yaml"
+
+
+def is_store(location: str) -> bool:
+    """Return whether a text names a policy store that outlives a process, rather than a document or a path."""
+    return location.startswith(("delta:", "file:")) and "\n" not in location and ": " not in location
 
 
 def open_store(location: str, *, is_created: bool = False) -> PolicyStore:
