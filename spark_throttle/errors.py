@@ -10,7 +10,14 @@
     │   ├── UnknownVersionError
     │   └── DamagedError
     ├── EpochMissingError           restore the file, or start a new checkpoint
-    └── QueueOverflowError          raise the bounds, then restart: nothing was lost
+    ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
+    └── StoreError                  a policy store did not do what was asked of it
+        ├── NotFoundError           ask for what there is, or create it first
+        ├── DuplicateError          update it instead, or take another name
+        ├── InUseError              detach those it names, then try again
+        ├── ConflictError           read it again, then decide whether to try again: nothing was changed
+        ├── StoreUnavailableError   try again later, or mend the store: nothing was changed
+        └── OutcomeUnknownError     look whether the change is there before trying again
 
 Messages carry the value, the bound it broke and the remedy.
 """
@@ -18,7 +25,9 @@ Messages carry the value, the bound it broke and the remedy.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+_LONGEST_NAME = 80
 
 
 class ThrottleError(Exception):
@@ -125,6 +134,104 @@ class QueueOverflowError(ThrottleError):
     def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int, int]]:
         args = (self.shard, self.waiting_messages, self.bound_messages, self.bound_bytes)
         return (type(self), args)
+
+
+class StoreError(ThrottleError):
+    """A policy store did not do what was asked of it."""
+
+
+class NotFoundError(StoreError):
+    """The store holds nothing of that name."""
+
+    def __init__(self, kind: str, name: str, hint: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.hint = hint
+        super().__init__(f"there is no {_entity(kind, name)}{hint}")
+
+    def __reduce__(self) -> tuple[type[NotFoundError], tuple[str, str, str]]:
+        return (type(self), (self.kind, self.name, self.hint))
+
+
+class DuplicateError(StoreError):
+    """What should be created is there already."""
+
+    def __init__(self, kind: str, name: str, remedy: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.remedy = remedy
+        super().__init__(f"the {_entity(kind, name)} {remedy}")
+
+    def __reduce__(self) -> tuple[type[DuplicateError], tuple[str, str, str]]:
+        return (type(self), (self.kind, self.name, self.remedy))
+
+
+class InUseError(StoreError):
+    """A resource group cannot be deleted while tenants or namespaces are attached to it."""
+
+    def __init__(self, name: str, users: Iterable[str], *, has_more: bool = False) -> None:
+        self.name = name
+        self.users = tuple(users)
+        self.has_more = has_more
+        listed = ", ".join(self.users) + (" and more" if has_more else "")
+        super().__init__(f"the {_entity('resource_group', name)} is in use by {listed}: detach these first")
+
+    def __reduce__(self) -> tuple[Callable[..., InUseError], tuple[str, tuple[str, ...], bool]]:
+        return (_in_use, (self.name, self.users, self.has_more))
+
+
+def _in_use(name: str, users: tuple[str, ...], has_more: bool) -> InUseError:  # noqa: FBT001 - called by pickle
+    return InUseError(name, users, has_more=has_more)
+
+
+class ConflictError(StoreError):
+    """Another change came first; nothing was changed."""
+
+    def __init__(self, what: str, expected_revision: int, found_revision: int) -> None:
+        self.what = what
+        self.expected_revision = expected_revision
+        self.found_revision = found_revision
+        super().__init__(
+            f"{what} is at revision {found_revision} and the change was made for revision {expected_revision}: "
+            f"nothing was changed; read it again, then decide whether to try again"
+        )
+
+    def __reduce__(self) -> tuple[type[ConflictError], tuple[str, int, int]]:
+        return (type(self), (self.what, self.expected_revision, self.found_revision))
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached or read; nothing was changed."""
+
+    def __init__(self, location: str, problem: str) -> None:
+        self.location = location
+        self.problem = problem
+        super().__init__(f"the policy store {location} is not available: {problem}")
+
+    def __reduce__(self) -> tuple[type[StoreUnavailableError], tuple[str, str]]:
+        return (type(self), (self.location, self.problem))
+
+
+class OutcomeUnknownError(StoreError):
+    """A commit was sent and no answer came: it may have happened, or may yet."""
+
+    def __init__(self, location: str, revision: int, problem: str) -> None:
+        self.location = location
+        self.revision = revision
+        self.problem = problem
+        super().__init__(
+            f"the policy store {location} did not say whether revision {revision} was committed ({problem}): look "
+            f"into its history before trying again"
+        )
+
+    def __reduce__(self) -> tuple[type[OutcomeUnknownError], tuple[str, int, str]]:
+        return (type(self), (self.location, self.revision, self.problem))
+
+
+def _entity(kind: str, name: str) -> str:
+    """Return how a message names an entity, short."""
+    shown = name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "…"
+    return f"{kind.replace('_', ' ')} {shown!r}" if name else kind.replace("_", " ")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

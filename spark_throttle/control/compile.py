@@ -51,7 +51,8 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
     True
     """
     digest = hashlib.sha256((direction or "").encode() + b"\n")
-    digest.update(document.model_dump_json().encode())
+    # A section that older releases do not know is left out while it is empty: they name the content as this one does.
+    digest.update(document.model_dump_json(exclude=None if document.exempt else {"exempt"}).encode())
     return digest.hexdigest()[:16]
 
 

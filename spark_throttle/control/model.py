@@ -120,6 +120,17 @@ def _empty_if_null(section: object) -> object:
     return {} if section is None else section
 
 
+def _as_list(names: object) -> object:
+    """Return a list as the tuple that a frozen document keeps; nothing for a section that has only comments below."""
+    if names is None:
+        return ()
+    return tuple(names) if isinstance(names, list) else names
+
+
+def _sorted_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(set(names)))
+
+
 def _check_present(name: object) -> object:
     if name is None:
         raise _refused("no value")
@@ -240,6 +251,9 @@ class PolicyDocument(_Part):
     resource_groups: Named[Name, ScopePolicy] = {}
     tenants: Named[TenantName, TenantPolicy] = {}
     namespaces: Named[Name, NamespacePolicy] = {}
+
+    exempt: Annotated[tuple[Name, ...], BeforeValidator(_as_list), AfterValidator(_sorted_once)] = ()
+    """Namespaces, or globs of them, that no quota holds and that are charged nowhere."""
 
     defaults: Annotated[NamespacePolicy, BeforeValidator(_empty_if_null)] = NamespacePolicy()
     """Of each namespace that `namespaces` does not name."""

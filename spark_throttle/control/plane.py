@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.control.compile import compile_policy
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
+from spark_throttle.control.followed import Followed, write_followed
 from spark_throttle.control.model import Direction
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
@@ -159,7 +160,12 @@ class ControlPlane:
     def _policy_in_force(self) -> CompiledPolicy:
         snapshot = self._policies.current()
         if self._snapshot is None or self._snapshot[0] is not snapshot:
-            self._snapshot = (snapshot, compile_policy(snapshot.document, self._direction))
+            is_same = self._snapshot is not None and self._snapshot[0].document is snapshot.document
+            policy = (
+                self._snapshot[1] if self._snapshot and is_same else compile_policy(snapshot.document, self._direction)
+            )
+            write_followed(self._directory, Followed(policy.revision, snapshot.store_revision, snapshot.problem))
+            self._snapshot = (snapshot, policy)
         return self._snapshot[1]
 
     def _policy(self, epoch: Epoch) -> CompiledPolicy:

@@ -30,7 +30,7 @@ SETTLING_NS: Final = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class PolicySnapshot:
-    """What a policy file says now."""
+    """What a policy file or a policy store says now."""
 
     document: PolicyDocument
     """The last good document."""
@@ -39,7 +39,10 @@ class PolicySnapshot:
     """Names the content of `document`, both directions."""
 
     problem: str | None
-    """Why the file as it is now is not in force; `None` if it is."""
+    """Why what the file or the store says now is not in force; `None` if it is."""
+
+    store_revision: int | None = None
+    """The revision of the policy store that `document` is; `None` where it is no store's."""
 
 
 class PolicyFile:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.control.codec import parse_policies
 from spark_throttle.control.compile import revision_of
+from spark_throttle.control.followed_store import FollowedStore
 from spark_throttle.control.manifest import bind
 from spark_throttle.control.model import Direction
 from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName, PolicySource, slice_of
@@ -111,7 +112,9 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             direction: Direction = "dispatch" if self._options["direction"] == "dispatch" else "publish"
             directory = Directory(self._options["controlpath"])
             policies: PolicySource
-            if "policyfile" in self._options:
+            if "policystore" in self._options:
+                policies = FollowedStore(self._options["policystore"])
+            elif "policyfile" in self._options:
                 policies = PolicyFile(self._options["policyfile"])
             else:
                 policies = FixedPolicies.parse(self._options["policytext"])

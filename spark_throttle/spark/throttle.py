@@ -22,9 +22,12 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.control.codec import dump_policies, load_policies
 from spark_throttle.control.compile import queue_bounds
-from spark_throttle.control.model import Direction, PolicyDocument
+from spark_throttle.control.entries import EMPTY, policy_of
+from spark_throttle.control.model import Direction, PolicyDocument, QueuePolicy
+from spark_throttle.control.open_store import is_store, open_store
+from spark_throttle.control.status import Status, read_status
 from spark_throttle.core.quota import QueueBounds
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import ConfigurationError, StoreUnavailableError
 from spark_throttle.spark.batch_sink import BatchSink, Target
 from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.decided_stream import UnpackDecided
@@ -33,7 +36,6 @@ from spark_throttle.spark.operator import OUTPUT_SCHEMA, STATE_SCHEMA, ShardOper
 from spark_throttle.spark.partitioning import shard_keys
 from spark_throttle.spark.payload_columns import ColumnLike, carried_schema, from_carried, with_helpers
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
-from spark_throttle.spark.status import Status, read_status
 from spark_throttle.spark.writer import ThrottledStreamWriter
 
 MAX_SHARDS = 4096
@@ -45,7 +47,8 @@ class Throttle:
     Parameters
     ----------
     policies
-        Path of a YAML file, which the query follows while it runs; or a document, as text or as a mapping.
+        What the query follows while it runs: the path of a YAML file, or a policy store (``delta:`` and the path of a
+        Delta table); or a document that stays as it is, as text or as a mapping.
     namespace
         Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
     size
@@ -146,7 +149,9 @@ class Throttle:
         return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage)
 
     def _room(self) -> QueueBounds | None:
-        """Return the queue's bounds as the policies have them now; `None` where this process does not see the file."""
+        """Return the queue's bounds as the policies have them now; `None` where this process does not see them."""
+        if "policyStore" in self._policies:
+            return _stored_room(self._policies["policyStore"])
         path = Path(self._policies.get("policyFile", ""))
         text = self._policies.get("policyText")
         if text is None and not path.exists():
@@ -159,11 +164,23 @@ class Throttle:
         return spark.readStream.format(CONTROL_FORMAT).options(**options, shardKeys=json.dumps(keys)).load()
 
 
+def _stored_room(location: str) -> QueueBounds | None:
+    try:
+        entry = open_store(location).get("queue", "")
+    except StoreUnavailableError:
+        return None
+    stored = EMPTY["queue"] if entry is None else policy_of(entry, what=location)
+    assert isinstance(stored, QueuePolicy)  # noqa: S101 - what the kind holds
+    return queue_bounds(stored)
+
+
 _VERDICT_SCHEMA = pa.schema([(THROTTLE, VERDICT_TYPE)])
 
 
 def _policy_options(policies: str | os.PathLike[str] | Mapping[str, Any] | PolicyDocument) -> dict[str, str]:
     """Return the control source's options for the policies, and refuse policies that cannot be applied."""
+    if isinstance(policies, str) and is_store(policies):
+        return {"policyStore": policies}
     is_text = isinstance(policies, str) and any(mark in policies for mark in ("\n", "{", ": "))
     if isinstance(policies, os.PathLike) or (isinstance(policies, str) and not is_text):
         path = Path(policies).absolute()

@@ -106,7 +106,7 @@ def test_names_are_in_the_order_of_their_utf_8_bytes() -> None:
             "unknown key; did you mean messages_per_second?",
         ),
         ("tenents: {}", "tenents", "unknown key; did you mean tenants?"),
-        ("xyz: 1", "xyz", "unknown key; the keys here are version, resource_groups, tenants, namespaces, defaults"),
+        ("xyz: 1", "xyz", "unknown key; the keys here are version, resource_groups, tenants, namespaces, exempt"),
         ("queue: {messages_: 1}", "queue.messages_", "did you mean messages?"),
         ("job: {publis_: {}}", "job.publis_", "did you mean publish?"),
         ("job: {dispatch: {weigth_: 1}}", "job.dispatch.weigth_", "did you mean weight?"),

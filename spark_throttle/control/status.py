@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_throttle.control.feedback import newest_batch, read_reports
+from spark_throttle.control.followed import read_followed
 from spark_throttle.control.storage import Directory
+from spark_throttle.control.usage_table import usage_rows
 from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.spark.usage_table import usage_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ class Status:
     revision: str
     scopes: tuple[ScopeStatus, ...]
 
+    problem: str | None = None
+    """Why what the policy file or store says now is not in force; `None` if it is."""
+
+    store_revision: int | None = None
+    """The revision of the policy store that the next batch is planned with; `None` where the job follows none."""
+
     def of_level(self, level: str) -> dict[str, ScopeStatus]:
         """Return the scopes of a level, by name."""
         return {status.scope: status for status in self.scopes if status.level == level}
@@ -51,8 +58,10 @@ def read_status(control_path: str) -> Status:
     batch = newest_batch(directory)
     reports = read_reports(directory, after_batch=batch - 1).get(batch, []) if batch >= 0 else []
     content = directory.read(f"policies/{reports[0].revision}") if reports else None
+    followed = read_followed(directory)
+    problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
     if content is None:
-        return Status(batch, 0, 0, "", ())
+        return Status(batch, 0, 0, "", (), problem, store_revision)
     policy = unpack_policy(content, "the policy revision of the last batch")
     quotas = _quotas(policy)
     of_others = _per_second(policy.namespace_limits.rate_micro_per_ms[-1])
@@ -61,7 +70,7 @@ def read_status(control_path: str) -> Status:
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
         messages, size_bytes = quotas.get((row["level"], row["scope"]), of_others)
         scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes))
-    return Status(batch, reports[0].now_ms, reports[0].epoch, policy.revision, tuple(scopes))
+    return Status(batch, reports[0].now_ms, reports[0].epoch, policy.revision, tuple(scopes), problem, store_revision)
 
 
 def _quotas(policy: CompiledPolicy) -> dict[tuple[str, str], tuple[float | None, ...]]:

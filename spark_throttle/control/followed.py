@@ -1,0 +1,49 @@
+"""What a job says of the policies that it follows: written into its control directory when it changes.
+
+It is for people and for `status`; no decision reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from spark_throttle.control.storage import Directory
+from spark_throttle.errors import DamagedError, UnknownVersionError
+
+_NAME = "followed.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The policies that the next batch is planned with."""
+
+    revision: str
+    """Names the content of the direction that the job enforces (`compile.revision_of`)."""
+
+    store_revision: int | None
+    """The store's revision; `None` where the job follows a file or a fixed document."""
+
+    problem: str | None
+    """Why what the file or the store says now is not in force; `None` if it is."""
+
+
+def write_followed(directory: Directory, followed: Followed) -> None:
+    """Write what a job follows, over what stood there."""
+    directory.write(_NAME, json.dumps({"format": FORMAT, **asdict(followed)}, indent=1).encode())
+
+
+def read_followed(directory: Directory) -> Followed | None:
+    """Return what a job follows, or `None` before its first batch is planned."""
+    content = directory.read(_NAME)
+    if content is None:
+        return None
+    what = f"the file {directory.path(_NAME)}"
+    try:
+        fields = json.loads(content)
+        if fields["format"] > FORMAT:
+            raise UnknownVersionError(what, fields["format"], FORMAT)
+        return Followed(fields["revision"], fields["store_revision"], fields["problem"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(what, repr(error)) from error
