@@ -10,11 +10,8 @@ import logging
 from datetime import timedelta
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-
-from spark_throttle.control.storage import Directory
 
 logger = logging.getLogger(__name__)
 

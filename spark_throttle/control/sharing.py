@@ -41,6 +41,7 @@ from spark_throttle.control.share_report import (
     ShareReport,
     found_in,
 )
+from spark_throttle.control.share_status import Observation, PeerStatus
 from spark_throttle.core.allocation import PLENTY
 from spark_throttle.core.division import drifted, max_min, proportional, residual, static, steal
 from spark_throttle.core.quota import UNLIMITED, Int64s
@@ -245,15 +246,27 @@ class Sharing:
             for name in ("_target", "_pinned", "_right", "_floor", "_wanted_floor"):
                 setattr(self, name, _moved(getattr(self, name), old, measured.ids))
             self._window = [
-                Claimed(
-                    each.number, _moved(each.claim, old, measured.ids), _moved(each.floor, old, measured.ids)
-                )
+                Claimed(each.number, _moved(each.claim, old, measured.ids), _moved(each.floor, old, measured.ids))
                 for each in self._window
             ]
 
     def pin(self, ids: Int64s, rate: Int64s) -> None:
         """Note what the job holds itself to from now on; the scopes it does not name are not used."""
         self._pinned = np.maximum(_moved(rate, ids, self._own.ids), 0)
+
+    def pin_also(self, ids: Int64s, rate: Int64s) -> None:
+        """Note that the job may hold itself to this soon, and until then to what it has: it counts as using the larger."""
+        self._pinned = np.maximum(self._pinned, _moved(rate, ids, self._own.ids))
+
+    @property
+    def ids(self) -> Int64s:
+        """The scopes that the job uses, ascending."""
+        return self._own.ids
+
+    @property
+    def must_shrink(self) -> bool:
+        """Whether the job holds itself to more than it should use: others wait for it."""
+        return not self._is_fallen and bool((self._pinned > np.minimum(self._right, self._target)).any())
 
     def share(self, now_ms: int) -> Share:
         """Return what the job may use now."""
@@ -337,9 +350,7 @@ class Sharing:
         for peer in self._peers.values():
             peer.is_dead |= started_ms >= peer.seen_at_ms + patience_ms
         forget_ms = self.settings.forget_ms + self.settings.margin_ms
-        self._peers = {
-            member: peer for member, peer in self._peers.items() if started_ms < peer.seen_at_ms + forget_ms
-        }
+        self._peers = {member: peer for member, peer in self._peers.items() if started_ms < peer.seen_at_ms + forget_ms}
         self._blocked_by = {
             member: (problem, since_ms)
             for member, (problem, since_ms) in self._blocked_by.items()
@@ -524,6 +535,34 @@ class Sharing:
         seen = {member: peer.report.mark for member, peer in self._peers.items()}
         mark = Mark(self._incarnation, self._number)
         return Update(ShareReport(self.member, self._name, mark, wall_ms, seen, rows), changed, removed)
+
+    # ------------------------------------------------------------------------------------------ what people are told
+
+    def observed(self, now_ms: int) -> Observation:
+        """Return what is known now of every scope and every other job."""
+        share, own = self.share(now_ms), self._own
+        used = decode(encode(own.usage))
+        peers = [
+            PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
+            for member, peer in self._peers.items()
+        ]
+        peers += [
+            PeerStatus(member, member, now_ms - since_ms, "unreadable")
+            for member, (_, since_ms) in self._blocked_by.items()
+        ]
+        scope, who, claim, theirs = (np.zeros(0, dtype=np.int64) for _ in range(4))
+        claim, theirs = claim.reshape(-1, 2), theirs.reshape(-1, 2)
+        if self._peers and len(own.ids):
+            is_dead, rows, scope = self._seats()
+            counts = [int(found_in(peer.report.rows.ids, own.ids).sum()) for peer in self._peers.values()]
+            who = np.repeat(np.arange(len(counts)), counts)
+            claim, theirs = decode(rows.claim), decode(rows.usage)
+            used = used + sums(scope[~is_dead], theirs[~is_dead], len(own.ids))
+        age_ms = now_ms - (self._held_until_ms - self.settings.hold_ms) if not self._is_fallen else -1
+        return Observation(
+            own.ids, own.quota, share.rate, used, tuple(peers), scope, who, claim, theirs, share.is_leased, age_ms,
+            max(0, self._held_until_ms - now_ms),
+        )  # fmt: skip
 
 
 def _moved(values: Int64s, old: Int64s, new: Int64s) -> Int64s:

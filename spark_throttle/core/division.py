@@ -27,21 +27,24 @@ from spark_throttle.core.allocation import PLENTY, quotient, times, water_fill
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.segments import Segments, sums
 
-_BINS = 16
-"""Steps of demand, and of weight, that a histogram tells apart: up to twice as many bins."""
+_EXACT_FLOWS = 16
+"""A scope with no more flows than this has a bin for each."""
+
+_BINS = 64
+_BINS_AN_OCTAVE_BITS = 2
+"""Four bins to a doubling of the share: the flows of a bin differ by a quarter at most."""
 
 _SHARE_BITS = 30
 _FLOAT = np.float32
 
 
-def demand_bins(
-    scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s
-) -> tuple[Int64s, Int64s, Int64s]:
+def demand_bins(scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return the histogram of every scope's flows: the scope, the demand and the weight of each bin.
 
     Flows of a scope are put in the order of their dominant share by weight, the order in which a rising level satisfies
-    them. Up to 16 keep a bin each; of more, neighbours share one, none of which holds more than a sixteenth of the demand
-    and of the weight beside one flow. A level between two bins divides exactly as it would by flows.
+    them. Up to 16 keep a bin each. Of more, those above the level that they alone would come to share a bin, as no level
+    will satisfy one of them; below, a bin spans a quarter of an octave, and the last one the rest. A level between two bins
+    divides exactly as it would by flows.
 
     Parameters
     ----------
@@ -58,11 +61,17 @@ def demand_bins(
     ([5, 5, 70], [1, 1, 2])
     """
     whole = available[scope]
-    share = -(-quotient(np.minimum(demand, whole), whole, _SHARE_BITS).max(axis=1) // weight)
+    share = _share(demand, weight, whole)
     order = np.lexsort((share, scope))
+    laid = Segments.by_key(scope[order], len(available))
+    step = laid.rank
+    if (laid.counts > _EXACT_FLOWS).any():
+        top = np.zeros(len(available), dtype=np.int64)
+        np.maximum.at(top, scope, _share(water_fill(demand, weight, scope, available), weight, whole))
+        below = _quarter_octave(top)[scope] - _quarter_octave(share)
+        binned = _BINS - np.clip(below, 0, _BINS - 1)
+        step = np.where(laid.counts[laid.key] <= _EXACT_FLOWS, step, binned[order])
     scope, demand, weight = scope[order], demand[order], weight[order]
-    laid = Segments.by_key(scope, len(available))
-    step = np.where(laid.counts[scope] <= _BINS, laid.rank, _step(laid, share[order] * weight) + _step(laid, weight))
     starts = np.ones(len(scope), dtype=np.bool_)
     starts[1:] = (scope[1:] != scope[:-1]) | (step[1:] != step[:-1])
     bins = np.cumsum(starts) - 1
@@ -70,12 +79,16 @@ def demand_bins(
     return scope[starts], sums(bins, demand, count), sums(bins, weight, count)
 
 
-def _step(laid: Segments, amount: Int64s) -> Int64s:
-    """Return in which sixteenth of its scope's amount each row begins."""
-    before = np.cumsum(amount) - amount
-    before -= before[np.minimum(laid.starts, max(len(amount) - 1, 0))][laid.key]
-    total = sums(laid.key, amount, len(laid.counts))[laid.key]
-    return np.minimum(before // np.maximum(total // _BINS, 1), _BINS - 1)
+def _share(demand: Int64s, weight: Int64s, whole: Int64s) -> Int64s:
+    """Return the dominant shares by weight."""
+    return -(-quotient(np.minimum(demand, whole), whole, _SHARE_BITS).max(axis=1) // weight)
+
+
+def _quarter_octave(share: Int64s) -> Int64s:
+    """Return in which quarter of which octave a share lies."""
+    octave = np.frexp(np.maximum(share, 1).astype(np.float64))[1].astype(np.int64)  # exact below 2**53
+    lead = (np.maximum(share, 1) << _SHARE_BITS) >> octave
+    return (octave << _BINS_AN_OCTAVE_BITS) + (lead >> (_SHARE_BITS - 1 - _BINS_AN_OCTAVE_BITS))
 
 
 def max_min(

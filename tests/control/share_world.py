@@ -132,10 +132,7 @@ def roam(seed: int, steps: int, jobs: int = 4) -> World:
     rng = random.Random(seed)
     lease_ms, margin_ms = SETTINGS.lease_ms, SETTINGS.margin_ms
     world = World(
-        [
-            SimulatedJob(f"job{n}", rng.randint(-lease_ms, lease_ms), rng.randint(-1_000, 1_000))
-            for n in range(jobs)
-        ]
+        [SimulatedJob(f"job{n}", rng.randint(-lease_ms, lease_ms), rng.randint(-1_000, 1_000)) for n in range(jobs)]
     )
     for job in world.jobs:
         job.is_alive = rng.random() < 0.6
