@@ -26,12 +26,14 @@ from spark_throttle.control.compile import compile_policy
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
 from spark_throttle.control.followed import Followed, write_followed
 from spark_throttle.control.model import Direction
+from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
 from spark_throttle.core.grants import Buckets, Claims, lend, used_by_scope
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.shares import refill_share, under_share
 from spark_throttle.core.token_bucket import admissible_messages, full
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, EpochMissingError
@@ -73,6 +75,8 @@ class ControlPlane:
         Where epochs, policy revisions and feedback are kept: inside the query's checkpoint.
     clock_ms
         The wall clock.
+    shared
+        This job's part of quotas that several jobs share; `None` where it has them for itself.
     """
 
     def __init__(
@@ -82,12 +86,14 @@ class ControlPlane:
         direction: Direction,
         shards: int,
         clock_ms: Callable[[], int],
+        shared: SharedQuotas | None = None,
     ) -> None:
         self._directory = directory
         self._policies = policies
         self._direction: Direction = direction
         self._shards = shards
         self._clock_ms = clock_ms
+        self._shared = shared
         self._epochs: dict[EpochName, Epoch] = {}
         self._compiled: dict[str, CompiledPolicy] = {}
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
@@ -103,7 +109,7 @@ class ControlPlane:
         now_ms = self._clock_ms()
         if start == NO_EPOCH:
             self._refuse_past()
-            return self._make(1, policy, Buckets.full(policy, now_ms=now_ms), -1, now_ms)
+            return self._make(1, policy, None, -1, now_ms)
         epoch = self.load(start)
         self._take_in_reports(epoch)
         if not self._is_due(epoch, policy, now_ms):
@@ -111,7 +117,14 @@ class ControlPlane:
         before = self._policy(epoch)
         settled = self._settled(epoch, before, now_ms)
         self._warn_if_slow(policy, now_ms)
-        buckets = _carried_over(settled, before, policy).refill(policy, now_ms=now_ms)
+        if epoch.share_micro_per_ms is not None:
+            # The time since was earned at the share of then, by the process that held the lease.
+            paid_ms = 0 if self._shared is None else self._shared.paid_until_ms(start.file, now_ms=now_ms)
+            settled = refill_share(settled, before, epoch.share_micro_per_ms, now_ms=max(settled.as_of_ms, paid_ms))
+            settled = Buckets(settled.balance_micro, now_ms)
+        buckets = _carried_over(settled, before, policy)
+        if self._shared is None:
+            buckets = buckets.refill(policy, now_ms=now_ms)
         forget_reports(self._directory, before_batch=epoch.settled_batch)
         settled_batch = max(self._unsettled, default=epoch.settled_batch)
         return self._make(epoch.number + 1, policy, buckets, settled_batch, now_ms)
@@ -197,14 +210,20 @@ class ControlPlane:
                     forget_reports(self._directory, from_batch=batch)
                     break
                 self._last_report.update({report.shard: report for report in reports})
+                if self._shared is not None:
+                    self._shared.add(reports)
                 self._unsettled[batch] = reports
                 self._newest_batch = batch
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
             del self._unsettled[batch]
 
     def _is_due(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> bool:
-        if policy.revision != epoch.revision:
+        if policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None):
             return True
+        if self._shared is not None and epoch.share_micro_per_ms is not None:
+            is_waiting = any(report.waiting.any() for report in self._last_report.values())
+            if self._shared.is_due(policy, epoch.share_micro_per_ms, now_ms=now_ms, is_waiting=is_waiting):
+                return True
         # Every batch reports before it is committed: without a report, this epoch's batch ran and its report is lost.
         has_moved = any(_has_moved(reports) for reports in self._unsettled.values())
         return not self._unsettled or has_moved or self._next_event_ms() <= now_ms
@@ -214,10 +233,11 @@ class ControlPlane:
 
     def _settled(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> Buckets:
         """Return the buckets of `epoch` less what was used; a shard without a report has used all it was lent."""
-        buckets = epoch.buckets
+        buckets, share = epoch.buckets, epoch.share_micro_per_ms
         for reports in self._unsettled.values():
             used = used_by_scope(reports, policy)
-            buckets = buckets.settle(used, policy, at_ms=min(reports[0].now_ms, now_ms))
+            at_ms = max(min(reports[0].now_ms, now_ms), buckets.as_of_ms)
+            buckets = refill_share(buckets, policy, share, now_ms=at_ms).debit(used, policy)
         found = {report.shard for reports in self._unsettled.values() for report in reports}
         missing = sorted(set(range(self._shards)) - found)
         if missing:
@@ -226,7 +246,9 @@ class ControlPlane:
             )
             lent = epoch.lending.balance_micro[missing]
             used = np.where([True, False], admissible_messages(lent), np.maximum(lent // MICRO, 0)).sum(axis=0)
-            buckets = buckets.settle(used, policy, at_ms=now_ms)
+            # The time before is paid first, up to the burst: what stood through a pause is not followed by what it earned.
+            at_ms = max(now_ms if share is None else 0, buckets.as_of_ms)
+            buckets = refill_share(buckets, policy, share, now_ms=at_ms).debit(used, policy)
         return buckets
 
     def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:
@@ -249,18 +271,26 @@ class ControlPlane:
             )  # fmt: skip
 
     def _make(
-        self, number: int, policy: CompiledPolicy, buckets: Buckets, settled_batch: int, now_ms: int
+        self, number: int, policy: CompiledPolicy, buckets: Buckets | None, settled_batch: int, now_ms: int
     ) -> EpochName:
-        """Write an epoch, and the policy that it names, and return its name."""
+        """Write an epoch, and the policy that it names, and return its name; without buckets, new ones are full."""
         reports = [_rematched(report, policy) for report in self._last_report.values()]
-        lending = lend(buckets, Claims.of(reports, policy), policy, shards=self._shards, turn=number)
-        epoch = Epoch(number, policy.revision, Buckets(buckets.balance_micro, now_ms), lending, settled_batch)
+        share = None if self._shared is None else self._shared.begin_epoch(policy, now_ms=now_ms)
+        in_force = under_share(policy, share)
+        if buckets is None:
+            buckets = Buckets.full(in_force, now_ms=now_ms)
+        elif share is not None:
+            buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
+        lending = lend(buckets, Claims.of(reports, policy), in_force, shards=self._shards, turn=number)
+        epoch = Epoch(number, policy.revision, Buckets(buckets.balance_micro, now_ms), lending, settled_batch, share)
         if policy.revision not in self._compiled:
             self._directory.write(f"policies/{policy.revision}", pack_policy(policy))
             self._compiled[policy.revision] = policy
         block = pack_epoch(epoch)
         name = EpochName(number, f"{number:012d}-{hashlib.sha256(block).hexdigest()[:16]}")
         self._directory.write(f"epochs/{name.file}", block)
+        if self._shared is not None:
+            self._shared.end_epoch(name.file)
         self._epochs_made += 1
         self._remember(name, epoch)
         return name

@@ -70,11 +70,11 @@ def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s)
     counts = np.diff(np.append(starts, len(order)))
     whole = available[scope[order]]
     capped = _capped(demand[order], whole)
-    part = _quotient(capped, whole, _BITS, round_up=True)
+    part = quotient(capped, whole, _BITS, round_up=True)
     share = -(-part.max(axis=1) // weight[order])
     level = _level(part, share, starts, counts)
     factor = np.where(share <= level, _WHOLE, (level << _BITS) // np.maximum(share, 1))
-    granted[order] = _times(capped, factor[:, None])
+    granted[order] = times(capped, factor[:, None])
     return granted
 
 
@@ -82,15 +82,15 @@ def _capped(demand: Int64s, whole: Int64s) -> Int64s:
     """Return each demand, scaled down in its own proportion where it is more than the whole of a resource."""
     is_over = demand > whole
     # 60 bits of a ratio below 1, so that a long backlog of a slow scope keeps its proportion.
-    ratio = np.where(is_over, _quotient(np.minimum(demand, whole), demand, 2 * _BITS), 1 << 2 * _BITS)
+    ratio = np.where(is_over, quotient(np.minimum(demand, whole), demand, 2 * _BITS), 1 << 2 * _BITS)
     least = ratio.min(axis=1, keepdims=True)
     high, low = least >> _BITS, least & (_WHOLE - 1)
-    scaled = _times(demand, high) + (_times(demand, low) >> _BITS)
+    scaled = times(demand, high) + (times(demand, low) >> _BITS)
     return np.where(is_over & (ratio == least), whole, scaled)
 
 
-def _quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = False) -> Int64s:
-    """Return ``amount / divisor`` in `bits` binary places; 0 of nothing."""
+def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = False) -> Int64s:
+    """Return ``amount / divisor``, at most 1, in `bits` binary places; 0 of nothing."""
     divisor = np.maximum(divisor, 1)
     quotient, rest = np.divmod(amount, divisor)
     for _ in range(0, bits, _DIGIT):
@@ -99,7 +99,7 @@ def _quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = Fa
     return quotient + (rest > 0) if round_up else quotient
 
 
-def _times(amount: Int64s, factor: Int64s) -> Int64s:
+def times(amount: Int64s, factor: Int64s) -> Int64s:
     """Return `amount` times a factor of 2**-30ths, which is at most 1, rounded down."""
     high, low = amount >> _BITS, amount & (_WHOLE - 1)
     return high * factor + (low * factor >> _BITS)

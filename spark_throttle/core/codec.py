@@ -15,10 +15,13 @@ from spark_throttle.core.quota import CompiledPolicy, Int64s, Limits, Overflow, 
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""2 has the job's shares of shared quotas; written only where it has some, so that version 1 stays what it was."""
+
 POLICY_VERSION = 1
 USAGE_VERSION = 1
-EPOCH_VERSION = 1
+EPOCH_VERSION = 2
+"""As `STATE_VERSION`."""
 
 _NO_AGE = -1
 
@@ -45,7 +48,8 @@ def pack_shard(stored: StoredShard) -> bytes:
     """Return a shard's state as a block."""
     state = stored.state
     flows, queue, grants = state.flows, state.queue, state.grants
-    return pack("stat", STATE_VERSION, {
+    version, share = _share_field(grants.share_micro_per_ms, STATE_VERSION)
+    return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
         "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead,
         "flow_second": flows.window_second, "flow_units": flows.window_units,
@@ -55,8 +59,17 @@ def pack_shard(stored: StoredShard) -> bytes:
         "grant_as_of_ms": grants.as_of_ms,
         "policy": stored.policy, "frames": stored.frames,
         "rows_of_frame": np.bincount(stored.frame_of_row, minlength=len(stored.frames)),
-        "row_in_frame": stored.row_in_frame,
+        "row_in_frame": stored.row_in_frame, **share,
     })  # fmt: skip
+
+
+def _share_field(share: Int64s | None, version: int) -> tuple[int, dict[str, Field]]:
+    """Return the version and the field of a block with shares, or version 1 and none."""
+    return (1, {}) if share is None else (version, {"share": share})
+
+
+def _share(f: Unpacked) -> Int64s | None:
+    return f.pairs("share") if f.version > 1 else None
 
 
 def unpack_shard(block: bytes, what: str) -> StoredShard:
@@ -70,8 +83,9 @@ def unpack_shard(block: bytes, what: str) -> StoredShard:
         f.integers("queue_flow"), f.integers("queue_size"), f.integers("queue_arrival"), f.integers("queue_release")
     )
     grants = Grants(
-        f.integer("grant_epoch"), f.pairs("grant_balance"), f.pairs("grant_headroom"), f.integer("grant_as_of_ms")
-    )
+        f.integer("grant_epoch"), f.pairs("grant_balance"), f.pairs("grant_headroom"), f.integer("grant_as_of_ms"),
+        _share(f),
+    )  # fmt: skip
     frames = f.blobs("frames")
     frame_of_row = np.repeat(np.arange(len(frames)), f.integers("rows_of_frame"))
     state = ShardState(f.integer("advanced_to_ms"), flows, queue, grants)
@@ -160,14 +174,18 @@ class Epoch:
     settled_batch: int
     """The last batch whose usage is accounted for; -1 before the first."""
 
+    share_micro_per_ms: Int64s | None = None
+    """Shape (scopes, 2): what this job may use of each shared scope, where it shares its quotas with others."""
+
 
 def pack_epoch(epoch: Epoch) -> bytes:
     """Return an epoch as a block."""
-    return pack("epch", EPOCH_VERSION, {
+    version, share = _share_field(epoch.share_micro_per_ms, EPOCH_VERSION)
+    return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
         "lent": epoch.lending.balance_micro, "headroom": epoch.lending.headroom_micro,
-        "settled_batch": epoch.settled_batch,
+        "settled_batch": epoch.settled_batch, **share,
     })  # fmt: skip
 
 
@@ -177,7 +195,7 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     shape = (f.integer("shards"), -1, 2)
     lending = Lending(f.integers("lent").reshape(shape), f.integers("headroom").reshape(shape))
     buckets = Buckets(f.pairs("balance"), f.integer("as_of_ms"))
-    return Epoch(f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"))
+    return Epoch(f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,17 +208,20 @@ class ShardGrant:
 
     balance_micro: Int64s
     headroom_micro: Int64s
+    share_micro_per_ms: Int64s | None = None
+    """As `Epoch.share_micro_per_ms`."""
 
 
 def pack_grant(grant: ShardGrant) -> bytes:
     """Return a control row as a block."""
-    return pack("grnt", EPOCH_VERSION, {
+    version, share = _share_field(grant.share_micro_per_ms, EPOCH_VERSION)
+    return pack("grnt", version, {
         "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
-        "headroom": grant.headroom_micro,
+        "headroom": grant.headroom_micro, **share,
     })  # fmt: skip
 
 
 def unpack_grant(block: bytes, what: str) -> ShardGrant:
     """Return what `pack_grant` stored."""
     f = unpack(block, "grnt", EPOCH_VERSION, what)
-    return ShardGrant(f.integer("epoch"), f.raw("policy") or None, f.pairs("balance"), f.pairs("headroom"))
+    return ShardGrant(f.integer("epoch"), f.raw("policy") or None, f.pairs("balance"), f.pairs("headroom"), _share(f))

@@ -86,16 +86,24 @@ class Grants:
     as_of_ms: int
     """Batch time up to which growth is counted."""
 
+    share_micro_per_ms: Int64s | None = None
+    """Shape (scopes, 2): the rates of the shared scopes in this job, where it shares its quotas with others."""
+
+    def rate(self, policy: CompiledPolicy) -> Int64s:
+        """Return the rates at which the shared scopes earn in this job, shape (scopes, 2)."""
+        return policy.shared.rate_micro_per_ms if self.share_micro_per_ms is None else self.share_micro_per_ms
+
     def grown(self, policy: CompiledPolicy, *, now_ms: int, shards: int) -> Grants:
         """Return these grants at `now_ms`; a rate of 0 admits nothing, whatever was granted."""
         elapsed_ms = max(0, now_ms - self.as_of_ms)
-        rate = np.maximum(policy.shared.rate_micro_per_ms // shards, 0)
+        in_force = self.rate(policy)
+        rate = np.maximum(in_force // shards, 0)
         # The headroom is at most a burst (2**62 micro-tokens), so capping the time keeps the product in int64.
         time_to_full_ms = -(-self.headroom_micro // np.maximum(rate, 1))
         gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
         balance = self.balance_micro + gained
-        balance = np.where(policy.shared.rate_micro_per_ms == 0, np.minimum(balance, -1), balance)
-        return Grants(self.epoch, balance, self.headroom_micro - gained, now_ms)
+        balance = np.where(in_force == 0, np.minimum(balance, -1), balance)
+        return Grants(self.epoch, balance, self.headroom_micro - gained, now_ms, self.share_micro_per_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -159,7 +159,8 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         for shard, key in enumerate(keys):
             part = None if policy is None else pack_policy(slice_of(policy, shard, len(keys)))
             lending = epoch.lending
-            grant = ShardGrant(epoch.number, part, lending.balance_micro[shard], lending.headroom_micro[shard])
+            balance, headroom = lending.balance_micro[shard], lending.headroom_micro[shard]
+            grant = ShardGrant(epoch.number, part, balance, headroom, epoch.share_micro_per_ms)
             grants.append((key, pack_grant(grant)))
         return [GrantPartition(tuple(grants))]
 

@@ -140,7 +140,7 @@ def _granted(state: bytes | None, grant: bytes | None, shard: int, now_ms: int) 
 
 
 def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShard:
-    grants = Grants(row.epoch, row.balance_micro, row.headroom_micro, now_ms)
+    grants = Grants(row.epoch, row.balance_micro, row.headroom_micro, now_ms, row.share_micro_per_ms)
     return replace(stored, state=replace(stored.state, grants=grants), policy=row.policy or stored.policy)
 
 

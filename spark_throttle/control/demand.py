@@ -1,0 +1,174 @@
+"""What a job's namespaces want of each shared scope: its batches' usage, as rates.
+
+Demand is what arrived within the last cycle and what waits, as far as a namespace's own limits would let it pass: what a
+namespace may not use anyway is no claim on its group. Backlog counts as wanted within a cycle. A scope that had no demand for
+some cycles is left out: the job gives it up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.control.model import Direction
+from spark_throttle.control.sharing import Measured
+from spark_throttle.core.allocation import PLENTY
+from spark_throttle.core.division import demand_bins
+from spark_throttle.core.matching import match
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.segments import name_hash, sums
+from spark_throttle.core.usage import UsageReport
+
+_MOST_TOKENS = 1 << 42
+_MICRO_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedScopes:
+    """The scopes of a policy that jobs share: tenants and resource groups that have a limit and enforce it."""
+
+    position: Int64s
+    """Position in `CompiledPolicy.shared`, in the order of `ids`."""
+
+    ids: Int64s
+    """Hashes of direction, level and name, ascending."""
+
+    @classmethod
+    def of(cls, policy: CompiledPolicy, direction: Direction) -> SharedScopes:
+        """Return the shared scopes of a policy; the job's own limit is no other job's."""
+        names = [f"{direction}/tenant/{name}" for name in policy.tenant_names.to_pylist()]
+        names += [f"{direction}/resource_group/{name}" for name in policy.group_names.to_pylist()]
+        ids = name_hash(pa.array(names, pa.string()))
+        is_shared = policy.shared.is_limited.any(axis=1) & (policy.shared.on_excess != OnExcess.OBSERVE)
+        position = 1 + np.flatnonzero(is_shared[1:])
+        order = np.argsort(ids[position - 1], kind="stable")
+        return cls(position[order], ids[position - 1][order])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    time_ms: int
+    before_ms: int
+    """Time of the batch before: what this one brought arrived since."""
+
+    names: pa.StringArray
+    served: Int64s
+    """Admitted and rejected; shape (n, 2)."""
+
+    wanted: Int64s
+    admitted: Int64s
+    waiting: Int64s
+
+
+class DemandMeter:
+    """Adds up the usage reports of a job's last cycle.
+
+    Parameters
+    ----------
+    cycle_ms
+        How far back the arrivals are counted.
+    patience_ms
+        A scope without demand for so long is given up.
+    """
+
+    def __init__(self, direction: Direction, cycle_ms: int, patience_ms: int) -> None:
+        self._direction: Direction = direction
+        self._cycle_ms = cycle_ms
+        self._patience_ms = patience_ms
+        self._batches: deque[_Batch] = deque()
+        self._newest_ms = -1
+        self._wanted_ms: dict[int, int] = {}
+        self._scopes: tuple[str, SharedScopes] | None = None
+
+    def scopes(self, policy: CompiledPolicy) -> SharedScopes:
+        """Return the shared scopes of a policy."""
+        if self._scopes is None or self._scopes[0] != policy.revision:
+            self._scopes = policy.revision, SharedScopes.of(policy, self._direction)
+        return self._scopes[1]
+
+    def add(self, reports: Sequence[UsageReport]) -> None:
+        """Take in the reports of a batch."""
+        if not reports:
+            return
+        time_ms = reports[0].now_ms
+        before_ms = self._newest_ms if 0 <= self._newest_ms < time_ms else time_ms - self._cycle_ms
+        self._batches.append(
+            _Batch(
+                time_ms,
+                before_ms,
+                pa.concat_arrays([report.names for report in reports]),
+                np.concatenate([report.admitted + report.rejected for report in reports]),
+                np.concatenate([report.demand for report in reports]),
+                np.concatenate([report.admitted for report in reports]),
+                np.concatenate([report.waiting for report in reports]),
+            )
+        )
+        self._newest_ms = time_ms
+
+    def measure(self, policy: CompiledPolicy, *, now_ms: int) -> Measured:
+        """Return what is wanted and used now."""
+        while len(self._batches) > 1 and self._batches[0].time_ms <= now_ms - self._cycle_ms:
+            self._batches.popleft()
+        scopes = self.scopes(policy)
+        if not self._batches or not len(scopes.ids):
+            return Measured.nothing()
+        newest, oldest = self._batches[-1], self._batches[0]
+        names = pc.unique(pa.chunked_array([batch.names for batch in self._batches]))
+        if isinstance(names, pa.ChunkedArray):
+            names = names.combine_chunks()
+        n = len(names)
+        served, wanted, admitted, waiting = (np.zeros((n, 2), dtype=np.int64) for _ in range(4))
+        is_over = now_ms - newest.time_ms > self._cycle_ms  # and nothing came since
+        for batch in self._batches:
+            at = pc.index_in(batch.names, value_set=names).to_numpy(zero_copy_only=False).astype(np.int64)
+            if not is_over:
+                served += sums(at, batch.served, n)
+                wanted += sums(at, batch.wanted, n)
+                admitted += sums(at, batch.admitted, n)
+            if batch is newest:
+                waiting += sums(at, batch.waiting, n)
+                wanted = np.maximum(wanted, sums(at, batch.wanted, n) if is_over else wanted)
+        demand = np.minimum(served + waiting, wanted)
+        span_ms = max(1, newest.time_ms - oldest.before_ms)
+        demand = np.minimum(demand, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
+        usage = np.minimum(admitted, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
+        return self._by_scope(policy, scopes, names, demand, usage, now_ms)
+
+    def _by_scope(
+        self,
+        policy: CompiledPolicy,
+        scopes: SharedScopes,
+        names: pa.StringArray,
+        demand: Int64s,
+        usage: Int64s,
+        now_ms: int,
+    ) -> Measured:
+        found = match(names, policy)
+        row_of = np.full(len(policy.shared) + 1, -1, dtype=np.int64)
+        row_of[scopes.position] = np.arange(len(scopes.ids))
+        row = row_of[found.shared_scope[:, :2]]  # its tenant's, its group's; the job's is not shared
+        flow, level = np.nonzero(row >= 0)
+        at = row[flow, level]
+        wants = (demand[flow] > 0).any(axis=1)
+        for each in np.unique(at[wants]).tolist():
+            self._wanted_ms[int(scopes.ids[each])] = now_ms
+        self._wanted_ms = {
+            each: at_ms for each, at_ms in self._wanted_ms.items() if now_ms - at_ms <= self._patience_ms
+        }
+        held = np.array(sorted(self._wanted_ms), dtype=np.int64)
+        kept = np.flatnonzero(np.isin(scopes.ids, held))
+        rate = policy.shared.rate_micro_per_ms[scopes.position]
+        available = np.where(rate == UNLIMITED, PLENTY, rate)
+        weight = policy.namespace_limits.weight[found.rule]
+        flow, at = flow[wants], at[wants]
+        bin_scope, bin_demand, bin_weight = demand_bins(at, demand[flow], weight[flow], available)
+        used = np.zeros((len(scopes.ids), 2), dtype=np.int64)
+        every_flow, every_level = np.nonzero(row >= 0)
+        used += sums(row[every_flow, every_level], usage[every_flow], len(scopes.ids))
+        bin_row = np.searchsorted(kept, bin_scope)
+        return Measured(scopes.ids[kept], rate[kept], used[kept], bin_row, bin_demand, bin_weight)

@@ -1,0 +1,164 @@
+"""Reports in an exchange: how a job's register is written, and how all registers are read.
+
+A register is the object ``<member>.head``, and, once its report is longer than a few pages, a base (`share_report`). The
+base is written anew when the heads since then have cost as much: so what a job writes is within twice the least.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.control.exchange import Exchange
+from spark_throttle.control.share_report import (
+    Head,
+    ScopeRows,
+    ShareReport,
+    found_in,
+    pack_base,
+    pack_head,
+    unpack_base,
+    unpack_head,
+)
+from spark_throttle.control.sharing import Found, Update
+from spark_throttle.core.quota import Int64s
+from spark_throttle.errors import DamagedError, StoredFormatError
+
+logger = logging.getLogger(__name__)
+
+_HEAD, _BASE = ".head", ".base"
+
+WHOLE_BYTES: Final = 16_384
+"""Reports up to this size have no base."""
+
+_NO_BASE = 0
+
+
+class ShareRegister:
+    """The registers of an exchange, as one job writes and reads them. For use by one thread.
+
+    Parameters
+    ----------
+    member
+        Whose register is written.
+    oldest_ms
+        Tells the wall-clock time of the oldest report that is looked at: what was written before is removed.
+    """
+
+    def __init__(self, exchange: Exchange, member: str, oldest_ms: Callable[[], int]) -> None:
+        self._exchange = exchange
+        self._member = member
+        self._oldest_ms = oldest_ms
+        self._base = _NO_BASE
+        self._base_bytes = 0
+        self._head_bytes = 0
+        self._since = ScopeRows.empty()
+        self._removed = np.zeros(0, dtype=np.int64)
+        self._ids = np.zeros(0, dtype=np.int64)
+        self._known: dict[str, tuple[tuple[int, int], ScopeRows]] = {}
+        self.written_bytes = 0
+        """What this job has written in all."""
+
+    # ------------------------------------------------------------------------------------------------------ writing
+
+    def publish(self, update: Update) -> None:
+        """Replace this job's report."""
+        report = update.report
+        # Before anything can fail: what changed must be in the next head too.
+        self._since = self._since.updated(update.changed, update.removed)
+        gone = np.union1d(self._removed, update.removed)
+        self._removed = gone[~found_in(gone, update.changed.ids)]
+        old = self._base
+        if report.rows.nbytes <= WHOLE_BYTES:
+            self._write_head(report, report.rows, _NO_BASE, np.zeros(0, dtype=np.int64))
+        else:
+            if self._base == _NO_BASE or self._head_bytes >= self._base_bytes:
+                self._write_base(report)
+            self._write_head(report, self._since, self._base, self._removed)
+        if old not in (_NO_BASE, self._base):
+            self._exchange.delete(self._base_name(old))
+
+    def _write_base(self, report: ShareReport) -> None:
+        block = pack_base(report.rows)
+        number = report.mark.incarnation << 32 | report.mark.number
+        self._write(self._base_name(number), block)
+        self._base, self._base_bytes, self._head_bytes = number, len(block), 0
+        self._since, self._removed = ScopeRows.empty(), np.zeros(0, dtype=np.int64)
+
+    def _write_head(self, report: ShareReport, rows: ScopeRows, base: int, removed: Int64s) -> None:
+        report = ShareReport(report.member, report.name, report.mark, report.published_ms, report.seen, rows)
+        block = pack_head(Head(report, base, removed))
+        self._write(self._member + _HEAD, block)
+        self._head_bytes += len(block)
+        self._base = base
+
+    def _write(self, name: str, block: bytes) -> None:
+        self._exchange.write(name, block)
+        self.written_bytes += len(block)
+
+    def _base_name(self, number: int) -> str:
+        return f"{self._member}.{number:x}{_BASE}"
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def read(self, ids: Int64s) -> Found:
+        """Return what the registers hold of the scopes `ids`, which ascend."""
+        if not found_in(ids, self._ids).all():
+            self._known.clear()  # rows of the new scopes were passed over
+        self._ids = ids
+        reports: dict[str, ShareReport] = {}
+        unreadable: dict[str, str] = {}
+        names = self._exchange.names()
+        for name in names:
+            member = name.removesuffix(_HEAD)
+            block = None if member == name else self._exchange.read(name)
+            if block is None:
+                continue
+            try:
+                report = self._read_one(member, block, f"the report {name}")
+            except StoredFormatError as error:
+                unreadable[member] = str(error)
+                continue
+            if report is not None:
+                reports[member] = report
+        self._forget(names, reports)
+        return Found(reports, unreadable)
+
+    def _read_one(self, member: str, block: bytes, what: str) -> ShareReport | None:
+        """Return a report, with the rows of our scopes; `None` if its base was replaced while we read."""
+        head = unpack_head(block, what)
+        report = head.report
+        if report.member != member:
+            raise DamagedError(what, f"it is of {report.member!r}")
+        if member == self._member:
+            return report
+        if head.base == _NO_BASE:
+            rows = report.rows.only(self._ids)
+        else:
+            key = (report.mark.incarnation, head.base)
+            known = self._known.get(member)
+            if known is None or known[0] != key:
+                name = f"{member}.{head.base:x}{_BASE}"
+                base = self._exchange.read(name)
+                if base is None:
+                    return None
+                known = (key, unpack_base(base, f"the report {name}").only(self._ids))
+            rows = known[1].only(self._ids) if len(known[1]) else known[1]
+            rows = rows.updated(report.rows.only(self._ids), head.removed)
+            self._known[member] = (key, rows)
+        return ShareReport(member, report.name, report.mark, report.published_ms, report.seen, rows)
+
+    def _forget(self, names: list[str], reports: dict[str, ShareReport]) -> None:
+        """Pass over reports of long ago, and remove them."""
+        oldest_ms = self._oldest_ms()
+        gone = [m for m, report in reports.items() if report.published_ms < oldest_ms and m != self._member]
+        for member in gone:
+            logger.info("exchange: job %s last reported long ago; its report is removed", reports[member].name)
+            del reports[member]
+            self._known.pop(member, None)
+            for name in names:
+                if name.startswith(f"{member}."):
+                    self._exchange.delete(name)

@@ -1,0 +1,245 @@
+"""What a job tells the others that share its quotas: the contents of its register, and their form in storage.
+
+A job's *register* is written by that job alone, and replaced whole, so a reader sees one of its reports or another. A report
+holds, for each scope that the job uses, what its namespaces want (a histogram), what they used, what the job claims of the
+quota, and the part of the claim that stays its own while it is silent; and of every other job the last report seen.
+Scopes are told as 63-bit hashes of their names, rates as 32-bit codes: about 40 bytes a scope.
+
+In storage a register is two objects: a *base*, with all scopes, written seldom and never changed, and a *head*, which
+names its base and holds the scopes that changed since. So a cycle in which one scope in a hundred changed writes about a
+hundredth. Within one base the scopes of a head only grow in number: a reader can apply any head to any earlier state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_throttle.core.packing import Unpacked, pack, unpack
+from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.core.rate_codes import Codes, decode
+
+REPORT_VERSION = 1
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Weights: TypeAlias = npt.NDArray[np.uint32]
+
+FLOOR_PARTS = 256
+"""A floor is told in so many parts of the claim."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScopeRows:
+    """What a report says of its scopes, one position a scope, in the order of `ids`."""
+
+    ids: Int64s
+    """Hashes of the scopes' names, ascending."""
+
+    claim: Codes
+    """Shape (n, 2): what the job may come to use; others must leave it alone."""
+
+    floor: Bytes
+    """Shape (n, 2): the part of the claim, in 256ths, that is left to the job when it falls silent."""
+
+    usage: Codes
+    """Shape (n, 2): what its namespaces were admitted."""
+
+    bins: Bytes
+    """Shape (n,): how many bins the scope's histogram has."""
+
+    bin_demand: Codes
+    """Shape (m, 2), the bins of the scopes one after another."""
+
+    bin_weight: Weights
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def empty(cls) -> ScopeRows:
+        """Return rows of no scope."""
+        pairs = np.zeros((0, 2), dtype=np.uint32)
+        return cls(
+            np.zeros(0, dtype=np.int64), pairs, np.zeros((0, 2), dtype=np.uint8), pairs, np.zeros(0, dtype=np.uint8),
+            pairs, np.zeros(0, dtype=np.uint32),
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(getattr(self, name).nbytes for name in self.__slots__)
+
+    @property
+    def bin_row(self) -> Int64s:
+        """The row that each bin belongs to."""
+        return np.repeat(np.arange(len(self.ids)), self.bins)
+
+    def floor_rate(self) -> Int64s:
+        """Return the floors as rates, shape (n, 2)."""
+        return floor_rate(self.claim, self.floor)
+
+    def take(self, rows: Int64s) -> ScopeRows:
+        """Return some rows, in the order that is asked for."""
+        counts = self.bins[rows].astype(np.int64)
+        starts = (np.cumsum(self.bins, dtype=np.int64) - self.bins)[rows]
+        ends = np.cumsum(counts)
+        bins = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+        return ScopeRows(
+            self.ids[rows], self.claim[rows], self.floor[rows], self.usage[rows], self.bins[rows],
+            self.bin_demand[bins], self.bin_weight[bins],
+        )  # fmt: skip
+
+    def only(self, ids: Int64s) -> ScopeRows:
+        """Return the rows of the scopes that are among `ids`, which ascend."""
+        return self.take(np.flatnonzero(found_in(self.ids, ids)))
+
+    def updated(self, changed: ScopeRows, removed: Int64s) -> ScopeRows:
+        """Return these rows with some replaced or added, and some removed."""
+        if not len(changed) and not len(removed):
+            return self
+        gone = found_in(self.ids, changed.ids) | found_in(self.ids, removed)
+        kept = self.take(np.flatnonzero(~gone)) if gone.any() else self
+        if not len(changed):
+            return kept
+        both = ScopeRows(*(np.concatenate([getattr(kept, name), getattr(changed, name)]) for name in self.__slots__))
+        return both.take(np.argsort(both.ids, kind="stable"))
+
+    def differ(self, other: ScopeRows) -> Bools:
+        """Return which rows `other` does not have, just so."""
+        out = ~found_in(self.ids, other.ids)
+        rows = np.flatnonzero(~out)
+        mine, theirs = self.take(rows), other.take(np.searchsorted(other.ids, self.ids[rows]))
+        fields = ("claim", "floor", "usage")
+        differs = np.any([(getattr(mine, name) != getattr(theirs, name)).any(axis=1) for name in fields], axis=0)
+        differs |= mine.bins != theirs.bins
+        alike = np.flatnonzero(~differs)
+        mine, theirs, row = mine.take(alike), theirs.take(alike), alike
+        bin_differs = (mine.bin_demand != theirs.bin_demand).any(axis=1) | (mine.bin_weight != theirs.bin_weight)
+        differs[row[mine.bin_row[bin_differs]]] = True
+        out[rows] = differs
+        return out
+
+
+def found_in(values: Int64s, ascending: Int64s) -> Bools:
+    """Return which values are among `ascending`."""
+    if not len(ascending):
+        return np.zeros(len(values), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return ascending[at] == values
+
+
+def floor_rate(claim: Codes, floor: Bytes) -> Int64s:
+    """Return what `floor` 256ths of a claim are."""
+    rate = decode(claim)
+    part = floor.astype(np.int64)
+    return rate // FLOOR_PARTS * part + (rate % FLOOR_PARTS * part) // FLOOR_PARTS
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """Names a report of a job: later ones are greater."""
+
+    incarnation: int
+    """Grows with every start of the job, and whenever the job fell to its floor."""
+
+    number: int
+    """Counts the reports of all incarnations in one run."""
+
+
+NO_MARK = Mark(-1, -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShareReport:
+    """One report of one job."""
+
+    member: str
+    """Identifies the job: it lives and dies with the query's checkpoint."""
+
+    name: str
+    """What people call the job."""
+
+    mark: Mark
+    published_ms: int
+    """Wall clock of the job's machine; told to people, and compared with nothing but a very long time."""
+
+    seen: Mapping[str, Mark]
+    """By member: the last report that the job had seen of it."""
+
+    rows: ScopeRows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """A report as its register's head has it: the rows that differ from the base."""
+
+    report: ShareReport
+    base: int
+    """Number of the report that was written whole."""
+
+    removed: Int64s
+    """Scopes that the base has and the report has not."""
+
+
+def pack_head(head: Head) -> bytes:
+    """Return a head as a block."""
+    report = head.report
+    seen = list(report.seen.items())
+    return pack("shrh", REPORT_VERSION, {
+        "member": report.member, "name": report.name, "incarnation": report.mark.incarnation,
+        "number": report.mark.number, "published_ms": report.published_ms, "base": head.base,
+        "seen_members": "\n".join(member for member, _ in seen),
+        "seen_marks": np.array([(mark.incarnation, mark.number) for _, mark in seen], dtype=np.int64).reshape(-1, 2),
+        "removed": head.removed, "rows": _pack_rows(report.rows),
+    })  # fmt: skip
+
+
+def unpack_head(block: bytes, what: str) -> Head:
+    """Return what `pack_head` stored."""
+    f = unpack(block, "shrh", REPORT_VERSION, what)
+    members = f.text("seen_members")
+    marks = f.pairs("seen_marks").tolist()
+    seen = {member: Mark(*mark) for member, mark in zip(members.split("\n") if members else [], marks, strict=True)}
+    report = ShareReport(
+        f.text("member"), f.text("name"), Mark(f.integer("incarnation"), f.integer("number")),
+        f.integer("published_ms"), seen, _unpack_rows(f),
+    )  # fmt: skip
+    return Head(report, f.integer("base"), f.integers("removed"))
+
+
+def pack_base(rows: ScopeRows) -> bytes:
+    """Return all rows of a report as a block."""
+    return pack("shrb", REPORT_VERSION, {"rows": _pack_rows(rows)})
+
+
+def unpack_base(block: bytes, what: str) -> ScopeRows:
+    """Return what `pack_base` stored."""
+    return _unpack_rows(unpack(block, "shrb", REPORT_VERSION, what))
+
+
+# In the order of `ScopeRows`: type, and whether there is one a bin instead of one a row.
+_COLUMNS = (("<i8", 1, False), ("<u4", 2, False), ("u1", 2, False), ("<u4", 2, False), ("u1", 1, False),
+            ("<u4", 2, True), ("<u4", 1, True))  # fmt: skip
+
+
+def _pack_rows(rows: ScopeRows) -> bytes:
+    """Return the columns one after another: a block's field costs more than a row of a short report."""
+    header = np.array([len(rows.ids), len(rows.bin_weight)], dtype="<i8").tobytes()
+    columns = zip(rows.__slots__, _COLUMNS, strict=True)
+    return header + b"".join(getattr(rows, name).astype(kind, copy=False).tobytes() for name, (kind, _, _) in columns)
+
+
+def _unpack_rows(f: Unpacked) -> ScopeRows:
+    data = f.raw("rows")
+    n, m = np.frombuffer(data, dtype="<i8", count=2).tolist()
+    at, columns = 16, []
+    for kind, width, is_bin in _COLUMNS:
+        count = (m if is_bin else n) * width
+        column = np.frombuffer(data, dtype=kind, count=count, offset=at)
+        columns.append(column.reshape(-1, 2) if width > 1 else column)
+        at += column.nbytes
+    return ScopeRows(*columns)

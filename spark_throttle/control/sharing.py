@@ -1,0 +1,588 @@
+"""One job's part of the quotas that it shares: the reports of others in, a lease out.
+
+There is no coordinator, and nothing that compares and swaps: each job writes a register of its own and reads those of the
+others, whole but late, or not at all. Still the sum of what the jobs may use never passes the quota:
+
+- A report carries the job's *claim* in every scope, and names the last report of every other job that it had seen.
+- The *window* of a job is its reports from the newest that every live job has seen up to the newest it published: any of
+  them may be what another job goes by. What it may use is at most its least claim in the window.
+- It may come to use more only up to the quota less the claims in the reports of the others that it has seen itself.
+
+For take any two jobs. When B grows, it goes by some report of A, and has seen no later one. So A cannot have been told of a
+later one being seen, that report is in A's window, and what A uses is at most the claim in it, for which B leaves room.
+So growing waits for shrinking (Doorman's rule), and late, lost or repeated reports cost time and no tokens.
+
+*Leases.* What a job claimed must come free when it dies. A job that publishes no more is held for dead by another that
+looked, and found its last report still there, `hold + margin` after it first saw it. A job that cannot show its reports falls to
+its floor `hold` after the last that was seen: before anyone counts on it. Both measure durations, each by its own steady clock;
+no two clocks are compared. It keeps its floor, which the others leave alone, for a hundred leases. A job that fell begins
+anew: as a new incarnation, whose reports all must see, and that waits a margin first, so that of two jobs which do
+not know of each other at least one does by then. Whoever sees a job for the first time counts its own next report as the first
+that this job goes by: a newcomer may use nothing until all have answered it.
+
+*Division.* The claim is the job's part of a division (`core.division`) of what was reported, its own demand included, which
+is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows until they agree.
+PIP-82's policies give out more than there is at times, so under them a job uses what its policy says, lease or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from spark_throttle.control.share_report import (
+    FLOOR_PARTS,
+    NO_MARK,
+    Mark,
+    ScopeRows,
+    ShareReport,
+    found_in,
+)
+from spark_throttle.control.share_status import Observation, PeerStatus
+from spark_throttle.core.allocation import PLENTY
+from spark_throttle.core.division import drifted, max_min, proportional, residual, static, steal
+from spark_throttle.core.quota import UNLIMITED, Int64s
+from spark_throttle.core.rate_codes import Codes, decode, encode
+from spark_throttle.core.segments import sums
+from spark_throttle.errors import ConfigurationError
+
+SharePolicy = Literal["max_min", "proportional", "residual", "steal", "static"]
+SHARE_POLICIES: Final = get_args(SharePolicy)
+
+FORGET_LEASES = 100
+"""After so many leases of silence a job has no floor any more, and its register is removed."""
+
+_MILLI = 1000
+_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """How a job shares; all jobs of an exchange must be given the same, but for the name."""
+
+    interval_ms: int = 5_000
+    """Between two visits of the exchange: a cycle."""
+
+    lease_ms: int = 60_000
+    """Within this time of its death, what a job had is in use again."""
+
+    report_change_percent: int = 10
+    """A demand or a usage is reported when it changed by more than this."""
+
+    report_every: int = 12
+    """Cycles after which it is reported however little it changed; a scope without demand for so long is given up."""
+
+    floor_percent: int = 3
+    """The part of a quota that is kept, in equal parts, for the jobs that share it, whatever they want."""
+
+    policy: SharePolicy = "max_min"
+
+    def __post_init__(self) -> None:
+        if self.interval_ms < 1 or self.lease_ms < 10 * self.interval_ms:
+            raise ConfigurationError(
+                f"exchange.lease is {self.lease_ms} ms and exchange.interval {self.interval_ms} ms: in a lease a job must "
+                f"be missed, and its share asked for and given: make the lease at least ten intervals"
+            )
+        if not 0 <= self.report_change_percent <= _PERCENT or self.report_every < 1:
+            raise ConfigurationError(
+                f"exchange.report_change is {self.report_change_percent} % and exchange.report_every "
+                f"{self.report_every}: give a change of 0 to 100 % and at least 1 cycle"
+            )
+        if not 0 <= self.floor_percent <= _PERCENT:
+            raise ConfigurationError(f"exchange.floor is {self.floor_percent} %: give 0 to 100 %")
+        if self.policy not in SHARE_POLICIES:
+            raise ConfigurationError(f"exchange.policy is {self.policy!r}; give one of {', '.join(SHARE_POLICIES)}")
+
+    @property
+    def hold_ms(self) -> int:
+        """How long a job uses its share after its last report that was seen."""
+        return self.lease_ms // 2
+
+    @property
+    def margin_ms(self) -> int:
+        """What clocks, file systems and pauses may be out by."""
+        return self.lease_ms // 10
+
+    @property
+    def forget_ms(self) -> int:
+        """How long a silent job keeps its floor."""
+        return FORGET_LEASES * self.lease_ms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What a job's namespaces want and use of each shared scope, as rates."""
+
+    ids: Int64s
+    """Hashes of the scopes' names, ascending."""
+
+    quota: Int64s
+    """Shape (n, 2): micro-tokens a millisecond, `UNLIMITED` where there is none."""
+
+    usage: Int64s
+    """Shape (n, 2)."""
+
+    bin_row: Int64s
+    """Position in `ids` of each bin of the histograms, ascending."""
+
+    bin_demand: Int64s
+    bin_weight: Int64s
+
+    @classmethod
+    def nothing(cls) -> Measured:
+        """Return a measurement of no scope."""
+        one, two = np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64)
+        return cls(one, two, two, one, two, one)
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """What is known of another job."""
+
+    report: ShareReport
+    seen_at_ms: int
+    """When its last report was first seen, by this job's steady clock."""
+
+    since: int
+    """Number of this job's first report that the peer, as this incarnation, can go by."""
+
+    is_dead: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claimed:
+    """What one published report claimed."""
+
+    number: int
+    claim: Codes
+    floor: Int64s
+    """Shape (n, 2)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """What a job may use now."""
+
+    ids: Int64s
+    rate: Int64s
+    """Shape (n, 2): micro-tokens a millisecond; `UNLIMITED` where the scope has no limit."""
+
+    is_leased: bool
+    """False while only the floor may be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a visit found."""
+
+    reports: Mapping[str, ShareReport]
+    """By member, the job's own included."""
+
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Members whose registers could not be understood, and why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """A report, and how it differs from the one before."""
+
+    report: ShareReport
+    changed: ScopeRows
+    removed: Int64s
+
+
+class Sharing:
+    """The state of one job's leases; no I/O and no clock. Times are of one steady clock of this process, in ms.
+
+    Parameters
+    ----------
+    member
+        Identifies the job among all; two processes with one member must not run at once, as with a checkpoint.
+    name
+        What people call it.
+    incarnation
+        Larger than at any earlier start of the member.
+    """
+
+    def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings) -> None:
+        self.settings = settings
+        self.member = member
+        self._name = name
+        self._incarnation = incarnation << 20
+        self._number = 0
+        self._peers: dict[str, Peer] = {}
+        self._blocked_by: dict[str, tuple[str, int]] = {}
+        self._own = Measured.nothing()
+        self._is_leaving = np.zeros(0, dtype=np.bool_)
+        self._rows = ScopeRows.empty()
+        self._reported_at = np.zeros(0, dtype=np.int64)
+        none = np.zeros((0, 2), dtype=np.int64)
+        self._target, self._pinned, self._right = none, none, none
+        self._floor, self._wanted_floor = none, none
+        self._window = [Claimed(0, encode(none), none)]
+        self._published_ms: dict[int, int] = {}
+        self._born_ms: int | None = None
+        self._held_until_ms = 0
+        self._floor_until_ms = 0
+        self._is_fallen = True
+        self.fell_at_ms: int | None = None
+        self.is_superseded = False
+
+    # ------------------------------------------------------------------------------------------ what the job tells us
+
+    def measure(self, measured: Measured) -> None:
+        """Take in what the job's namespaces want and use.
+
+        A scope that is named no more is given up: nothing of it may be used, and once `pin` says so, it is reported no more.
+        """
+        old = self._own.ids
+        leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned > 0).any(axis=1))
+        self._own = measured = _with_scopes(measured, old[leaving], self._own.quota[leaving])
+        self._is_leaving = found_in(measured.ids, old[leaving])
+        if not np.array_equal(measured.ids, old):
+            for name in ("_target", "_pinned", "_right", "_floor", "_wanted_floor"):
+                setattr(self, name, _moved(getattr(self, name), old, measured.ids))
+            self._window = [
+                Claimed(each.number, _moved(each.claim, old, measured.ids), _moved(each.floor, old, measured.ids))
+                for each in self._window
+            ]
+
+    def pin(self, ids: Int64s, rate: Int64s) -> None:
+        """Note what the job holds itself to from now on; the scopes it does not name are not used."""
+        self._pinned = np.maximum(_moved(rate, ids, self._own.ids), 0)
+
+    def pin_also(self, ids: Int64s, rate: Int64s) -> None:
+        """Note that the job may hold itself to this soon, and until then to what it has: it counts as using the larger."""
+        self._pinned = np.maximum(self._pinned, _moved(rate, ids, self._own.ids))
+
+    @property
+    def ids(self) -> Int64s:
+        """The scopes that the job uses, ascending."""
+        return self._own.ids
+
+    @property
+    def must_shrink(self) -> bool:
+        """Whether the job holds itself to more than it should use: others wait for it."""
+        return not self._is_fallen and bool((self._pinned > np.minimum(self._right, self._target)).any())
+
+    def share(self, now_ms: int) -> Share:
+        """Return what the job may use now."""
+        self._fall_if_due(now_ms)
+        if self.is_superseded or (self._is_fallen and now_ms >= self._floor_until_ms):
+            rate = np.zeros_like(self._right)
+        elif self._is_fallen:
+            rate = self._floor
+        elif self.settings.policy == "max_min":
+            rate = np.minimum(self._right, self._target)
+        else:
+            rate = self._target
+        rate = np.where(self._own.quota == UNLIMITED, UNLIMITED, rate)
+        return Share(self._own.ids, rate, is_leased=not self._is_fallen)
+
+    # ------------------------------------------------------------------------------------------ what a visit found
+
+    def take_in(self, found: Found, *, started_ms: int, now_ms: int) -> None:
+        """Take in what a visit found that began reading at `started_ms`."""
+        self._fall_if_due(now_ms)
+        own = found.reports.get(self.member)
+        shown = NO_MARK if own is None else own.mark
+        mark = Mark(self._incarnation, self._number)
+        if shown.incarnation > self._incarnation:
+            self._supersede(shown)
+            return
+        is_shown = shown == mark and self._born_ms is not None
+        for member, report in found.reports.items():
+            if member != self.member:
+                self._see(member, report, now_ms)
+        self._note_unreadable(found, now_ms)
+        self._bury(is_shown=is_shown, started_ms=started_ms)
+        shown_number = shown.number if shown.incarnation == self._incarnation else 0
+        self._renew(shown_number, now_ms)
+        self._divide()
+        is_ripe = self._born_ms is not None and started_ms >= self._born_ms + self.settings.margin_ms
+        is_prompt = now_ms - started_ms <= self.settings.margin_ms
+        if is_shown and is_ripe and is_prompt and not self._is_fallen:
+            self._grow(shown_number)
+
+    def _supersede(self, shown: Mark) -> None:
+        if self._born_ms is None:
+            # Of an earlier run, before the checkpoint was put back: go on from there.
+            self._incarnation = (shown.incarnation | (1 << 20) - 1) + 1
+        else:
+            self.is_superseded = True
+
+    def _see(self, member: str, report: ShareReport, now_ms: int) -> None:
+        peer = self._peers.get(member)
+        self._blocked_by.pop(member, None)
+        if peer is None:
+            self._peers[member] = Peer(report, now_ms, self._first_to_go_by())
+        elif report.mark > peer.report.mark:
+            if peer.is_dead or report.mark.incarnation != peer.report.mark.incarnation:
+                peer.since = self._first_to_go_by()
+            peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
+        elif report.mark == peer.report.mark:
+            peer.report = report  # with the rows of scopes that this job took up since
+
+    def _first_to_go_by(self) -> int:
+        """Return the number of this job's first report that a peer which begins can go by; 0 if only its answer tells.
+
+        One that begins uses nothing before it has an answer, and this job's next report is the first that can be one. But
+        if this job begins itself, the other may be at work already, and not know of it.
+        """
+        return 0 if self._is_fallen else self._number + 1
+
+    def _note_unreadable(self, found: Found, now_ms: int) -> None:
+        """Remember whose registers cannot be understood: what they claim is unknown, so nobody may grow."""
+        for member, problem in found.unreadable.items():
+            if member != self.member and member not in self._peers:
+                before = self._blocked_by.get(member)
+                if before is None or before[0] != problem:
+                    self._blocked_by[member] = problem, now_ms
+
+    def _bury(self, *, is_shown: bool, started_ms: int) -> None:
+        """Hold for dead whoever published nothing for too long, if this visit shows what is there."""
+        if not is_shown:
+            return
+        patience_ms = self.settings.hold_ms + self.settings.margin_ms
+        for peer in self._peers.values():
+            peer.is_dead |= started_ms >= peer.seen_at_ms + patience_ms
+        forget_ms = self.settings.forget_ms + self.settings.margin_ms
+        self._peers = {member: peer for member, peer in self._peers.items() if started_ms < peer.seen_at_ms + forget_ms}
+        self._blocked_by = {
+            member: (problem, since_ms)
+            for member, (problem, since_ms) in self._blocked_by.items()
+            if started_ms < since_ms + patience_ms
+        }
+
+    def _answered(self, peer: Peer) -> int:
+        """Return the number of this job's last report that a peer is known to have seen, or cannot have missed."""
+        mark = peer.report.seen.get(self.member, NO_MARK)
+        return max(mark.number if mark.incarnation == self._incarnation else 0, peer.since)
+
+    def _renew(self, shown_number: int, now_ms: int) -> None:
+        """Prolong the lease to `hold` after the last report that was seen by all who can be heard."""
+        fresh_ms = now_ms - self.settings.margin_ms
+        answers = [self._answered(peer) for peer in self._peers.values() if peer.seen_at_ms >= fresh_ms]
+        number = min([shown_number, *answers])
+        oldest_ms = now_ms - self.settings.hold_ms
+        self._published_ms = {each: at_ms for each, at_ms in self._published_ms.items() if at_ms > oldest_ms}
+        times = [at_ms for each, at_ms in self._published_ms.items() if each <= number]
+        if times:
+            self._held_until_ms = max(self._held_until_ms, max(times) + self.settings.hold_ms)
+            self._is_fallen = False
+
+    def _fall_if_due(self, now_ms: int) -> None:
+        if not self._is_fallen and now_ms >= self._held_until_ms:
+            self._fall()
+
+    def _fall(self) -> None:
+        """Fall to the floor, and begin anew."""
+        self._is_fallen = True
+        self.fell_at_ms = self._held_until_ms
+        self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
+        self._born_ms = None
+        self._incarnation += 1
+        self._published_ms.clear()
+        self._held_until_ms = 0
+        self._right = self._floor.copy()
+        self._window = [Claimed(self._number, encode(self._floor), self._floor)]
+        for peer in self._peers.values():
+            peer.since = 0
+
+    def _grow(self, shown_number: int) -> None:
+        """Take what all have seen to be claimed, and nobody else claims."""
+        if self._blocked_by:
+            return
+        seen_by_all = min([shown_number, *(self._answered(p) for p in self._peers.values() if not p.is_dead)])
+        while len(self._window) > 1 and self._window[1].number <= seen_by_all:
+            self._window.pop(0)
+        least = np.min([decode(each.claim) for each in self._window], axis=0)
+        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by_others())
+        self._right = np.maximum(self._right, np.minimum(least, free))
+        self._floor = np.minimum(np.min([each.floor for each in self._window], axis=0), self._right)
+
+    def _claimed_by_others(self) -> Int64s:
+        total = np.zeros((len(self._own.ids), 2), dtype=np.int64)
+        if self._peers and len(total):
+            peers, rows, at = self._seats()
+            claim = np.where(peers[:, None], rows.floor_rate(), decode(rows.claim))
+            total += sums(at, claim, len(total))
+        return total
+
+    def _seats(self) -> tuple[np.ndarray, ScopeRows, Int64s]:
+        """Return the others' rows of this job's scopes: whether dead, the row, the scope's position."""
+        everyone = list(self._peers.values())
+        rows = ScopeRows(
+            *(np.concatenate([getattr(peer.report.rows, name) for peer in everyone]) for name in ScopeRows.__slots__)
+        )
+        is_dead = np.repeat([peer.is_dead for peer in everyone], [len(peer.report.rows) for peer in everyone])
+        at = np.minimum(np.searchsorted(self._own.ids, rows.ids), max(len(self._own.ids) - 1, 0))
+        is_ours = self._own.ids[at] == rows.ids
+        if not is_ours.all():
+            kept = np.flatnonzero(is_ours)
+            is_dead, rows, at = is_dead[kept], rows.take(kept), at[kept]
+        return is_dead, rows, at
+
+    # ------------------------------------------------------------------------------------------ division
+
+    def _divide(self) -> None:
+        """Set what this job should claim, by what it and the others reported."""
+        (own, _), scopes = self._drafted(), len(self._own.ids)
+        if not scopes:
+            return
+        if self._peers:
+            is_dead, rows, at = self._seats()
+        else:
+            is_dead, rows, at = np.zeros(0, dtype=np.bool_), ScopeRows.empty(), np.zeros(0, dtype=np.int64)
+        members = 1 + np.bincount(at, minlength=scopes)
+        quota = np.where(self._own.quota == UNLIMITED, PLENTY, self._own.quota)
+        reserved = sums(at[is_dead], rows.floor_rate()[is_dead], scopes)
+        available = np.where(quota == PLENTY, PLENTY, np.maximum(quota - reserved, 0))
+        live = np.flatnonzero(~is_dead)
+        rows, at = (rows, at) if len(live) == len(at) else (rows.take(live), at[live])
+        scope = np.concatenate([np.arange(scopes), at])
+        floor = np.where(quota == PLENTY, 0, self.settings.floor_percent * (quota // _PERCENT) // members[:, None])
+        self._wanted_floor = floor
+        if self.settings.policy == "max_min":
+            bin_seat = np.concatenate([own.bin_row, scopes + rows.bin_row])
+            demand = np.concatenate([decode(own.bin_demand), decode(rows.bin_demand)])
+            weight = np.concatenate([own.bin_weight, rows.bin_weight]).astype(np.int64)
+            part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available)[:scopes]
+        else:
+            usage = np.concatenate([decode(own.usage), decode(rows.usage)])
+            part = self._by_usage(scope, usage, quota, scopes)
+        part = np.where((quota == PLENTY) | self._is_leaving[:, None], 0, np.minimum(part, quota))
+        self._target = decode(encode(part))
+
+    def _by_usage(self, scope: Int64s, usage: Int64s, quota: Int64s, scopes: int) -> Int64s:
+        """Return this job's parts by one of PIP-82's policies, in whole tokens a second as brokers count."""
+        policy = self.settings.policy
+        part = np.zeros((scopes, 2), dtype=np.int64)
+        seats = np.bincount(scope, minlength=scopes)
+        for dimension in range(2):
+            whole = quota[:, dimension] // _MILLI
+            used = usage[:, dimension] // _MILLI
+            total = sums(scope, used, scopes)
+            if policy == "proportional":
+                part[:, dimension] = proportional(whole, used[:scopes], total)
+            elif policy == "residual":
+                part[:, dimension] = residual(whole, used[:scopes], total)
+            elif policy == "steal":
+                part[:, dimension] = steal(scope, whole[scope], used, total[scope])[:scopes]
+            else:
+                part[:, dimension] = static(whole, seats)
+        return part * _MILLI
+
+    # ------------------------------------------------------------------------------------------ what others are told
+
+    def _drafted(self) -> tuple[ScopeRows, Int64s]:
+        """Return the rows of the next report, but for the claims, and the number of the report that each is of.
+
+        What changed little stands as it was reported.
+        """
+        own, scopes = self._own, len(self._own.ids)
+        pairs = np.zeros((scopes, 2), dtype=np.uint32)
+        bins = np.bincount(own.bin_row, minlength=scopes).astype(np.uint8)
+        new = ScopeRows(
+            own.ids, pairs, pairs.astype(np.uint8), encode(own.usage), bins, encode(own.bin_demand),
+            np.minimum(own.bin_weight, np.iinfo(np.uint32).max).astype(np.uint32),
+        )  # fmt: skip
+        number = np.full(scopes, self._number + 1, dtype=np.int64)
+        mine = np.flatnonzero(found_in(self._rows.ids, own.ids))
+        at = np.searchsorted(own.ids, self._rows.ids[mine])
+        old = self._rows.take(mine)
+        stands = np.flatnonzero(~self._changed(new.take(at), old, self._number + 1 - self._reported_at[mine]))
+        number[at[stands]] = self._reported_at[mine[stands]]
+        return new.updated(old.take(stands), np.zeros(0, dtype=np.int64)), number
+
+    def _changed(self, new: ScopeRows, old: ScopeRows, since: Int64s) -> np.ndarray:
+        """Return which rows changed enough, or were reported long enough ago, to be reported."""
+        settings, out = self.settings, np.zeros(len(new), dtype=np.bool_)
+        if settings.policy == "proportional":
+            return drifted(decode(new.usage), decode(old.usage), since, np.int64(settings.report_every))
+        for now, then in (
+            (decode(new.usage), decode(old.usage)),
+            tuple(sums(rows.bin_row, decode(rows.bin_demand), len(rows)) for rows in (new, old)),
+        ):
+            out |= (np.abs(now - then) > then // _PERCENT * settings.report_change_percent).any(axis=1)
+        return out | (since >= settings.report_every)
+
+    def next_report(self, *, now_ms: int, wall_ms: int) -> Update:
+        """Return the report to publish now. From now on others may go by it, whether the write succeeds or not."""
+        self._fall_if_due(now_ms)
+        rows, reported_at = self._drafted()
+        claim = np.maximum(self._target, self._pinned)
+        kept = self._floor if self._is_fallen else np.zeros_like(claim)
+        # A floor is told in 256ths of the claim, which is so made that they suffice.
+        claim = np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0))
+        codes = encode(claim)
+        claim = np.maximum(decode(codes), 1)
+        parts = np.maximum(self._wanted_floor * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
+        rows = replace(rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
+        changed = rows.take(np.flatnonzero(rows.differ(self._rows)))
+        removed = self._rows.ids[~found_in(self._rows.ids, rows.ids)]
+        self._rows, self._reported_at = rows, reported_at
+        self._number += 1
+        if self._born_ms is None:
+            self._born_ms = now_ms
+        self._published_ms[self._number] = now_ms
+        self._window.append(Claimed(self._number, codes, rows.floor_rate()))
+        self._right = np.minimum(self._right, decode(codes))
+        self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
+        seen = {member: peer.report.mark for member, peer in self._peers.items()}
+        mark = Mark(self._incarnation, self._number)
+        return Update(ShareReport(self.member, self._name, mark, wall_ms, seen, rows), changed, removed)
+
+    # ------------------------------------------------------------------------------------------ what people are told
+
+    def observed(self, now_ms: int) -> Observation:
+        """Return what is known now of every scope and every other job."""
+        share, own = self.share(now_ms), self._own
+        used = decode(encode(own.usage))
+        peers = [
+            PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
+            for member, peer in self._peers.items()
+        ]
+        peers += [
+            PeerStatus(member, member, now_ms - since_ms, "unreadable")
+            for member, (_, since_ms) in self._blocked_by.items()
+        ]
+        scope, who, claim, theirs = (np.zeros(0, dtype=np.int64) for _ in range(4))
+        claim, theirs = claim.reshape(-1, 2), theirs.reshape(-1, 2)
+        if self._peers and len(own.ids):
+            is_dead, rows, scope = self._seats()
+            counts = [int(found_in(peer.report.rows.ids, own.ids).sum()) for peer in self._peers.values()]
+            who = np.repeat(np.arange(len(counts)), counts)
+            claim, theirs = decode(rows.claim), decode(rows.usage)
+            used = used + sums(scope[~is_dead], theirs[~is_dead], len(own.ids))
+        age_ms = now_ms - (self._held_until_ms - self.settings.hold_ms) if not self._is_fallen else -1
+        return Observation(
+            own.ids, own.quota, share.rate, used, tuple(peers), scope, who, claim, theirs, share.is_leased, age_ms,
+            max(0, self._held_until_ms - now_ms),
+        )  # fmt: skip
+
+
+def _moved(values: Int64s, old: Int64s, new: Int64s) -> Int64s:
+    """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 for what is new."""
+    out = np.zeros((len(new), *values.shape[1:]), dtype=values.dtype)
+    rows = np.flatnonzero(found_in(new, old))
+    out[rows] = values[np.searchsorted(old, new[rows])]
+    return out
+
+
+def _with_scopes(measured: Measured, ids: Int64s, quota: Int64s) -> Measured:
+    """Return a measurement with some more scopes, of which nothing is wanted."""
+    if not len(ids):
+        return measured
+    order = np.argsort(np.concatenate([measured.ids, ids]), kind="stable")
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    nothing = np.zeros((len(ids), 2), dtype=np.int64)
+    return Measured(
+        np.concatenate([measured.ids, ids])[order], np.concatenate([measured.quota, quota])[order],
+        np.concatenate([measured.usage, nothing])[order], position[measured.bin_row], measured.bin_demand,
+        measured.bin_weight,
+    )  # fmt: skip

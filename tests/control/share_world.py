@@ -1,0 +1,180 @@
+"""Jobs that share quotas, on machines whose clocks differ, over an exchange that is late, loses and fails: simulated."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from spark_throttle.control.share_report import ShareReport
+from spark_throttle.control.sharing import Found, Measured, Sharing, ShareSettings, Update
+
+SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
+GOLD, SILVER = 11, 22
+
+
+def measured(demands: dict[int, int], quota: int = 1_000_000) -> Measured:
+    """Return what a job wants, as rates of messages, of scopes that all have one quota; bytes are not limited."""
+    ids = np.array(sorted(demands), dtype=np.int64)
+    wanted = np.array([[demands[each], 0] for each in ids.tolist()], dtype=np.int64).reshape(-1, 2)
+    quotas = np.array([[quota, -1]] * len(ids), dtype=np.int64).reshape(-1, 2)
+    rows = np.flatnonzero(wanted[:, 0] > 0)
+    return Measured(ids, quotas, np.minimum(wanted, quota), rows, wanted[rows], np.ones(len(rows), dtype=np.int64))
+
+
+@dataclass
+class Store:
+    """Registers, with all that was ever in them."""
+
+    history: dict[str, list[tuple[int, ShareReport]]] = field(default_factory=lambda: defaultdict(list))
+
+    def write(self, at_ms: int, report: ShareReport) -> None:
+        self.history[report.member].append((at_ms, report))
+
+    def read(self, as_of_ms: int) -> dict[str, ShareReport]:
+        found = {}
+        for member, versions in self.history.items():
+            visible = next((report for at_ms, report in reversed(versions) if at_ms <= as_of_ms), None)
+            if visible is not None:
+                found[member] = visible
+        return found
+
+
+@dataclass
+class SimulatedJob:
+    """One job: its machine's clock, its leases, and what its last epoch holds."""
+
+    member: str
+    clock_offset_ms: int
+    clock_ppm: int = 0
+    incarnation: int = 1
+    is_alive: bool = True
+    demands: dict[int, int] = field(default_factory=dict)
+    sharing: Sharing = field(init=False)
+    pinned: dict[int, int] = field(default_factory=dict)
+    next_visit_ms: int = 0
+    next_trigger_ms: int = 0
+    settings: ShareSettings = SETTINGS
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self.sharing = Sharing(self.member, self.member, self.incarnation, self.settings)
+        self.incarnation += 1
+        self.pinned = {}
+        self.is_alive = True
+
+    def clock(self, now_ms: int) -> int:
+        return now_ms + self.clock_offset_ms + now_ms * self.clock_ppm // 1_000_000
+
+    def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
+        self.sharing.take_in(Found(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
+
+    def trigger(self, now_ms: int) -> None:
+        """Plan a batch: measure what is wanted, and hold to what may be used."""
+        self.sharing.measure(measured(self.demands))
+        share = self.sharing.share(self.clock(now_ms))
+        self.sharing.pin(share.ids, share.rate)
+        self.pinned = dict(zip(share.ids.tolist(), np.maximum(share.rate[:, 0], 0).tolist(), strict=True))
+
+    def report(self, now_ms: int) -> Update:
+        return self.sharing.next_report(now_ms=self.clock(now_ms), wall_ms=self.clock(now_ms))
+
+    def used(self, scope: int, now_ms: int) -> int:
+        """Return the rate that the job earns: what it pinned, and no more than its floor once its lease ended."""
+        if not self.is_alive:
+            return 0
+        pinned = self.pinned.get(scope, 0)
+        sharing = self.sharing
+        if not sharing._is_fallen and self.clock(now_ms) < sharing._held_until_ms:
+            return pinned
+        at = np.flatnonzero(sharing._own.ids == scope)
+        floor = int(sharing._floor[at[0], 0]) if len(at) else 0
+        return min(pinned, floor)
+
+
+@dataclass
+class World:
+    """Jobs and their exchange, in real time."""
+
+    jobs: list[SimulatedJob]
+    store: Store = field(default_factory=Store)
+    now_ms: int = 0
+    worst: float = 0.0
+
+    def check(self, quota: int = 1_000_000) -> None:
+        for scope in (GOLD, SILVER):
+            used = [job.used(scope, self.now_ms) for job in self.jobs]
+            self.worst = max(self.worst, sum(used) / quota)
+            assert sum(used) <= quota, f"at {self.now_ms} ms scope {scope} is used at {used}"
+
+    def cycle(self, cycles: int = 1) -> None:
+        """Let every job visit once a cycle, one after another, with nothing lost."""
+        live = [job for job in self.jobs if job.is_alive]
+        for _ in range(cycles):
+            for job in live:
+                self.now_ms += SETTINGS.interval_ms // len(live)
+                started_ms = self.now_ms
+                job.visit(self.store.read(started_ms), started_ms, self.now_ms)
+                job.trigger(self.now_ms)
+                self.store.write(self.now_ms, job.report(self.now_ms).report)
+                self.check()
+
+    def used(self, scope: int = GOLD) -> list[int]:
+        return [job.used(scope, self.now_ms) for job in self.jobs]
+
+
+def roam(seed: int, steps: int, jobs: int = 4) -> World:
+    """Return a world after so many random events, having checked the quota after each."""
+    rng = random.Random(seed)
+    lease_ms, margin_ms = SETTINGS.lease_ms, SETTINGS.margin_ms
+    world = World(
+        [SimulatedJob(f"job{n}", rng.randint(-lease_ms, lease_ms), rng.randint(-1_000, 1_000)) for n in range(jobs)]
+    )
+    for job in world.jobs:
+        job.is_alive = rng.random() < 0.6
+        job.next_visit_ms = rng.randint(0, 2_000)
+    paused_until: dict[str, int] = {}
+    outage_until: dict[str, int] = {}
+    for _ in range(steps):
+        world.now_ms += rng.choice([1, 10, 50, 100, 200])
+        job = rng.choice(world.jobs)
+        if rng.random() < 0.004:
+            job.is_alive = False
+        elif not job.is_alive and rng.random() < 0.03:
+            job.start()
+        elif rng.random() < 0.003:
+            paused_until[job.member] = world.now_ms + rng.randint(1, 3 * lease_ms)
+        elif rng.random() < 0.004:
+            outage_until[job.member] = world.now_ms + rng.randint(1, 3 * lease_ms)
+        if rng.random() < 0.05:
+            job.demands = {
+                scope: rng.choice([0, 1_000, 200_000, 500_000, 900_000, 5_000_000])
+                for scope in (GOLD, SILVER)
+                if rng.random() < 0.9
+            }
+        if job.is_alive and paused_until.get(job.member, 0) <= world.now_ms:
+            _act(world, job, rng, is_cut_off=outage_until.get(job.member, 0) > world.now_ms, margin_ms=margin_ms)
+        world.check()
+    return world
+
+
+def _act(world: World, job: SimulatedJob, rng: random.Random, *, is_cut_off: bool, margin_ms: int) -> None:
+    what = rng.random()
+    if what < 0.4:
+        job.trigger(world.now_ms)
+    elif world.now_ms >= job.next_visit_ms and not is_cut_off:
+        job.next_visit_ms = world.now_ms + rng.randint(SETTINGS.interval_ms // 2, SETTINGS.interval_ms * 3 // 2)
+        # Computing takes a while, during which others go on; what was read is as old as the exchange may be out by.
+        stale_ms = rng.choice([0, 0, 0, rng.randint(0, margin_ms)])
+        if rng.random() < 0.9:
+            job.visit(world.store.read(world.now_ms - stale_ms), world.now_ms, world.now_ms)
+        if rng.random() < 0.7:
+            job.trigger(world.now_ms)
+        update = job.report(world.now_ms)
+        if rng.random() < 0.9:
+            late_ms = rng.choice([0, 0, 0, rng.randint(0, margin_ms)])
+            world.store.write(world.now_ms + late_ms, replace(update.report))
