@@ -112,15 +112,16 @@ class TableFileWriter:
         target = f"{self._root}/{path}"
         found: list[pq.FileMetaData] = []
         with self._open(target) as sink:
-            pq.write_table(
-                table.replace_schema_metadata(self._form.footer),
+            with pq.ParquetWriter(
                 sink,
-                row_group_size=_ROW_GROUP_ROWS,
+                table.schema,
                 compression=compression,
                 store_decimal_as_integer=True,  # as Spark
                 store_schema=False,  # Arrow's own, which Spark does not read
                 metadata_collector=found,
-            )
+            ) as writer:
+                writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                writer.add_key_value_metadata(self._form.footer)
             size_bytes = sink.tell()
         self._written.append(WrittenFile(path, size_bytes, values, stats_json(table, found[0], self._form.indexed)))
 
