@@ -5,7 +5,8 @@
     ThrottleError
     ├── PolicyError                 fix the policy document, then try again
     ├── ConfigurationError          fix the call or the job's settings, then try again
-    │   └── ShardCountChangedError  restore the shard count, or start a new checkpoint
+    │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
+    │   └── NativeWriterError       let Spark's writer write the table
     ├── StoredFormatError           stop: what is stored was written by another version or is damaged
     │   ├── UnknownVersionError
     │   └── DamagedError
@@ -69,6 +70,27 @@ class ShardCountChangedError(ConfigurationError):
 
     def __reduce__(self) -> tuple[type[ShardCountChangedError], tuple[int, int]]:
         return (type(self), (self.stored_shards, self.asked_shards))
+
+
+class NativeWriterError(ConfigurationError):
+    """The native Delta writer cannot write as asked, and Spark's can.
+
+    Examples
+    --------
+    >>> str(NativeWriterError("s3://lake/orders", "it has the table feature rowTracking")).partition(";")[0]
+    'the native Delta writer cannot write s3://lake/orders: it has the table feature rowTracking'
+    """
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what = what
+        self.why = why
+        super().__init__(
+            f"the native Delta writer cannot write {what}: {why}; let Spark's do it: leave "
+            f"option('throttle.writer', …) out, or set it to 'spark'"
+        )
+
+    def __reduce__(self) -> tuple[type[NativeWriterError], tuple[str, str]]:
+        return (type(self), (self.what, self.why))
 
 
 class StoredFormatError(ThrottleError):

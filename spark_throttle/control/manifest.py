@@ -41,6 +41,24 @@ def read_manifest(directory: Directory) -> Manifest | None:
         raise DamagedError(what, repr(error)) from error
 
 
+def bound_manifest(directory: Directory) -> Manifest:
+    """Return the manifest of a query that has started.
+
+    Raises
+    ------
+    DamagedError
+        If it is gone.
+    """
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise _gone(directory)
+    return manifest
+
+
+def _gone(directory: Directory) -> DamagedError:
+    return DamagedError(f"the control directory {directory.location}", f"its {_NAME} is missing")
+
+
 def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:
     """Return the manifest, writing it at the first start.
 
@@ -56,7 +74,7 @@ def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:
     manifest = read_manifest(directory)
     if manifest is None:
         if directory.names("epochs"):  # under another name, the sinks would take again what they have
-            raise DamagedError(f"the control directory {directory.location}", f"its {_NAME} is missing")
+            raise _gone(directory)
         manifest = Manifest(FORMAT, uuid.uuid4().hex, shards, direction)
         directory.write(_NAME, json.dumps(asdict(manifest), indent=1).encode())
     if manifest.shards != shards:

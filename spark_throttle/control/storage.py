@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 from pyarrow import fs
 
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
+_SAME_STORE = re.compile(r"^s3[an]://")
+"""Hadoop's names for S3."""
 
 
 class Directory:
@@ -26,7 +28,7 @@ class Directory:
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self._files, self._root = _resolve(location)
+        self._files, self._root = file_system(location)
         self._moves = isinstance(self._files, fs.LocalFileSystem)
 
     def path(self, name: str) -> str:
@@ -77,12 +79,19 @@ class Directory:
             return
 
 
-def _resolve(location: str) -> tuple[fs.FileSystem, str]:
+def file_system(location: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a path or URI, and the path in it.
+
+    Examples
+    --------
+    >>> file_system("file:///data/tables")[1]
+    '/data/tables'
+    """
     if not _SCHEME.match(location):
         return fs.LocalFileSystem(), str(Path(location).absolute())
     if location.startswith("dbfs:/"):  # Databricks mounts it on every driver
         return fs.LocalFileSystem(), "/dbfs/" + location.removeprefix("dbfs:").lstrip("/")
     if location.startswith("file:"):
         return fs.LocalFileSystem(), "/" + location.removeprefix("file:").lstrip("/")
-    files, root = fs.FileSystem.from_uri(location)
+    files, root = fs.FileSystem.from_uri(_SAME_STORE.sub("s3://", location))
     return files, root

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.segments import sums
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import EpochMissingError
 
 _COUNTS = ("offered", "admitted", "rejected", "waiting")
 
@@ -48,6 +51,21 @@ def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: in
         tables.append(_table(level, scopes, total, reports[0], batch))
     # In one chunk: Spark reads a table of several only up to the first that is empty.
     return pa.concat_tables(tables).combine_chunks()
+
+
+def policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:
+    """Return the policy that a report's indices belong to.
+
+    Raises
+    ------
+    EpochMissingError
+        If its file is gone.
+    """
+    path = f"policies/{report.revision}"
+    content = directory.read(path)
+    if content is None:
+        raise EpochMissingError(report.epoch, directory.path(path))
+    return unpack_policy(content, f"the policy revision {directory.path(path)}")
 
 
 def _measures(report: UsageReport) -> Int64s:

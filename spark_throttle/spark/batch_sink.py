@@ -19,13 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.manifest import read_manifest
+from spark_throttle.control.manifest import bound_manifest
 from spark_throttle.control.storage import Directory
-from spark_throttle.control.usage_table import usage_rows
-from spark_throttle.core.codec import unpack_policy, unpack_usage
-from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import DamagedError, EpochMissingError
+from spark_throttle.control.usage_table import policy_of, usage_rows
+from spark_throttle.core.codec import unpack_usage
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
 
@@ -103,9 +100,7 @@ class BatchSink:
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
         directory = Directory(self.control_path)
-        manifest = read_manifest(directory)
-        if manifest is None:
-            raise DamagedError(f"the control directory {directory.location}", "its manifest.json is missing")
+        manifest = bound_manifest(directory)
         frames = frames.persist()
         try:
             packed = [bytes(row["frame"]) for row in frames.where(_is(FrameKind.USAGE)).select("frame").collect()]
@@ -119,7 +114,7 @@ class BatchSink:
             if any(report.rejected.any() or report.invalid_messages for report in reports):
                 self._write_rejected(self._rows(frames, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
             if self.usage is not None and reports:
-                policy = _policy_of(directory, reports[0])
+                policy = policy_of(directory, reports[0])
                 rows = frames.sparkSession.createDataFrame(usage_rows(reports, policy, batch))
                 self.usage.write(rows, f"{manifest.query}/usage", batch)
             write_reports(directory, batch, packed)
@@ -145,11 +140,3 @@ class BatchSink:
 
 def _is(kind: FrameKind) -> Column:
     return F.col("kind") == int(kind)
-
-
-def _policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:
-    path = f"policies/{report.revision}"
-    content = directory.read(path)
-    if content is None:
-        raise EpochMissingError(report.epoch, directory.path(path))
-    return unpack_policy(content, f"the policy revision {directory.path(path)}")

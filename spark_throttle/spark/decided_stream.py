@@ -39,9 +39,20 @@ class UnpackDecided:
                     yield from unpack.rows(frame.as_buffer())
 
     def _report(self, block: bytes) -> None:
-        context = TaskContext.get()
-        batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None
-        if batch is None:
-            raise ConfigurationError("a decided stream was read outside a streaming query; write it with writeStream")
         shard = unpack_usage(block, "a usage report").shard
-        write_reports(Directory(self.control_path), int(batch), [block], part=f"{shard:05d}")
+        write_reports(Directory(self.control_path), batch_of_task(), [block], part=f"{shard:05d}")
+
+
+def batch_of_task() -> int:
+    """Return the number of the batch that this task is of.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is of none.
+    """
+    context = TaskContext.get()
+    batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None
+    if batch is None:
+        raise ConfigurationError("a decided stream was read outside a streaming query; write it with writeStream")
+    return int(batch)

@@ -12,7 +12,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.errors import ConfigurationError, did_you_mean
-from spark_throttle.spark.batch_sink import DELTA, BatchSink, Target
+from spark_throttle.spark.batch_sink import DELTA, Target
+from spark_throttle.spark.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
+from spark_throttle.spark.writer_choice import WRITER_OPTION, WriterChoice, choose_writer, parse_writer
 
 if TYPE_CHECKING:
     from spark_throttle.spark.throttle import Throttle
@@ -28,8 +30,9 @@ _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 class ThrottledStreamWriter:
     """Mirrors `pyspark.sql.streaming.DataStreamWriter`; rows reach the sink as their quotas allow.
 
-    Delta is written exactly once. Other formats are written by Spark's batch writers, at least once:
-    a batch that was written but not committed before a crash is written again.
+    Delta is written exactly once, by the native writer where the tables allow it and else by Spark's;
+    ``option("throttle.writer", "native" or "spark")`` decides by hand. Other formats are written by Spark's batch
+    writers, at least once: a batch that was written but not committed before a crash is written again.
     """
 
     def __init__(self, throttle: Throttle, events: DataFrame) -> None:
@@ -164,7 +167,8 @@ class ThrottledStreamWriter:
         return self._start(None, tableName)
 
     def _sink_options(self) -> dict[str, str]:
-        return {key: value for key, value in self._options.items() if key.lower() != _CHECKPOINT.lower()}
+        own = (_CHECKPOINT.lower(), WRITER_OPTION)
+        return {key: value for key, value in self._options.items() if key.lower() not in own}
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
         if self._format == "memory":
@@ -177,18 +181,37 @@ class ThrottledStreamWriter:
         options = self._sink_options()
         options.pop("path", None)
         target = Target(self._format, options, self._partition_columns, path, table)
+        admitted = self._function if self._function is not None else target
+        rejected = self._rejected or Target("parquet", path=f"{control_path}/rejected")
+        choice = self._choice(admitted, rejected, control_path)
         frames = self._throttle.frames(self._events, control_path=control_path, is_explained=False)
-        sink = self._batch_sink(target, control_path)
-        writer: DataStreamWriter = frames.writeStream.foreachBatch(sink).option(_CHECKPOINT, checkpoint)
+        writer: DataStreamWriter = frames.writeStream
+        if choice.plan is None:
+            sink = self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, self._usage)
+            writer = writer.foreachBatch(sink)
+        else:
+            frames.sparkSession.dataSource.register(ThrottleDeltaSink)
+            writer = writer.format(DELTA_SINK_FORMAT).option("plan", choice.plan.to_json())
+        writer = writer.option(_CHECKPOINT, checkpoint)
         if self._name is not None:
             writer = writer.queryName(self._name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         promise = "the function's own" if self._function is not None else target.promise
+        name = "native" if choice.plan is not None else "Spark's"
+        logger.info("throttled query %s: %s writer (%s)", self._name or "", name, choice.why)
         logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
         query = writer.start()
         self._throttle.follow(query, control_path)
         return query
+
+    def _choice(
+        self, admitted: Target | Callable[[DataFrame, int], None], rejected: Target, control_path: str
+    ) -> WriterChoice:
+        words = {key.lower(): value for key, value in self._options.items()}
+        asked = parse_writer(words.get(WRITER_OPTION))
+        session, schema = self._events.sparkSession, self._events.schema
+        return choose_writer(session, asked, schema, control_path, admitted, rejected, self._usage)
 
     def _checkpoint(self) -> str:
         for key, value in self._options.items():
@@ -203,8 +226,3 @@ class ThrottledStreamWriter:
         raise ConfigurationError(
             "the query needs a checkpoint: set option('checkpointLocation', …); queues and balances live in it"
         )
-
-    def _batch_sink(self, target: Target, control_path: str) -> BatchSink:
-        rejected = self._rejected or Target("parquet", path=f"{control_path}/rejected")
-        admitted = self._function if self._function is not None else target
-        return self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, self._usage)

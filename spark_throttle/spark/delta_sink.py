@@ -1,0 +1,240 @@
+"""The native Delta sink: frames of the operator go into Parquet files on the executors and into the logs on the driver.
+
+``throttle_delta`` is a Python data source that a query writes its frames to, whole: no row passes through the JVM on
+its way out, nothing is kept for a second pass. Every task writes what it was given, admitted and rejected rows, and
+tells the driver its files and usage reports. The driver then commits, in this order: admitted rows, rejected rows,
+usage, feedback, as `batch_sink` does, each once by the query's name and the batch's number. A crash anywhere in
+between runs the whole batch again with the same rows; what the tables have they skip, and the files of the attempt
+before are never named.
+
+`abort` leaves files alone: Spark calls it for a commit that failed half-way too, and then some of them are in a
+table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+import pyspark
+from pyarrow import fs
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.manifest import bound_manifest
+from spark_throttle.control.storage import Directory, file_system
+from spark_throttle.control.usage_table import policy_of, usage_rows
+from spark_throttle.core.codec import unpack_usage
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.decided_stream import batch_of_task
+from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
+from spark_throttle.spark.file_stats import IndexedColumns
+from spark_throttle.spark.frames import FrameKind, UnpackFrames
+from spark_throttle.spark.operator import OUTPUT_SCHEMA
+from spark_throttle.spark.table_features import check_table
+from spark_throttle.spark.table_files import FileForm, TableFileWriter, WrittenFile
+
+DELTA_SINK_FORMAT = "throttle_delta"
+_PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where one kind of rows goes: a Delta table, or a folder with a folder of Parquet files for every batch."""
+
+    location: str
+    is_table: bool
+    schema_json: str
+    """Spark's, of the rows."""
+
+    partition_columns: tuple[str, ...] = ()
+    compression: str = "snappy"
+    first_indexed: int = 32
+    named_indexed: tuple[str, ...] | None = None
+
+    @property
+    def schema(self) -> StructType:
+        """Of the rows."""
+        return StructType.fromJson(json.loads(self.schema_json))
+
+    def form(self) -> FileForm:
+        """Return how the files are written: as Spark's are, with what its readers look for in the footer."""
+        footer = {"org.apache.spark.version": pyspark.__version__}  # or Spark asks which calendar the dates are of
+        if not self.is_table:
+            footer["org.apache.spark.sql.parquet.row.metadata"] = self.schema_json
+        indexed = IndexedColumns(self.first_indexed, self.named_indexed)
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        return FileForm(schema, footer, self.partition_columns, self.compression, indexed)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """All that the sink's processes need to know; travels as JSON in the data source's options."""
+
+    control_path: str
+    admitted: Destination
+    rejected: Destination
+    usage: Destination | None
+
+    def to_json(self) -> str:
+        """Return the plan as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SinkPlan:
+        """Return the plan that a text describes."""
+        fields = json.loads(text)
+        found = {name: _destination(fields[name]) for name in ("admitted", "rejected")}
+        return cls(fields["control_path"], **found, usage=_destination(fields["usage"]) if fields["usage"] else None)
+
+
+def _destination(fields: dict[str, object]) -> Destination:
+    named = fields.pop("named_indexed")
+    columns = fields.pop("partition_columns")
+    return Destination(**fields, partition_columns=tuple(columns), named_indexed=named and tuple(named))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    admitted: list[WrittenFile]
+    rejected: list[WrittenFile]
+    usage: list[bytes]
+
+
+class ThrottleDeltaSink(DataSource):
+    """``frames.writeStream.format("throttle_delta")``; used by `ThrottledStreamWriter`, not by users."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return DELTA_SINK_FORMAT
+
+    def schema(self) -> str:
+        """Return the schema of frames."""
+        return OUTPUT_SCHEMA
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802, FBT001, ARG002 - Spark's
+        """Return the writer; called on the driver, twice a batch: to plan the tasks, and to commit."""
+        return ThrottleDeltaWriter(self.options[_PLAN])
+
+
+class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
+    """Writes one batch: `write` runs on the executors, once an attempt at a task, the rest on the driver."""
+
+    def __init__(self, plan_json: str) -> None:
+        self._plan_json = plan_json
+
+    @property
+    def plan(self) -> SinkPlan:
+        """What goes where."""
+        return SinkPlan.from_json(self._plan_json)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskOutput:
+        """Write the rows of all frames, and return the files and the usage reports."""
+        plan = self.plan
+        context = TaskContext.get()
+        part = f"part-{context.partitionId() if context is not None else 0:05d}-"
+        writers = {
+            FrameKind.ADMITTED: self.file_writer(plan.admitted, part),
+            FrameKind.REJECTED: self.file_writer(plan.rejected, part),
+        }
+        unpack = {kind: UnpackFrames(writer.schema) for kind, writer in writers.items()}
+        usage = []
+        for batch in iterator:
+            for number, frame in zip(batch.column("kind").to_pylist(), batch.column("frame"), strict=True):
+                kind = FrameKind(number)
+                if kind == FrameKind.USAGE:
+                    usage.append(frame.as_py())
+                else:
+                    for rows in unpack[kind].rows(frame.as_buffer()):
+                        writers[kind].add(rows)
+        admitted, rejected = (writer.finish() for writer in writers.values())
+        return TaskOutput(admitted, rejected, usage)
+
+    def file_writer(self, destination: Destination, part: str) -> TableFileWriter:
+        """Return what writes this task's rows to a destination."""
+        files, root = file_system(destination.location)
+        if not destination.is_table:
+            # Hidden from readers until the commit.
+            root, part = f"{root}/{_folder(batch_of_task())}", f".{part}"
+        return TableFileWriter(files, root, destination.form(), part)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit a batch; called again for the same batch, with other files of the same rows, after a crash."""
+        plan = self.plan
+        directory = Directory(plan.control_path)
+        query = bound_manifest(directory).query
+        tasks = [message for message in messages if isinstance(message, TaskOutput)]
+        self.add(plan.admitted, query, batchId, [file for task in tasks for file in task.admitted])
+        self.add(plan.rejected, f"{query}/rejected", batchId, [file for task in tasks for file in task.rejected])
+        packed = [block for task in tasks for block in task.usage]
+        if plan.usage is not None and packed:
+            self._add_usage(plan.usage, directory, f"{query}/usage", batchId, packed)
+        write_reports(directory, batchId, packed)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Do nothing: see the module."""
+
+    def add(self, destination: Destination, app: str, batch: int, files: list[WrittenFile]) -> None:
+        """Make files count, once a batch."""
+        if not files:
+            return
+        if destination.is_table:
+            append_once(destination, app, batch, lambda: files)
+        else:
+            show_folder(destination.location, batch, files)
+
+    def _add_usage(
+        self, destination: Destination, directory: Directory, app: str, batch: int, packed: list[bytes]
+    ) -> None:
+        def write() -> list[WrittenFile]:
+            reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
+            writer = self.file_writer(destination, "part-00000-")
+            for rows in usage_rows(reports, policy_of(directory, reports[0]), batch).to_batches():
+                writer.add(rows)
+            return writer.finish()
+
+        append_once(destination, app, batch, write)
+
+
+def append_once(destination: Destination, app: str, batch: int, written: Callable[[], list[WrittenFile]]) -> None:
+    """Append the files that `written` returns to a table, unless it has the batch.
+
+    Raises
+    ------
+    NativeWriterError, ConfigurationError
+        If the table was changed so that the rows cannot be appended any more; nothing has been committed.
+    """
+    table = open_table(destination.location)
+    if table is None:
+        raise ConfigurationError(
+            f"the Delta table {destination.location} is gone: restore it, or start the query anew, which makes it"
+        )
+    if has_batch(table, app, batch):
+        return
+    check_table(table, destination.location, destination.schema, destination.partition_columns)
+    append_batch(table, app, batch, written())
+
+
+def show_folder(location: str, batch: int, files: list[WrittenFile]) -> None:
+    """Make the files of a batch those that its folder shows, instead of what an attempt before has left there."""
+    system, root = file_system(location)
+    folder = f"{root}/{_folder(batch)}"
+    hidden = {file.path: file.path.removeprefix(".") for file in files}
+    for info in system.get_file_info(fs.FileSelector(folder, recursive=True)):
+        if info.type == fs.FileType.File and PurePosixPath(info.path).name not in hidden:
+            system.delete_file(info.path)
+    for name, shown in hidden.items():
+        system.move(f"{folder}/{name}", f"{folder}/{shown}")
+
+
+def _folder(batch: int) -> str:
+    return f"batch={batch}"

@@ -1,0 +1,189 @@
+"""Rows into Parquet files of a table, with what a Delta log has to say of each: on the executors, without Spark.
+
+A file is written under a name that no other attempt uses and counts only once a log names it: what a task that
+failed, or was killed in the middle of a file, has left lies there unread until it is vacuumed. Rows stand in the
+files in the order in which they were added, and the files of a task in the order in which they were written.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+from pyarrow import parquet as pq
+
+from spark_throttle.core.quota import Int64s
+from spark_throttle.core.segments import Segments
+from spark_throttle.spark.file_stats import IndexedColumns, stats_json
+
+FILE_BYTES: Final = 128 << 20
+"""Rows are gathered to about so many bytes, uncompressed, before a file is written: a row group of Spark's."""
+
+_ROW_GROUP_ROWS: Final = 1 << 24
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+_SAFE: Final = " !$&()+,-.;<>@_`|~"
+"""Characters that stand for themselves in a partition's directory, beside letters and digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file, as a Delta log describes it."""
+
+    path: str
+    """Below the table."""
+
+    size_bytes: int
+    partition_values: tuple[tuple[str, str | None], ...]
+    stats: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """How a table's files are written."""
+
+    schema: pa.Schema
+    """Of the rows as they come, partition columns included."""
+
+    footer: dict[str, str] = field(default_factory=dict)
+    """What the files say of themselves, beside their columns."""
+
+    partition_columns: tuple[str, ...] = ()
+    compression: str = "snappy"
+    indexed: IndexedColumns = field(default_factory=IndexedColumns)
+
+
+class TableFileWriter:
+    """Gathers rows and writes them; one a task and table.
+
+    Parameters
+    ----------
+    root
+        The directory that the paths are below.
+    prefix
+        What the names of the files begin with.
+    """
+
+    def __init__(self, files: fs.FileSystem, root: str, form: FileForm, prefix: str) -> None:
+        self._files, self._root, self._form, self._prefix = files, root, form, prefix
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+        self._written: list[WrittenFile] = []
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows that are taken."""
+        return self._form.schema
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows."""
+        self._gathered.append(rows)
+        self._gathered_bytes += rows.nbytes
+        if self._gathered_bytes >= FILE_BYTES:
+            self._flush()
+
+    def finish(self) -> list[WrittenFile]:
+        """Return the files of all rows that were added."""
+        self._flush()
+        return self._written
+
+    def _flush(self) -> None:
+        if not self._gathered:
+            return
+        table = pa.Table.from_batches(self._gathered, self._form.schema)
+        self._gathered, self._gathered_bytes = [], 0
+        if not self._form.partition_columns:
+            self._write(table, ())
+            return
+        for values, rows in by_partition(table, self._form.partition_columns):
+            self._write(rows, values)
+
+    def _write(self, table: pa.Table, values: tuple[tuple[str, str | None], ...]) -> None:
+        compression = self._form.compression
+        suffix = "" if compression == "none" else f".{compression}"
+        name = f"{self._prefix}{uuid.uuid4()}{suffix}.parquet"
+        path = str(PurePosixPath(*(_directory(*value) for value in values), name))
+        target = f"{self._root}/{path}"
+        found: list[pq.FileMetaData] = []
+        with self._open(target) as sink:
+            with pq.ParquetWriter(
+                sink,
+                table.schema,
+                compression=compression,
+                store_decimal_as_integer=True,  # as Spark
+                store_schema=False,  # Arrow's own, which Spark does not read
+                metadata_collector=found,
+            ) as writer:
+                writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                writer.add_key_value_metadata(self._form.footer)
+            size_bytes = sink.tell()
+        self._written.append(WrittenFile(path, size_bytes, values, stats_json(table, found[0], self._form.indexed)))
+
+    def _open(self, target: str) -> Any:  # noqa: ANN401 - pyarrow is untyped
+        try:
+            return self._files.open_output_stream(target)
+        except FileNotFoundError:
+            self._files.create_dir(str(PurePosixPath(target).parent), recursive=True)
+            return self._files.open_output_stream(target)
+
+
+def by_partition(
+    table: pa.Table, columns: tuple[str, ...]
+) -> list[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
+    """Return the rows of every partition in their own order, without the partition columns.
+
+    Examples
+    --------
+    >>> rows = pa.table({"day": ["tue", "mon", "tue"], "id": [1, 2, 3]})
+    >>> [(values, part["id"].to_pylist()) for values, part in by_partition(rows, ("day",))]
+    [((('day', 'tue'),), [1, 3]), ((('day', 'mon'),), [2])]
+    """
+    table = table.combine_chunks()
+    layout, first = _partitions(table, columns)
+    rows = table.drop_columns(list(columns)).take(pa.array(layout.order))
+    named = table.select(list(columns)).take(pa.array(first)).to_pylist()
+    found = []
+    for at, values in enumerate(named):
+        part = rows.slice(layout.starts[at], layout.counts[at])
+        found.append((tuple((column, partition_value(values[column])) for column in columns), part))
+    return found
+
+
+def _partitions(table: pa.Table, columns: tuple[str, ...]) -> tuple[Segments, Int64s]:
+    """Return the rows laid out by partition, in the order in which partitions first occur, and those first rows."""
+    key = np.zeros(table.num_rows, dtype=np.int64)
+    for column in columns:
+        coded = table.column(column).combine_chunks().dictionary_encode(null_encoding="encode")
+        values = pa.array([partition_value(value) for value in coded.dictionary.to_pylist()], pa.string())
+        # Values that are written alike, as the empty text and null are, are one partition.
+        named = values.dictionary_encode(null_encoding="encode").indices.to_numpy()
+        code = named[coded.indices.to_numpy()]
+        _, key = np.unique(key * (int(code.max()) + 1) + code, return_inverse=True)
+    _, first = np.unique(key, return_index=True)
+    place = np.empty(len(first), dtype=np.int64)
+    place[np.argsort(first)] = np.arange(len(first))
+    return Segments.by_key(place[key], len(first)), np.sort(first)
+
+
+def partition_value(value: Any) -> str | None:  # noqa: ANN401 - a text, a whole number, a boolean or a date
+    """Return a value in the form of a Delta log; an empty text is null there.
+
+    Examples
+    --------
+    >>> import datetime
+    >>> [partition_value(value) for value in (7, True, datetime.date(2026, 7, 1), "", None)]
+    ['7', 'true', '2026-07-01', None, None]
+    """
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return None if value is None or value == "" else str(value)
+
+
+def _directory(column: str, value: str | None) -> str:
+    return f"{quote(column, safe=_SAFE)}={_NO_VALUE if value is None else quote(value, safe=_SAFE)}"

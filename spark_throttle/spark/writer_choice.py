@@ -1,0 +1,179 @@
+"""Which writer a query's batches go through: the native one, or Spark's own.
+
+The native writer is taken when all that a batch writes can go through it: the sink, the dead letters and the usage
+table. Tables that are missing are made by Spark, empty, so that they are what Spark would have made; then each is
+asked what it needs. Both writers mark a batch in the same way, so that a query may change its writer at any restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_throttle.control.usage_table import USAGE_SCHEMA
+from spark_throttle.errors import ConfigurationError, NativeWriterError, did_you_mean
+from spark_throttle.spark.batch_sink import DELTA, Target
+from spark_throttle.spark.delta_commit import open_table
+from spark_throttle.spark.delta_sink import Destination, SinkPlan
+from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.table_features import check_table, check_types
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+WRITER_OPTION: Final = "throttle.writer"
+AUTO, NATIVE, SPARK = "auto", "native", "spark"
+
+_CODEC_CONF: Final = "spark.sql.parquet.compression.codec"
+_CODECS: Final = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
+_MERGE_CONF: Final = "spark.databricks.delta.schema.autoMerge.enabled"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterChoice:
+    """The writer of a query."""
+
+    plan: SinkPlan | None
+    """Of the native writer; `None` for Spark's."""
+
+    why: str
+
+
+def parse_writer(word: str | None) -> str:
+    """Return which writer ``throttle.writer`` asks for.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such writer.
+    """
+    word = AUTO if word is None else word.lower()
+    if word not in (AUTO, NATIVE, SPARK):
+        raise ConfigurationError(
+            f"option {WRITER_OPTION} is {word!r}{did_you_mean(word, (AUTO, NATIVE, SPARK))} (native, spark, auto)"
+        )
+    return word
+
+
+def choose_writer(
+    spark: SparkSession,
+    asked: str,
+    schema: StructType,
+    control_path: str,
+    admitted: Target | Callable[[DataFrame, int], None],
+    rejected: Target,
+    usage: Target | None,
+) -> WriterChoice:
+    """Return the writer for a query.
+
+    Raises
+    ------
+    NativeWriterError
+        If the native writer was asked for and cannot do it.
+    ConfigurationError
+        If no writer could append the rows to the table.
+    """
+    if asked == SPARK:
+        return WriterChoice(None, f"option {WRITER_OPTION} says so")
+    decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
+    try:
+        plan = SinkPlan(
+            control_path,
+            _destination(spark, "the sink", admitted, schema),
+            _destination(spark, "the dead letters", rejected, decided),
+            None if usage is None else _destination(spark, "the usage table", usage, from_arrow_schema(USAGE_SCHEMA)),
+        )
+    except NativeWriterError as error:
+        if asked == NATIVE:
+            raise
+        return WriterChoice(None, f"{error.what}: {error.why}")
+    return WriterChoice(
+        plan, f"option {WRITER_OPTION} says so" if asked == NATIVE else "all it writes can go through it"
+    )
+
+
+def _destination(
+    spark: SparkSession, what: str, target: Target | Callable[[DataFrame, int], None], schema: StructType
+) -> Destination:
+    if not isinstance(target, Target):
+        raise NativeWriterError(what, "it is a function of batches")
+    if target.options:
+        raise NativeWriterError(what, f"it has the option {min(target.options)!r}, which is for Spark's")
+    check_types(what, schema)
+    compression = _compression(spark, what)
+    if target.has_batch_folders and target.format == "parquet":
+        return Destination(str(target.path), is_table=False, schema_json=schema.json(), compression=compression)
+    if target.promise != "exactly once":
+        raise NativeWriterError(what, f"its format is {target.format!r}, not 'delta'")
+    location, table = _table(spark, what, target, schema)
+    name = f"{what} {location}"
+    check_table(table, name, schema, target.partition_columns)
+    if spark.conf.get(_MERGE_CONF, "false") == "true":
+        raise NativeWriterError(name, f"the session merges schemas ({_MERGE_CONF})")
+    metadata = table.metadata()
+    properties = metadata.configuration
+    named = properties.get("delta.dataSkippingStatsColumns")
+    return Destination(
+        location,
+        is_table=True,
+        schema_json=schema.json(),
+        partition_columns=tuple(metadata.partition_columns),
+        compression=compression,
+        first_indexed=int(properties.get("delta.dataSkippingNumIndexedCols", "32")),
+        named_indexed=None if named is None else tuple(part.strip().replace("`", "") for part in named.split(",")),
+    )
+
+
+def _compression(spark: SparkSession, what: str) -> str:
+    codec = str(spark.conf.get(_CODEC_CONF, "snappy")).lower()
+    if codec not in _CODECS:
+        raise NativeWriterError(what, f"the session compresses by {codec!r} ({_CODEC_CONF})")
+    return _CODECS[codec]
+
+
+def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -> tuple[str, DeltaTable]:
+    """Return where a table is and the table as it is now, made if it is missing."""
+    try:
+        import deltalake  # noqa: F401 - an extra
+    except ImportError as error:
+        raise NativeWriterError(what, "the package 'deltalake' is not installed") from error
+    location = _location(target.path) if target.path is not None else _location_of_name(spark, what, target, schema)
+    table = open_table(location)
+    if table is None:
+        _make(spark, target, schema)
+        table = open_table(location)
+    if table is None:
+        raise NativeWriterError(
+            f"{what} {location}", "Spark keeps it on a file system that this process does not see there"
+        )
+    return location, table
+
+
+def _location(path: str) -> str:
+    return path if ":" in path.partition("/")[0] else str(Path(path).absolute())
+
+
+def _location_of_name(spark: SparkSession, what: str, target: Target, schema: StructType) -> str:
+    if not spark.catalog.tableExists(str(target.table)):
+        _make(spark, target, schema)
+    details = spark.sql(f"DESCRIBE DETAIL {target.table}").collect()[0]
+    if details["format"] != DELTA:
+        raise NativeWriterError(f"{what} {target.table}", f"its format is {details['format']!r}, not 'delta'")
+    return str(details["location"])
+
+
+def _make(spark: SparkSession, target: Target, schema: StructType) -> None:
+    writer = spark.createDataFrame([], schema).write.format(DELTA).mode("ignore")
+    if target.partition_columns:
+        writer = writer.partitionBy(*target.partition_columns)
+    if target.path is not None:
+        writer.save(target.path)
+    else:
+        writer.saveAsTable(str(target.table))

@@ -1,0 +1,213 @@
+"""The native Delta writer against Spark: which tables it takes, and what Spark reads of what it wrote."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_throttle.errors import ConfigurationError, NativeWriterError
+from tests.integration.streams import Lake, finish, policies, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+HALF_REJECTED = policies(tenants={"bad": publish(messages_per_second=0, on_excess="reject")})
+NATIVE, SPARKS = "native writer", "Spark's writer"
+
+TYPED = """
+  select cast(id as long) id, concat('t/', cast(id % 2 as string)) ns,
+    timestamp_micros(id * 1000001 - 62135596800000000) t, timestamp'9999-12-31 23:59:59.999999' far,
+    timestamp_ntz'2024-01-01 00:00:00.999999' + make_dt_interval(0, 0, 0, id) n,
+    cast(id / 7 as decimal(9,2)) d, cast(-id / 7 as decimal(38,10)) wide, cast(id as tinyint) tiny,
+    if(id = 3, float('nan'), float(id)) f, if(id = 5, double('-inf'), double(id)) x,
+    if(id = 2, null, repeat(concat('é', id), 30)) s, cast(concat('b', id) as binary) b, id = 1 bo,
+    date_add(date'1500-01-01', cast(id as int)) da,
+    named_struct('a', id, 'b', if(id = 1, null, array(id, null)), 'c', named_struct('d', float(id))) st,
+    map('k', array(named_struct('v', id))) m, array(cast(null as string), 'x') ar
+  from range(8)
+"""
+QUESTIONS = (
+    "id > 4", "t < timestamp'0001-01-01 00:00:03'", "far = timestamp'9999-12-31 23:59:59.999999'", "d > 0.5", "f > 100",
+    "n >= timestamp_ntz'2024-01-01 00:00:07.999999'", "wide < -0.9", "f < 1", "x < 0", "x > 6", "s > 'é6é6'", "s is null",
+    "s = repeat('é4', 30)", "bo", "da = date'1500-01-08'", "st.a = 7", "st.c.d > 6.5", "tiny = 7", "b = binary('b1')",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_throttle.spark.writer")
+
+
+def run(lake: Lake, *, where: str | None = None, partition: Sequence[str] = (), writer: str | None = None) -> None:
+    """Run a query into Delta until it ends by itself; dead letters where they are kept by default."""
+    stream = lake.writer(lake.throttle(HALF_REJECTED)).format("delta").partitionBy(*partition)
+    if writer is not None:
+        stream = stream.option("throttle.writer", writer)
+    finish(stream.usage(lake.path("usage")).start(where or lake.path("out")))
+
+
+def read(lake: Lake, name: str = "out") -> DataFrame:
+    return lake.spark.read.format("delta").load(lake.path(name))
+
+
+def ids(rows: DataFrame) -> list[int]:
+    return sorted(row["id"] for row in rows.select("id").collect())
+
+
+def dead(lake: Lake) -> list[int]:
+    return ids(lake.spark.read.parquet(str(lake.control / "rejected")))
+
+
+def taken(caplog: pytest.LogCaptureFixture) -> str:
+    """Return what the log says of the writers that were taken, the last one."""
+    return [record.getMessage() for record in caplog.records if "writer (" in record.getMessage()][-1]
+
+
+def make(lake: Lake, columns: str, rest: str = "") -> str:
+    path = lake.path("out")
+    lake.spark.sql(f"create table delta.`{path}` ({columns}) using delta {rest}")
+    return path
+
+
+def test_rows_read_back_as_sparks_writer_would_have_written_them(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    lake.spark.sql(TYPED).coalesce(1).write.parquet(lake.path("events"))
+    lake.spark.sql(TYPED).coalesce(1).write.format("delta").save(lake.path("sparks"))
+    schema = read(lake, "sparks").schema
+    events = lake.spark.readStream.schema(schema).parquet(lake.path("events"))
+    throttle = lake.throttle({}, size=None)
+    writer = throttle.write_stream(events).format("delta").option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).start(lake.path("out")))
+    assert NATIVE in taken(caplog)
+    found, expected = read(lake), read(lake, "sparks")
+    assert found.schema == expected.schema
+    assert DeltaTable(lake.path("out")).protocol() == DeltaTable(lake.path("sparks")).protocol()
+    columns = [*expected.columns[:-2], "to_json(struct(m, ar))"]
+    assert found.selectExpr(*columns).exceptAll(expected.selectExpr(*columns)).count() == 0
+    assert found.count() == 8
+    asked = [f"count_if({question})" for question in QUESTIONS]
+    assert found.selectExpr(*asked).collect() == expected.selectExpr(*asked).collect()
+    # One by one they are answered by skipping files.
+    assert {q: found.where(q).count() for q in QUESTIONS} == {q: expected.where(q).count() for q in QUESTIONS}
+
+
+def test_partitioned_table_is_made_and_read_by_its_partitions(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    lake.offer([(1, "good/a b%", 10), (2, "bad/a", 20), (3, "good/é", 30), (4, "good/a b%", 40)])
+    run(lake, partition=["ns"])
+    assert NATIVE in taken(caplog)
+    lake.offer([(5, "good/é", 50), (6, "bad/b", 60)])
+    run(lake)
+    found = read(lake)
+    assert sorted(map(tuple, found.collect())) == [
+        (1, "good/a b%", 10), (3, "good/é", 30), (4, "good/a b%", 40), (5, "good/é", 50)
+    ]  # fmt: skip
+    assert ids(found.where("ns = 'good/é'")) == [3, 5]
+    assert DeltaTable(lake.path("out")).metadata().partition_columns == ["ns"]
+    assert len(list((lake.root / "out").glob("ns=good%2Fa b%25/*.parquet"))) == 1
+    assert dead(lake) == [2, 6]
+    with pytest.raises(ConfigurationError, match=r"is partitioned by \['ns'\] and partitionBy says \['id'\]"):
+        run(lake, partition=["id"])
+
+
+def test_rows_that_do_not_fit_are_refused_before_anything_is_written(lake: Lake) -> None:
+    make(lake, "id long, ns string, size string")
+    lake.offer([(1, "good/a", 10)])
+    with pytest.raises(ConfigurationError, match="has the column 'size' as string and the rows have it as long: cast"):
+        run(lake)
+    assert not (lake.root / "checkpoint").exists()
+    assert DeltaTable(lake.path("out")).version() == 0
+
+
+def test_schema_that_is_to_be_merged_is_sparks(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    make(lake, "id long, ns string")
+    lake.offer([(1, "good/a", 10)])
+    with pytest.raises(ConfigurationError, match=r"has no column 'size', which the rows have: .*mergeSchema"):
+        run(lake)
+    stream = lake.writer(lake.throttle(HALF_REJECTED)).format("delta").option("mergeSchema", True)
+    finish(stream.start(lake.path("out")))
+    assert f"{SPARKS} (the sink: it has the option 'mergeSchema'" in taken(caplog)
+    assert [tuple(row) for row in read(lake).collect()] == [(1, "good/a", 10)]
+
+
+def test_column_mapped_table_is_left_to_spark(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    make(lake, "id long, ns string, size long", "tblproperties('delta.columnMapping.mode' = 'name')")
+    lake.offer([(1, "good/a", 10), (2, "bad/a", 20)])
+    with pytest.raises(NativeWriterError, match="the native Delta writer cannot write the sink .* maps its columns"):
+        run(lake, writer="native")
+    with pytest.raises(ConfigurationError, match="option throttle.writer is 'sparks'; did you mean spark"):
+        run(lake, writer="sparks")
+    run(lake)
+    assert f"{SPARKS} (the sink {lake.path('out')}: it maps its columns" in taken(caplog)
+    assert [tuple(row) for row in read(lake).collect()] == [(1, "good/a", 10)]
+    assert dead(lake) == [2]
+
+
+def test_query_may_change_its_writer_in_the_middle_of_a_batch(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever of a batch one writer has committed before a crash, the other does not commit again."""
+    expected = []
+    for turn, (first, second) in enumerate([("spark", "native"), ("native", "spark")]):
+        lake.offer([(10 * turn + 1, "good/a", 1), (10 * turn + 2, "bad/a", 2), (10 * turn + 3, "good/b", 3)])
+        expected += [10 * turn + 1, 10 * turn + 3]
+        start = lake.last_batch() + 1 if turn else 0
+        run(lake, writer=first)
+        assert (NATIVE if first == "native" else SPARKS) in taken(caplog)
+        before = usage(lake)
+        for name in (lake.control / "feedback").iterdir():
+            if int(name.name.partition(".")[0]) >= start:
+                name.unlink()
+        lake.crash_in(start)
+        run(lake, writer=second)
+        assert (NATIVE if second == "native" else SPARKS) in taken(caplog)
+        assert ids(read(lake)) == expected
+        assert dead(lake) == [10 * n + 2 for n in range(turn + 1)]
+        assert usage(lake)[: len(before)] == before
+        assert len({row[:3] for row in usage(lake)}) == len(usage(lake))
+
+
+def usage(lake: Lake) -> list[tuple[Any, ...]]:
+    columns = ("batch_id", "level", "scope", "offered_messages", "admitted_messages", "rejected_messages")
+    return sorted(map(tuple, read(lake, "usage").select(*columns).collect()))
+
+
+def test_table_that_others_change_meanwhile_takes_the_rows(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Deleted by vectors, fed to a change feed, checkpointed every other commit: appends go on."""
+    properties = {"enableDeletionVectors": "true", "enableChangeDataFeed": "true", "checkpointInterval": "2"}
+    listed = ", ".join(f"'delta.{name}' = '{value}'" for name, value in properties.items())
+    path = make(lake, "id long, ns string, size long", f"tblproperties({listed})")
+    for number in range(3):
+        lake.offer([(10 * number + i, "good/a", 1) for i in range(4)])
+        run(lake)
+        assert NATIVE in taken(caplog)
+        lake.spark.sql(f"insert into delta.`{path}` values ({100 + number}, 'other', 0)")
+        lake.spark.sql(f"delete from delta.`{path}` where id = {10 * number + 1}")
+    kept = [10 * number + i for number in range(3) for i in (0, 2, 3)]
+    assert ids(read(lake)) == [*kept, 100, 101, 102]
+    changes = lake.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(path)
+    counts = {row["_change_type"]: row["count"] for row in changes.groupBy("_change_type").count().collect()}
+    assert counts == {"insert": 15, "delete": 3}
+    assert list(Path(path, "_delta_log").glob("*.checkpoint*.parquet"))
+
+
+def test_table_of_the_catalog_is_written_natively(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    lake.offer([(1, "good/a", 10), (2, "bad/a", 20)])
+    try:
+        finish(lake.writer(lake.throttle(HALF_REJECTED)).toTable("natively", partitionBy="ns"))
+        assert NATIVE in taken(caplog)
+        assert [tuple(row) for row in lake.spark.table("natively").collect()] == [(1, "good/a", 10)]
+    finally:
+        lake.spark.sql("drop table if exists natively")
+
+
+@pytest.mark.parametrize("kind", ["json", "function"])
+def test_native_writer_is_for_delta(lake: Lake, kind: str) -> None:
+    lake.offer([(1, "good/a", 10)])
+    stream = lake.writer(lake.throttle({})).format("json").option("throttle.writer", "native")
+    if kind == "function":
+        stream = stream.foreachBatch(lake.keep)
+    with pytest.raises(NativeWriterError, match="the sink: (its format is 'json'|it is a function of batches)"):
+        stream.start(lake.path("out"))

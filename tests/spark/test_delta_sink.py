@@ -1,0 +1,275 @@
+"""The native sink without Spark: tasks write, the driver commits, a batch counts once however often it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+from tests.control.test_status import POLICY, report
+
+from spark_throttle.control.feedback import newest_batch, read_reports
+from spark_throttle.control.manifest import bind
+from spark_throttle.control.storage import Directory
+from spark_throttle.control.usage_table import USAGE_SCHEMA
+from spark_throttle.core.codec import pack_policy, pack_usage
+from spark_throttle.errors import ConfigurationError, DamagedError, NativeWriterError
+from spark_throttle.spark import delta_sink
+from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
+from spark_throttle.spark.delta_sink import Destination, SinkPlan, TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.frames import FrameKind, encode
+from spark_throttle.spark.table_files import WrittenFile
+from tests.spark.delta_tables import make_table, rows_of
+
+ROWS = StructType().add("id", "long").add("ns", "string")
+USAGE = from_arrow_schema(USAGE_SCHEMA)
+
+
+class Sink:
+    """A sink of three destinations below a directory, and the batches that are run through it."""
+
+    def __init__(self, root: Path, *, has_usage: bool = True) -> None:
+        self.root = root
+        self.directory = Directory(str(root / "control"))
+        self.query = bind(self.directory, shards=2, direction="publish").query
+        self.directory.write(f"policies/{POLICY.revision}", pack_policy(POLICY))
+        self.admitted = make_table(root / "admitted", ROWS, partition_columns=("ns",))
+        usage = Destination(str(make_table(root / "usage", USAGE)), is_table=True, schema_json=USAGE.json())
+        self.plan = SinkPlan(
+            self.directory.location,
+            Destination(f"file://{self.admitted}", is_table=True, schema_json=ROWS.json(), partition_columns=("ns",)),
+            Destination(str(root / "rejected"), is_table=False, schema_json=ROWS.json(), compression="none"),
+            usage if has_usage else None,
+        )
+
+    def writer(self) -> ThrottleDeltaWriter:
+        """Return a writer as Spark makes one: from the data source's options."""
+        return ThrottleDeltaSink({"plan": self.plan.to_json()}).streamWriter(StructType(), overwrite=False)
+
+    def task(self, frames: Sequence[tuple[FrameKind, bytes]]) -> TaskOutput:
+        kinds, blocks = zip(*frames, strict=True) if frames else ((), ())
+        batch = pa.record_batch({"kind": pa.array(kinds, pa.int32()), "frame": pa.array(blocks, pa.binary())})
+        return self.writer().write(iter([batch]))
+
+    def run(self, number: int, admitted: Sequence[int], rejected: Sequence[int] = ()) -> list[TaskOutput]:
+        """Write a batch of two tasks, and return what they say."""
+        found = []
+        for shard in (0, 1):
+            frames = [
+                *((FrameKind.ADMITTED, frame) for frame in frames_of(admitted[shard::2])),
+                *((FrameKind.REJECTED, frame) for frame in frames_of(rejected[shard::2])),
+                (FrameKind.USAGE, pack_usage(report(shard, {f"acme/{shard}": (number, 1, 0, 0)}))),
+            ]
+            found.append(self.task(frames))
+        return found
+
+    def commit(self, number: int, tasks: Sequence[Any]) -> None:
+        self.writer().commit(list(tasks), number)
+
+    @property
+    def ids(self) -> list[int]:
+        return [row[0] for row in rows_of(self.admitted, "id")]
+
+    @property
+    def rejected_ids(self) -> list[tuple[int, int]]:
+        """What a reader of the dead letters finds: (batch, id)."""
+        found = pads.dataset(self.root / "rejected", partitioning="hive").to_table().to_pylist()
+        return sorted((row["batch"], row["id"]) for row in found)
+
+    @property
+    def versions(self) -> list[int]:
+        return [DeltaTable(self.root / name).version() for name in ("admitted", "usage")]
+
+
+def frames_of(ids: Sequence[int]) -> list[bytes]:
+    schema = to_arrow_schema(ROWS)
+    rows = pa.table([pa.array(ids, pa.int64()), pa.array([f"n/{i % 3}" for i in ids], pa.string())], schema=schema)
+    return encode(rows)
+
+
+@pytest.fixture(autouse=True)
+def _task_of_batch_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_sink, "batch_of_task", lambda: 0)
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Sink:
+    return Sink(tmp_path)
+
+
+def test_batch_reaches_all_that_it_is_for(sink: Sink) -> None:
+    sink.commit(0, sink.run(0, range(10), [100, 101, 102]))
+    assert sink.ids == list(range(10))
+    assert sink.rejected_ids == [(0, 100), (0, 101), (0, 102)]
+    usage = rows_of(sink.root / "usage", "scope", "admitted_messages")
+    assert usage == [("acme", 2), ("acme/0", 1), ("acme/1", 1), ("gold", 0), ("idle", 0), ("job", 2)]
+    assert [report.shard for report in read_reports(sink.directory, after_batch=-1)[0]] == [0, 1]
+    log = [json.loads(line) for line in (sink.admitted / "_delta_log" / f"{1:020}.json").read_text().splitlines()]
+    (txn,) = [action["txn"] for action in log if "txn" in action]
+    assert (txn["appId"], txn["version"]) == (sink.query, 0)
+
+
+def test_batch_that_is_committed_again_changes_nothing(sink: Sink) -> None:
+    first = sink.run(0, range(10), [100])
+    sink.commit(0, first)
+    before = sink.versions
+    again = sink.run(0, range(10), [100])
+    sink.commit(0, again)
+    assert sink.versions == before
+    assert sink.ids == list(range(10))
+    assert sink.rejected_ids == [(0, 100)]
+    assert {file.path for task in first for file in task.admitted}.isdisjoint(
+        file.path for task in again for file in task.admitted
+    )
+
+
+@pytest.mark.parametrize("point", ["admitted", "rejected", "usage", "feedback"])
+def test_crash_between_two_commits_loses_and_doubles_nothing(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Whatever of a batch was committed before a crash, the batch that is run again completes it."""
+    done = {"admitted": 0, "rejected": 1, "usage": 2, "feedback": 3}[point]
+    calls: list[str] = []
+
+    def crashing(name: str) -> Any:
+        real = getattr(delta_sink, name)
+
+        def call(*args: Any) -> None:
+            calls.append(name)
+            if len(calls) > done:
+                raise KeyboardInterrupt
+            real(*args)
+
+        return call
+
+    with monkeypatch.context() as crash:
+        for name in ("append_once", "show_folder", "write_reports"):
+            crash.setattr(delta_sink, name, crashing(name))
+        with pytest.raises(KeyboardInterrupt):
+            sink.commit(0, sink.run(0, range(6), [7]))
+    assert newest_batch(sink.directory) == -1
+    sink.commit(0, sink.run(0, range(6), [7]))
+    assert sink.ids == list(range(6))
+    assert sink.rejected_ids == [(0, 7)]
+    assert sink.versions == [1, 1]
+    assert newest_batch(sink.directory) == 0
+
+
+def test_only_files_of_tasks_that_ended_well_count(sink: Sink) -> None:
+    """A task that failed, or that ran twice at the same time, has written files that nothing names."""
+    sink.run(0, range(100, 110), [200])
+    (sink.admitted / "part-00000-torn.snappy.parquet").write_bytes(b"PAR1 torn")
+    sink.commit(0, [*sink.run(0, range(4), [5]), None])
+    assert sink.ids == list(range(4))
+    assert sink.rejected_ids == [(0, 5)]
+
+
+def test_empty_batch_commits_nothing(tmp_path: Path) -> None:
+    sink = Sink(tmp_path, has_usage=False)
+    sink.commit(0, [sink.task([])])
+    assert sink.versions == [0, 0]
+    assert not (tmp_path / "rejected").exists()
+    assert newest_batch(sink.directory) == 0
+
+
+def test_dead_letters_are_not_seen_before_their_batch_is_committed(sink: Sink) -> None:
+    tasks = sink.run(0, [], [1, 2, 3])
+    (folder,) = (sink.root / "rejected").iterdir()
+    assert folder.name == "batch=0"
+    assert all(path.name.startswith(".") for path in folder.iterdir())
+    sink.commit(0, tasks)
+    assert not any(path.name.startswith(".") for path in folder.iterdir())
+    (schema,) = {
+        pq.read_metadata(path).metadata[b"org.apache.spark.sql.parquet.row.metadata"] for path in folder.iterdir()
+    }
+    assert schema.decode() == ROWS.json()
+
+
+def test_dead_letters_of_another_attempt_or_writer_are_replaced(sink: Sink) -> None:
+    folder = sink.root / "rejected" / "batch=0"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2], "ns": ["a", "b"]}), folder / "part-00000-of-sparks.snappy.parquet")
+    (folder / "_SUCCESS").touch()
+    sink.commit(0, sink.run(0, [], [1, 2]))
+    assert sink.rejected_ids == [(0, 1), (0, 2)]
+
+
+def test_failed_commit_deletes_no_file(sink: Sink) -> None:
+    """Spark calls abort for a commit that failed after one of its tables had been committed."""
+    tasks = sink.run(0, range(4))
+    sink.commit(0, tasks)
+    sink.writer().abort(list(tasks), 0)
+    assert sink.ids == list(range(4))
+
+
+def test_control_directory_that_vanished_is_named(sink: Sink) -> None:
+    (sink.root / "control" / "manifest.json").unlink()
+    with pytest.raises(DamagedError, match=r"its manifest\.json is missing"):
+        sink.commit(0, sink.run(0, [1]))
+    assert sink.ids == []
+
+
+def test_table_that_changed_under_the_query_stops_it(sink: Sink) -> None:
+    sink.commit(0, sink.run(0, range(4)))
+    DeltaTable(sink.admitted).alter.add_constraint({"positive": "id >= 0"})
+    with pytest.raises(NativeWriterError, match=r"it has a constraint \(positive: id >= 0\)"):
+        sink.commit(1, sink.run(1, [4, 5]))
+    assert sink.ids == list(range(4))
+    assert newest_batch(sink.directory) == 0
+
+
+def test_table_that_is_gone_stops_the_query(sink: Sink) -> None:
+    for path in (sink.admitted / "_delta_log").iterdir():
+        path.unlink()
+    with pytest.raises(ConfigurationError, match=r"the Delta table .*admitted is gone: restore it"):
+        sink.commit(0, sink.run(0, [1]))
+
+
+def opened(sink: Sink) -> DeltaTable:
+    table = open_table(str(sink.admitted))
+    assert table is not None
+    return table
+
+
+def files_of(sink: Sink) -> list[WrittenFile]:
+    return [file for task in sink.run(0, range(4)) for file in task.admitted]
+
+
+def test_commits_of_other_jobs_in_between_are_no_conflict(sink: Sink) -> None:
+    table = opened(sink)
+    for number in range(3):
+        append_batch(opened(sink), f"other-{number}", 0, files_of(sink))
+    append_batch(table, sink.query, 0, files_of(sink))
+    assert len(sink.ids) == 16
+    assert all(has_batch(opened(sink), app, 0) for app in (sink.query, "other-0", "other-1", "other-2"))
+
+
+def test_two_processes_of_one_query_commit_a_batch_once(sink: Sink) -> None:
+    first, second = opened(sink), opened(sink)
+    append_batch(first, sink.query, 0, files_of(sink))
+    append_batch(second, sink.query, 0, files_of(sink))
+    assert sink.ids == list(range(4))
+    assert not has_batch(opened(sink), sink.query, 1)
+
+
+def test_conflict_that_is_no_repetition_is_raised(sink: Sink) -> None:
+    stale = opened(sink)
+    append_batch(opened(sink), sink.query, 0, files_of(sink))
+    with pytest.raises(CommitFailedError):
+        append_batch(stale, sink.query, 1, files_of(sink))
+    assert sink.ids == list(range(4))
+
+
+def test_location_that_holds_no_table_is_told_from_one_that_cannot_be_read(tmp_path: Path) -> None:
+    assert open_table(str(tmp_path)) is None
+    with pytest.raises(NativeWriterError, match="its log cannot be read without Spark"):
+        open_table("nowhere://lake/table")
