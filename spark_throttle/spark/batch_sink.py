@@ -21,13 +21,13 @@ from pyspark.sql.types import StructType
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import read_manifest
 from spark_throttle.control.storage import Directory
+from spark_throttle.control.usage_table import usage_rows
 from spark_throttle.core.codec import unpack_policy, unpack_usage
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, EpochMissingError
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
-from spark_throttle.spark.usage_table import usage_rows
 
 BatchFunction = Callable[[DataFrame, int], None]
 Promise = Literal["exactly once", "at least once", "none", "the function's own"]

@@ -25,6 +25,7 @@ from spark_throttle.control.compile import queue_bounds
 from spark_throttle.control.entries import EMPTY, policy_of
 from spark_throttle.control.model import Direction, PolicyDocument, QueuePolicy
 from spark_throttle.control.open_store import is_store, open_store
+from spark_throttle.control.status import Status, read_status
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError, StoreUnavailableError
 from spark_throttle.spark.batch_sink import BatchSink, Target
@@ -35,7 +36,6 @@ from spark_throttle.spark.operator import OUTPUT_SCHEMA, STATE_SCHEMA, ShardOper
 from spark_throttle.spark.partitioning import shard_keys
 from spark_throttle.spark.payload_columns import ColumnLike, carried_schema, from_carried, with_helpers
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
-from spark_throttle.spark.status import Status, read_status
 from spark_throttle.spark.writer import ThrottledStreamWriter
 
 MAX_SHARDS = 4096

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.status import ScopeStatus, Status, read_status
 from spark_throttle.control.storage import Directory
+from spark_throttle.control.usage_table import USAGE_SCHEMA, usage_rows
 from spark_throttle.core.codec import pack_policy, pack_usage
 from spark_throttle.core.matching import match
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError
-from spark_throttle.spark.status import ScopeStatus, Status, read_status
-from spark_throttle.spark.usage_table import USAGE_SCHEMA, usage_rows
 from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
 
 START_MS = 1_760_000_000_123

@@ -9,10 +9,10 @@ import pyarrow as pa
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.followed import read_followed
 from spark_throttle.control.storage import Directory
+from spark_throttle.control.usage_table import usage_rows
 from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.spark.usage_table import usage_rows
 
 
 @dataclass(frozen=True, slots=True)
