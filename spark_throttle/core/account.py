@@ -11,7 +11,6 @@ import pyarrow as pa
 from spark_throttle.core.quota import (
     MICRO,
     NEVER_MS,
-    Bools,
     CompiledPolicy,
     Dimension,
     Int64s,
@@ -28,27 +27,34 @@ if TYPE_CHECKING:
     from spark_throttle.core.admission import Decisions
     from spark_throttle.core.arrivals import Entered
     from spark_throttle.core.flow_plan import FlowPlan
-    from spark_throttle.core.pegasus import Windowed
+    from spark_throttle.core.layout import Candidates
 
 _MOST_EARNED_MICRO = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """All rows of a batch: the queue's, then the arrivals."""
+class Moved:
+    """Where the rows of a batch went."""
 
-    flow: Int64s
-    """-1 for an arrival that is unusable."""
+    rows: Candidates
+    """All of them."""
 
-    size_bytes: Int64s
-    arrival_ms: Int64s
-    queued: int
+    candidates: Candidates
+    refused: Int64s
+    """Positions of the candidates that were rejected."""
 
-    def tally(self, is_counted: Bools, flows: int) -> Int64s:
-        """Return, by flow, messages and bytes of the rows that count; shape (flows, 2)."""
-        at = np.flatnonzero(is_counted & (self.flow >= 0))
-        flow = self.flow[at]
-        return np.stack([np.bincount(flow, minlength=flows), sums(flow, self.size_bytes[at], flows)], axis=1)
+    waiting: Candidates
+    """Those of the candidates that wait."""
+
+    closed: Int64s
+    """Positions of the usable rows that were rejected before they could compete."""
+
+    def offered(self, wanted: Int64s) -> Int64s:
+        """Return what arrived by flow, shape (flows, 2); the candidates want `wanted`."""
+        if self.candidates.row is None and not self.rows.queued:
+            return wanted
+        arrived = self.rows.queued + np.flatnonzero(self.rows.flow[self.rows.queued :] >= 0)
+        return self.rows.tally(arrived, len(wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,53 +67,43 @@ class Batch:
     """Time since the batch before, taken as the time until the next."""
 
 
-def remembered(entered: Entered, plan: FlowPlan, windowed: Windowed, waiting_flow: Int64s) -> tuple[Flows, Int64s]:
-    """Return the flows that have something to remember, and the new position of every flow (-1: forgotten)."""
-    flows, limits = entered.flows, entered.limits
-    waits = np.zeros(len(flows), dtype=np.bool_)
+def remembered(entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s) -> tuple[Flows, Int64s]:
+    """Return the flows that have something to remember, and the position there of every flow of `entered`."""
+    at, flows, limits = entered.at, entered.known.flows, entered.known.limits
+    waits = np.zeros(len(at), dtype=np.bool_)
     waits[waiting_flow] = True
     # A flow that waits for nothing and is not ahead of its domain would come back without credit or penalty anyway.
-    lead = np.where((waits | (plan.lead.max(axis=1, initial=0) > 0))[:, None], plan.lead, 0)
-    is_full = plan.balance_micro >= full(limits.rate_micro_per_ms, limits.burst_micro)
-    keep = waits | (lead != 0).any(axis=1) | ~is_full.all(axis=1) | (windowed.units > 0).any(axis=1)
-    position = np.where(keep, np.cumsum(keep) - 1, -1)
-    kept = Flows(
-        flows.names.filter(pa.array(keep)),
-        plan.balance_micro[keep],
-        lead[keep],
-        flows.window_second[keep],
-        windowed.units[keep],
-    )
-    return kept, position
+    leads = np.where((waits | (plan.lead.max(axis=1, initial=0) > 0))[:, None], plan.lead, 0)
+    if len(at) == len(flows):
+        balance, lead, units, is_held = plan.balance_micro, leads, window_units, waits
+    else:
+        balance, lead, units = flows.balance_micro.copy(), flows.lead.copy(), flows.window_units.copy()
+        balance[at], lead[at], units[at] = plan.balance_micro, leads, window_units
+        is_held = np.zeros(len(flows), dtype=np.bool_)
+        is_held[at] = waits
+    is_short = balance < full(limits.rate_micro_per_ms, limits.burst_micro)
+    keep = is_held | is_short[:, 0] | is_short[:, 1]
+    for column in (*lead.T, *units.T):
+        keep |= column != 0
+    position = np.cumsum(keep) - 1
+    if keep.all():
+        return Flows(flows.names, balance, lead, flows.window_second, units), position[at]
+    kept = Flows(flows.names.filter(pa.array(keep)), balance[keep], lead[keep], flows.window_second[keep], units[keep])
+    return kept, position[at]
 
 
 def report(
-    rows: Rows,
-    decisions: Decisions,
-    plan: FlowPlan,
-    entered: Entered,
-    policy: CompiledPolicy,
-    *,
-    waiting: tuple[Int64s, Int64s, Int64s],
-    batch: Batch,
+    moved: Moved, decisions: Decisions, plan: FlowPlan, entered: Entered, policy: CompiledPolicy, batch: Batch
 ) -> UsageReport:
-    """Return the account of a batch.
-
-    Parameters
-    ----------
-    waiting
-        Flow, arrival time and release time of the rows that wait after it.
-    """
-    now_ms = batch.now_ms
-    flows, limits = len(entered.flows), entered.limits
-    is_admitted = decisions.verdict == Verdict.ADMIT
-    is_new = np.arange(len(rows.flow)) >= rows.queued
-    offered = rows.tally(is_new, flows)
-    admitted = rows.tally(is_admitted, flows)
-    rejected = rows.tally(decisions.verdict == Verdict.REJECT, flows)
-    still_waiting = rows.tally(decisions.verdict == Verdict.DELAY, flows)
-    observed = rows.tally(is_admitted & (decisions.reason > 0), flows)[:, Dimension.MESSAGES]
-    left = np.flatnonzero(is_admitted & ~is_new)
+    """Return the account of a batch."""
+    now_ms, rows, candidates = batch.now_ms, moved.rows, moved.candidates
+    flows, limits, outcome = len(entered.flows), entered.limits, plan.outcome
+    offered, admitted = moved.offered(outcome.wanted), outcome.served
+    refused = candidates.tally(moved.refused, flows)
+    still_waiting = outcome.wanted - admitted - refused
+    rejected = refused + rows.tally(moved.closed, flows)
+    observed = np.bincount(candidates.flow[outcome.marks.row], minlength=flows)
+    left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
     rate = np.maximum(limits.rate_micro_per_ms, 0)
     # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
@@ -124,32 +120,29 @@ def report(
         np.where(entered.matches.is_exempt, 0, limits.weight)[active],
         offered[active], admitted[active], rejected[active], still_waiting[active], demand[active],
         observed[active], delayed_ms[active],
-        _next_event_ms(plan, entered, policy, *waiting, now_ms=now_ms),
-        int((rows.flow < 0).sum()),
+        _next_event_ms(plan, entered, policy, moved.waiting, now_ms=now_ms),
+        len(entered.unusable),
     )  # fmt: skip
 
 
 def _next_event_ms(
-    plan: FlowPlan,
-    entered: Entered,
-    policy: CompiledPolicy,
-    flow: Int64s,
-    arrival_ms: Int64s,
-    release_ms: Int64s,
-    *,
-    now_ms: int,
+    plan: FlowPlan, entered: Entered, policy: CompiledPolicy, waiting: Candidates, *, now_ms: int
 ) -> int:
     """Return when the first waiting row may leave or expire, as far as this shard can tell."""
-    if not len(flow):
+    if not len(waiting):
         return NEVER_MS
+    stops = plan.outcome.stops
     own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms).max(axis=1)
     # At the scope's whole rate: the control plane may lend this shard all that comes in.
     scope_wait_ms = throttle_time_ms(plan.grants.balance_micro, policy.shared.rate_micro_per_ms).max(axis=1)
-    is_own = plan.stop_level == Level.NAMESPACE
-    wait_ms = np.where(is_own, own_wait_ms, np.where(plan.stop_scope >= 0, scope_wait_ms[plan.stop_scope], 0))
-    heads, index = np.unique(flow, return_index=True)
-    leaves_ms = np.maximum(now_ms + np.minimum(wait_ms[heads], NEVER_MS - now_ms), release_ms[index])
+    is_own = stops.level == Level.NAMESPACE
+    wait_ms = np.where(is_own, own_wait_ms, np.where(stops.scope >= 0, scope_wait_ms[stops.scope], 0))
+    head = np.full(len(wait_ms), -1, dtype=np.int64)
+    # The last of equal positions stays: going backwards, each flow's first row.
+    head[waiting.flow[::-1]] = np.arange(len(waiting) - 1, -1, -1)
+    heads = np.flatnonzero(head >= 0)
+    leaves_ms = np.maximum(now_ms + np.minimum(wait_ms[heads], NEVER_MS - now_ms), waiting.release_ms[head[heads]])
     event_ms = int(leaves_ms.min())
     if policy.queue.age_ms is not None:
-        event_ms = min(event_ms, int(arrival_ms.min()) + policy.queue.age_ms + 1)
+        event_ms = min(event_ms, int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1)
     return event_ms

@@ -26,8 +26,8 @@ from spark_throttle.core import account, queue_bounds
 from spark_throttle.core.arrivals import Arrivals, Entered, enter
 from spark_throttle.core.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.layout import Candidates
-from spark_throttle.core.pegasus import Windowed, plan_windows
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, OnExcess, Verdict
+from spark_throttle.core.pegasus import plan_windows
+from spark_throttle.core.quota import CompiledPolicy, Int64s, Level, OnExcess, Verdict
 from spark_throttle.core.reasons import REASONS, Reason
 from spark_throttle.core.state import Queue, ShardState
 from spark_throttle.core.token_bucket import throttle_time_ms
@@ -130,83 +130,77 @@ def plan_admission(
     QueueOverflowError
         If rows would overfill the queue and the policy says to fail.
     """
-    queued = len(state.queue)
     entered = enter(state, arrivals, policy, now_ms=now_ms)
-    flows, limits = entered.flows, entered.limits
+    queued, flows = len(state.queue), entered.flows
     decisions = Decisions.admitting(queued + len(arrivals))
-    unusable = np.flatnonzero(entered.reason)
-    decisions.decide(queued + unusable, Verdict.REJECT, entered.reason[unusable])
-    expired = queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms)
-    decisions.decide(np.flatnonzero(expired), Verdict.REJECT, Reason.QUEUE_AGE)
+    decisions.decide(queued + entered.unusable, Verdict.REJECT, entered.reason)
+    expired = np.flatnonzero(queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms))
+    decisions.decide(expired, Verdict.REJECT, Reason.QUEUE_AGE)
     windowed = _through_windows(decisions, entered, policy, queued, now_ms=now_ms)
-    candidates = _candidates(state.queue, entered, windowed, decisions.verdict == Verdict.ADMIT, now_ms=now_ms)
+    rows = Candidates.of_batch(
+        state.queue, entered.queue_flow, entered.flow, entered.size_bytes, windowed.release_ms, now_ms=now_ms
+    )
+    closed = np.concatenate([expired, queued + entered.unusable, queued + windowed.rejected])
+    candidates = rows if not len(closed) else rows.take(np.flatnonzero(decisions.verdict == Verdict.ADMIT))
     grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
-    plan = plan_flows(candidates, flows, limits, entered.matches, grants, policy, now_ms=now_ms)
-    _decide_rest(decisions, candidates, plan, entered, policy, now_ms=now_ms, shards=shards)
-    waits = decisions.verdict[candidates.row] == Verdict.DELAY
+    plan = plan_flows(candidates, flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
+    waiting, refused = _decide_rest(decisions, candidates, plan, entered, policy, now_ms=now_ms, shards=shards)
     overflow = queue_bounds.overflowing(
-        candidates, waits, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
+        candidates, waiting, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
     )
-    decisions.decide(candidates.row[overflow], Verdict.REJECT, Reason.QUEUE_FULL)
-    waits[overflow] = False
-    rows = account.Rows(
-        np.concatenate([state.queue.flow, entered.flow]),
-        np.concatenate([state.queue.size_bytes, entered.size_bytes]),
-        np.concatenate([state.queue.arrival_ms, np.full(len(arrivals), now_ms, dtype=np.int64)]),
-        queued,
-    )
-    kept, position = account.remembered(entered, plan, windowed, candidates.flow[waits])
-    queue = Queue(
-        position[candidates.flow[waits]],
-        candidates.size_bytes[waits],
-        candidates.arrival_ms[waits],
-        candidates.release_ms[waits],
-    )
+    if len(overflow):
+        decisions.decide(candidates.row_at(overflow), Verdict.REJECT, Reason.QUEUE_FULL)
+        waiting, refused = np.setdiff1d(waiting, overflow), np.concatenate([refused, overflow])
+    still = candidates.take(waiting)
+    kept, position = account.remembered(entered, plan, windowed.units, still.flow)
+    queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
     usage = account.report(
-        rows, decisions, plan, entered, policy,
-        waiting=(candidates.flow[waits], candidates.arrival_ms[waits], candidates.release_ms[waits]),
-        batch=account.Batch(shard, now_ms, max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0),
+        account.Moved(rows, candidates, refused, still, np.concatenate([expired, queued + windowed.rejected])),
+        decisions, plan, entered, policy,
+        account.Batch(shard, now_ms, max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0),
     )  # fmt: skip
     return AdmissionPlan(decisions, ShardState(now_ms, kept, queue, plan.grants), usage)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Windowed:
+    """What the Pegasus rules say of the arrivals."""
+
+    rejected: Int64s
+    """Positions of those that they reject."""
+
+    release_ms: Int64s
+    """Of every arrival: batch time before which it may not leave, 0 where no rule delays it."""
+
+    units: Int64s
+    """The flows' windows after the batch."""
+
+
 def _through_windows(
     decisions: Decisions, entered: Entered, policy: CompiledPolicy, queued: int, *, now_ms: int
-) -> Windowed:
-    """Ask the Pegasus rules about the usable arrivals, and reject what they reject."""
+) -> _Windowed:
+    """Ask the Pegasus rules about the arrivals of flows that have any, and reject what they reject."""
+    has_rule = policy.namespace_windows.has_rule[entered.matches.rule]
+    if not has_rule.any():
+        nothing = np.zeros(0, dtype=np.int64)
+        return _Windowed(nothing, np.broadcast_to(np.int64(0), entered.flow.shape), entered.flows.window_units)
     rules = policy.namespace_windows.take(entered.matches.rule)
-    usable = np.flatnonzero(entered.flow >= 0)
-    windowed = plan_windows(
-        entered.flow[usable], entered.size_bytes[usable], entered.flows.window_units, rules, now_ms=now_ms
-    )
+    asked = np.flatnonzero(np.append(has_rule, False)[entered.flow])
+    flow = entered.flow[asked]
+    windowed = plan_windows(flow, entered.size_bytes[asked], entered.flows.window_units, rules, now_ms=now_ms)
     rejected = np.flatnonzero(windowed.rejected_by >= 0)
     dimension = windowed.rejected_by[rejected]
     decisions.decide(
-        queued + usable[rejected],
+        queued + asked[rejected],
         Verdict.REJECT,
         Reason.THROTTLING,
         level=Level.NAMESPACE,
         dimension=dimension,
-        wait_ms=rules.reject_ms[entered.flow[usable[rejected]], dimension],
+        wait_ms=rules.reject_ms[flow[rejected], dimension],
     )
-    return windowed
-
-
-def _candidates(queue: Queue, entered: Entered, windowed: Windowed, is_open: Bools, *, now_ms: int) -> Candidates:
-    """Return the rows that nothing has decided yet, those of the queue first."""
-    queued = len(queue)
-    old = np.flatnonzero(is_open[:queued])
-    new = np.flatnonzero(is_open[queued:])
     release_ms = np.zeros(len(entered.flow), dtype=np.int64)
-    release_ms[entered.flow >= 0] = windowed.release_ms
-    return Candidates(
-        np.concatenate([old, queued + new]),
-        np.concatenate([queue.flow[old], entered.flow[new]]),
-        np.concatenate([queue.size_bytes[old], entered.size_bytes[new]]),
-        np.concatenate([queue.arrival_ms[old], np.full(len(new), now_ms, dtype=np.int64)]),
-        np.concatenate([queue.release_ms[old], release_ms[new]]),
-        len(old),
-    )
+    release_ms[asked] = windowed.release_ms
+    return _Windowed(asked[rejected], release_ms, windowed.units)
 
 
 def _decide_rest(
@@ -218,40 +212,46 @@ def _decide_rest(
     *,
     now_ms: int,
     shards: int,
-) -> None:
-    """Decide the rows behind the admitted ones of their flow, and mark those that an observing scope would stop."""
-    limits = entered.limits
+) -> tuple[Int64s, Int64s]:
+    """Decide the rows behind the admitted ones of their flow, and mark those that an observing scope would stop.
+
+    Returns the positions among the candidates of those that are delayed, ascending, and of those that are rejected.
+    """
+    behind, stops, marks = plan.outcome.behind, plan.outcome.stops, plan.outcome.marks
+    nothing = np.zeros(0, dtype=np.int64)
+    if not len(behind) and not len(marks.row):
+        return nothing, nothing
     rate = policy.shared.rate_micro_per_ms
     part = np.where(rate > 0, np.maximum(rate // shards, 1), rate)
     shared_wait_ms = throttle_time_ms(plan.grants.balance_micro, part)
-    own_wait_ms = throttle_time_ms(plan.balance_micro, limits.rate_micro_per_ms)
+    own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
 
-    behind = np.flatnonzero(~plan.is_admitted)
-    flow = candidates.flow[behind]
-    level, dimension, scope = plan.stop_level[flow], plan.stop_dimension[flow], plan.stop_scope[flow]
-    hold_ms = np.maximum(candidates.release_ms[behind] - now_ms, 0)
-    is_held = (hold_ms > 0) | (level < 0)
-    on_excess = np.where(scope >= 0, policy.shared.on_excess[scope], limits.on_excess[flow])
-    is_rejected = ~is_held & (behind >= candidates.queued) & (on_excess == OnExcess.REJECT)
-    quota_wait_ms = np.where(scope >= 0, shared_wait_ms[scope, dimension], own_wait_ms[flow, dimension])
-    decisions.decide(
-        candidates.row[behind],
-        np.where(is_rejected, Verdict.REJECT, Verdict.DELAY).astype(np.int8),
-        np.where(is_held, Reason.THROTTLING, Reason.QUOTA).astype(np.int8),
-        level=np.where(is_held, Level.NAMESPACE, level),
-        dimension=np.where(is_held, -1, dimension),
-        scope=np.where(is_held, -1, scope),
-        wait_ms=np.where(is_held, hold_ms, quota_wait_ms),
+    of_flow = np.arange(len(stops.scope))
+    on_excess = np.where(stops.scope >= 0, policy.shared.on_excess[stops.scope], entered.limits.on_excess)
+    wait_ms = np.where(
+        stops.scope >= 0, shared_wait_ms[stops.scope, stops.dimension], own_wait_ms[of_flow, stops.dimension]
     )
-    marked = np.flatnonzero(plan.marks.level >= 0)
-    scope, dimension = plan.marks.scope[marked], plan.marks.dimension[marked]
-    own = own_wait_ms[candidates.flow[marked], dimension]
+    flow = candidates.flow[behind]
+    hold_ms = np.maximum(candidates.release_ms[behind] - now_ms, 0)
+    is_held = (hold_ms > 0) | (stops.level < 0)[flow]
+    is_rejected = (on_excess == OnExcess.REJECT)[flow] & ~is_held & (behind >= candidates.queued)
     decisions.decide(
-        candidates.row[marked],
+        candidates.row_at(behind),
+        np.where(is_rejected, Verdict.REJECT, Verdict.DELAY),
+        np.where(is_held, Reason.THROTTLING, Reason.QUOTA),
+        level=np.where(is_held, Level.NAMESPACE, stops.level[flow]),
+        dimension=np.where(is_held, -1, stops.dimension[flow]),
+        scope=np.where(is_held, -1, stops.scope[flow]),
+        wait_ms=np.where(is_held, hold_ms, wait_ms[flow]),
+    )
+    own = own_wait_ms[candidates.flow[marks.row], marks.dimension]
+    decisions.decide(
+        candidates.row_at(marks.row),
         Verdict.ADMIT,
         Reason.QUOTA,
-        level=plan.marks.level[marked],
-        dimension=dimension,
-        scope=scope,
-        wait_ms=np.where(scope >= 0, shared_wait_ms[scope, dimension], own),
+        level=marks.level,
+        dimension=marks.dimension,
+        scope=marks.scope,
+        wait_ms=np.where(marks.scope >= 0, shared_wait_ms[marks.scope, marks.dimension], own),
     )
+    return behind[~is_rejected], behind[is_rejected]

@@ -1,8 +1,12 @@
-"""How rows enter a shard: what is unusable is told apart, names become positions, buckets refill."""
+"""How rows enter a shard: what is unusable is told apart, names become positions, buckets refill.
+
+A shard may remember many more namespaces than a batch concerns. All of them are refilled, since what is full is
+forgotten; everything else is done for those alone that have rows, or a lead that the batch may change.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +16,10 @@ import pyarrow.compute as pc
 from spark_throttle.core.matching import Matches, match
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.reasons import MAX_NAMESPACE_BYTES, Reason
-from spark_throttle.core.state import Flows, ShardState
+from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.core.token_bucket import full, refill
+
+Int8s = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,47 +37,120 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entered:
-    """The flows that a batch concerns, refilled to its time, and where its arrivals belong."""
+class Known:
+    """All namespaces that a shard knows in a batch, refilled to its time."""
 
     flows: Flows
     """Those of the state, at their old positions, then those that the arrivals bring."""
 
+    limits: Limits
+    """The namespaces' own limits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entered:
+    """The flows that a batch concerns, and where its rows belong; a flow is a position in them."""
+
+    known: Known
+    at: Int64s
+    """Positions in `known` of the flows that follow, ascending: those with rows or a lead."""
+
+    flows: Flows
     matches: Matches
     limits: Limits
-    """The namespaces' own limits, one position a flow."""
-
-    reason: npt.NDArray[np.int8]
-    """Of every arrival: why it is unusable, or `Reason.NONE`."""
+    queue_flow: Int64s
+    """Of every queued row: its flow."""
 
     flow: Int64s
-    """Of every arrival: its position in `flows`, -1 where it is unusable."""
+    """Of every arrival: its flow, -1 where it is unusable."""
 
     size_bytes: Int64s
     """Of every arrival: its size, 0 where it is unusable."""
 
+    unusable: Int64s
+    """Positions of the unusable arrivals, ascending."""
+
+    reason: Int8s
+    """Of every unusable arrival: what is wrong with it."""
+
 
 def enter(state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int) -> Entered:
     """Take the arrivals of a batch in."""
+    read = _read(arrivals)
+    position = _positions(read.names, state.flows.names)
+    is_new = position < 0
+    position[is_new] = len(state.flows) + np.arange(int(is_new.sum()))
+    names = state.flows.names
+    if is_new.any():
+        names = pa.concat_arrays([names, read.names.filter(pa.array(is_new))])
+    matches = match(names, policy)
+    limits = policy.namespace_limits.take(matches.rule)
+    flows = _refilled(state, names, limits, now_ms=now_ms)
+    at = _concerned(flows, state.queue, position)
+    known = Known(flows, limits)
+    if len(at) == len(flows):
+        place = np.arange(len(flows))
+    else:
+        place = np.full(len(flows), -1, dtype=np.int64)
+        place[at] = np.arange(len(at))
+        flows, matches, limits = flows.take(at), _taken(matches, at), limits.take(at)
+    return Entered(
+        known, at, flows, matches, limits, place[state.queue.flow], np.append(place[position], -1)[read.name],
+        read.size_bytes, read.unusable, read.reason,
+    )  # fmt: skip
+
+
+def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:
+    """Return the positions, ascending, of the flows with rows or a lead."""
+    is_concerned = (flows.lead[:, 0] != 0) | (flows.lead[:, 1] != 0)
+    is_concerned[queue.flow] = True
+    is_concerned[arriving] = True
+    return np.flatnonzero(is_concerned)
+
+
+def _taken(matches: Matches, at: Int64s) -> Matches:
+    return Matches(*(getattr(matches, field.name)[at] for field in fields(matches)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """Arrivals as arrays."""
+
+    names: pa.StringArray
+    """Each usable row's, once, in the order of their first rows."""
+
+    name: npt.NDArray[np.integer]
+    """Of every row: a position in `names`, -1 where it is unusable."""
+
+    size_bytes: Int64s
+    unusable: Int64s
+    reason: Int8s
+
+
+def _read(arrivals: Arrivals) -> _Read:
+    """Return the arrivals as arrays: at once where all are usable, which is told from the distinct names."""
+    rows = len(arrivals)
+    none = np.zeros(0, dtype=np.int64)
+    if not arrivals.namespaces.null_count and not arrivals.size_bytes.null_count:
+        encoded = arrivals.namespaces.dictionary_encode()
+        size_bytes = arrivals.size_bytes.to_numpy()
+        length = pc.binary_length(encoded.dictionary).to_numpy()
+        is_usable = (length > 0) & (length <= MAX_NAMESPACE_BYTES)
+        if is_usable.all() and size_bytes.min(initial=0) >= 0 and size_bytes.max(initial=0) <= MAX_SIZE_BYTES:
+            name = encoded.indices.to_numpy()
+            return _Read(encoded.dictionary, name, size_bytes, none, none.astype(np.int8))
     reason = _unusable(arrivals)
     usable = np.flatnonzero(reason == Reason.NONE)
     encoded = arrivals.namespaces.take(pa.array(usable)).dictionary_encode()
-    found = pc.fill_null(pc.index_in(encoded.dictionary, value_set=state.flows.names), -1)
-    position = found.to_numpy(zero_copy_only=False).astype(np.int64)
-    is_new = position < 0
-    position[is_new] = len(state.flows) + np.arange(int(is_new.sum()))
-    flow = np.full(len(arrivals), -1, dtype=np.int64)
-    flow[usable] = position[encoded.indices.to_numpy(zero_copy_only=False)]
-    size_bytes = np.zeros(len(arrivals), dtype=np.int64)
+    name = np.full(rows, -1, dtype=np.int64)
+    name[usable] = encoded.indices.to_numpy(zero_copy_only=False)
+    size_bytes = np.zeros(rows, dtype=np.int64)
     size_bytes[usable] = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)[usable]
-    new_names = encoded.dictionary.filter(pa.array(is_new))
-    names = pa.concat_arrays([state.flows.names, new_names])
-    matches = match(names, policy)
-    limits = policy.namespace_limits.take(matches.rule)
-    return Entered(_refilled(state, names, limits, now_ms=now_ms), matches, limits, reason, flow, size_bytes)
+    unusable = np.flatnonzero(reason)
+    return _Read(encoded.dictionary, name, size_bytes, unusable, reason[unusable])
 
 
-def _unusable(arrivals: Arrivals) -> npt.NDArray[np.int8]:
+def _unusable(arrivals: Arrivals) -> Int8s:
     """Return the first thing that is wrong with every row."""
     length = pc.fill_null(pc.binary_length(arrivals.namespaces), 0).to_numpy(zero_copy_only=False)
     size = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)
@@ -84,6 +163,23 @@ def _unusable(arrivals: Arrivals) -> npt.NDArray[np.int8]:
         (size > MAX_SIZE_BYTES, Reason.SIZE_TOO_LARGE),
     ]
     return np.select([w for w, _ in wrong], [r for _, r in wrong], Reason.NONE).astype(np.int8)
+
+
+def _positions(names: pa.StringArray, known: pa.StringArray) -> Int64s:
+    """Return where each of `names` stands in `known`, -1 where it does not; neither repeats a name."""
+    if len(names) >= len(known):
+        return _index_in(names, known)
+    # A table of the fewer is made, and the more are looked up in it.
+    found = _index_in(known, names)
+    position = np.full(len(names), -1, dtype=np.int64)
+    hits = np.flatnonzero(found >= 0)
+    position[found[hits]] = hits
+    return position
+
+
+def _index_in(values: pa.StringArray, table: pa.StringArray) -> Int64s:
+    found = pc.fill_null(pc.index_in(values, value_set=table), -1)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _refilled(state: ShardState, names: pa.StringArray, limits: Limits, *, now_ms: int) -> Flows:

@@ -2,13 +2,16 @@
 
 The meaning is a loop. Rows of all flows are taken in fair order; a row whose flow still goes, and whose shared
 scopes all have a balance that is not negative, is admitted and debited everywhere; any other row stops its
-flow for this batch. Written over arrays, without a step a row:
+flow for this batch. What a flow gets is thus a prefix of its rows, and only the prefixes' lengths are computed:
 
-1. assume that every undecided row is admitted, and see in each scope how far its balance goes;
-2. a row that every one of its scopes covers is surely admitted: no scope can have less left for it than assumed;
-3. a scope's end is exact when all its rows before the end are admitted; what comes after it is surely refused;
+1. assume that every undecided row is admitted, and find in each scope its end: the first row that it does not cover;
+2. the rows of a flow that go before the ends of all its scopes are surely admitted: no scope can have less left for
+   them than assumed;
+3. a scope's end is exact when all its rows before it are admitted; what comes after it is surely refused;
 4. repeat with the rows still undecided and the balances left. The scope whose end comes first is exact in every
    round, so there are at most as many rounds as scopes that run short; disjoint scopes take one.
+
+Rows are not put in order to find an end: `ends` searches for its key.
 """
 
 from __future__ import annotations
@@ -17,112 +20,47 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_throttle.core.ends import Claims, OrderedRows, Room, rows_before_end
 from spark_throttle.core.quota import Bools, Dimension, Int64s
-from spark_throttle.core.segments import Segments, running_total, sums
-
-_MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
+from spark_throttle.core.segments import sums
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Room:
-    """What the shared scopes can still take, in tokens."""
+def admit_in_order(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room) -> Int64s:
+    """Return how many of the first `count` rows of each flow are admitted.
 
-    messages: Int64s
-    """Shape (scopes,): how many messages pass; large where unlimited."""
-
-    bytes: Int64s
-    """Shape (scopes,): the most bytes that may go before a message, -1 for none; large where unlimited."""
-
-    def less(self, messages: Int64s, size_bytes: Int64s) -> Room:
-        """Return the room after `messages` and `size_bytes` were taken, by scope."""
-        return Room(self.messages - messages, self.bytes - size_bytes)
-
-    def is_short(self, scope: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Bools:
-        """Return whether a row finds a negative balance after what went before it in its scope."""
-        return (messages_before >= self.messages[scope]) | (bytes_before > self.bytes[scope])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contenders:
-    """Rows in fair order, with their enforcing scopes."""
-
-    flow: Int64s
-    size_bytes: Int64s
-    scope: Int64s
-    """Shape (rows, levels): -1 where the level does not hold the row back."""
-
-
-def admit_in_order(rows: Contenders, room: Room) -> Bools:
-    """Return which rows are admitted.
-
-    Examples
-    --------
-    One scope with room for two messages, two flows in turn:
-
-    >>> one = np.array([[0], [0], [0]])
-    >>> rows = Contenders(np.array([0, 1, 0]), np.array([9, 9, 9]), one)
-    >>> admit_in_order(rows, Room(np.array([2]), np.array([100]))).tolist()
-    [True, True, False]
+    Parameters
+    ----------
+    scope
+        Shape (flows, levels): the scopes that can stop the flow, -1 where there is none.
     """
-    admitted = np.zeros(len(rows.flow), dtype=np.bool_)
-    undecided = np.arange(len(rows.flow))
     scopes = len(room.messages)
-    while len(undecided):
-        size = rows.size_bytes[undecided]
-        scope = rows.scope[undecided]
-        is_short = np.stack([_is_short(scope[:, at], size, room) for at in range(scope.shape[1])], axis=1)
-        now_admitted: Bools = ~np.logical_or.reduce(is_short, axis=1)
-        refused = _surely_refused(scope, is_short, now_admitted, scopes)
-        taken = undecided[now_admitted]
-        admitted[taken] = True
-        room = room.less(*_taken(rows, taken, scopes))
-        undecided = undecided[~now_admitted & ~refused]
-    return admitted
+    admitted, until, covered = np.where((scope >= 0).any(axis=1), 0, count), count.copy(), np.zeros_like(scope)
+    while True:
+        flow, level = np.nonzero((scope >= 0) & (admitted < until)[:, None])
+        if not len(flow):
+            return admitted
+        of_scope, first, end = scope[flow, level], admitted[flow], until[flow]
+        # The last row that a scope covers may overdraw it, and be admitted before others that come earlier: these stay
+        # covered, and what they take is set aside.
+        sure = np.maximum(covered[flow, level], first)
+        left = room.less(sums(of_scope, sure - first, scopes), sums(of_scope, _bytes(rows, flow, first, sure), scopes))
+        covered[flow, level] = sure + rows_before_end(rows, Claims(flow, of_scope, sure, end), left)
+        passing = covered[flow, level] - first
+        step = until - admitted
+        np.minimum.at(step, flow, passing)
+        taken = step[flow]
+        is_exact = np.ones(scopes, dtype=np.bool_)
+        is_exact[of_scope[taken < passing]] = False
+        is_stopped = is_exact[of_scope] & (passing < end - first)
+        size_bytes = _bytes(rows, flow, first, first + taken)
+        room = room.less(sums(of_scope, taken, scopes), sums(of_scope, size_bytes, scopes))
+        admitted += step
+        until[flow[is_stopped]] = admitted[flow[is_stopped]]
 
 
-def _is_short(scope: Int64s, size_bytes: Int64s, room: Room) -> Bools:
-    """Return which rows come after the end of their scope, if all rows before them are admitted."""
-    held = np.flatnonzero(scope >= 0)
-    short = np.zeros(len(scope), dtype=np.bool_)
-    if len(held):
-        messages_before, bytes_before = totals_before(scope[held], size_bytes[held], len(room.messages))
-        short[held] = room.is_short(scope[held], messages_before, bytes_before)
-    return short
-
-
-def totals_before(scope: Int64s, size_bytes: Int64s, scopes: int) -> tuple[Int64s, Int64s]:
-    """Return the messages and bytes that go before each row in its own scope."""
-    layout = Segments.by_key(scope, scopes)
-    before = running_total(size_bytes[layout.order])
-    messages = np.empty(len(scope), dtype=np.int64)
-    total = np.empty(len(scope), dtype=np.int64)
-    messages[layout.order] = layout.rank
-    total[layout.order] = before[:-1] - before[layout.starts[layout.key]]
-    return messages, total
-
-
-def _surely_refused(scope: Int64s, is_short: Bools, is_admitted: Bools, scopes: int) -> Bools:
-    """Return the rows beyond an exact end: one before which the scope has no row that is not admitted."""
-    position = np.arange(len(scope))
-    end = np.full(scopes, len(scope), dtype=np.int64)
-    open_row = np.full(scopes, len(scope), dtype=np.int64)
-    for at in range(scope.shape[1]):
-        held = scope[:, at] >= 0
-        np.minimum.at(end, scope[held & is_short[:, at], at], position[held & is_short[:, at]])
-        np.minimum.at(open_row, scope[held & ~is_admitted, at], position[held & ~is_admitted])
-    is_exact = end <= open_row
-    return (is_short & np.append(is_exact, False)[scope]).any(axis=1)
-
-
-def _taken(rows: Contenders, taken: Int64s, scopes: int) -> tuple[Int64s, Int64s]:
-    messages = np.zeros(scopes, dtype=np.int64)
-    total = np.zeros(scopes, dtype=np.int64)
-    for at in range(rows.scope.shape[1]):
-        scope = rows.scope[taken, at]
-        held = scope >= 0
-        messages += np.bincount(scope[held], minlength=scopes)
-        total += sums(scope[held], rows.size_bytes[taken][held], scopes)
-    return messages, total
+def _bytes(rows: OrderedRows, flow: Int64s, first: Int64s, until: Int64s) -> Int64s:
+    """Return the bytes of rows `first` up to `until` of flows."""
+    return rows.bytes_before(flow, until) - rows.bytes_before(flow, first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,39 +69,51 @@ class Refusals:
 
     flow: Int64s
     level: Int64s
-    """Position among the columns of `Contenders.scope`: the first whose scope was short."""
+    """Position among the columns of the flows' scopes: the first whose scope was short."""
 
     scope: Int64s
     dimension: Int64s
     """Messages where that balance was negative, else bytes."""
 
 
-def first_refusals(rows: Contenders, room: Room, admitted: Bools) -> Refusals:
-    """Return what stopped each flow that was stopped, at its first refused row."""
-    flow, index = np.unique(rows.flow[~admitted], return_index=True)
-    at = np.flatnonzero(~admitted)[index]
-    level = np.full(len(at), -1, dtype=np.int64)
-    scope = np.full(len(at), -1, dtype=np.int64)
-    dimension = np.full(len(at), -1, dtype=np.int64)
-    for column in range(rows.scope.shape[1]):
-        messages_before, bytes_before = _admitted_before(rows, column, admitted, at, len(room.messages))
-        here = rows.scope[at, column]
-        short = (here >= 0) & room.is_short(here, messages_before, bytes_before) & (level < 0)
-        level[short] = column
-        scope[short] = here[short]
-        over_messages = messages_before[short] >= room.messages[here[short]]
-        dimension[short] = np.where(over_messages, _MESSAGES, _BYTES)
-    return Refusals(flow, level, scope, dimension)
+def first_refusals(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room, admitted: Int64s) -> Refusals:
+    """Return what stopped each flow that was stopped, at its first refused row.
+
+    The arguments are those of `admit_in_order`, and what it returned. A scope that ran short is short for the rows
+    that come after the last one that it admitted, and for them alone; and what it has taken is then the same for all.
+    """
+    stopped = np.flatnonzero(admitted < count)
+    scopes = len(room.messages)
+    flow, level = np.nonzero((scope >= 0) & (admitted > 0)[:, None])
+    of_scope = scope[flow, level]
+    messages = sums(of_scope, admitted[flow], scopes)
+    size_bytes = sums(of_scope, rows.bytes_before(flow, admitted[flow]), scopes)
+    is_short = room.is_short(np.arange(scopes), messages, size_bytes)
+    over_messages = messages >= room.messages
+    is_after = _after_last(rows, flow, of_scope, scope[stopped], stopped, admitted)
+    refuses = (scope[stopped] >= 0) & is_short[scope[stopped]] & is_after
+    level = refuses.argmax(axis=1)
+    refusing = scope[stopped, level]
+    return Refusals(stopped, level, refusing, np.where(over_messages[refusing], Dimension.MESSAGES, Dimension.BYTES))
 
 
-def _admitted_before(rows: Contenders, column: int, admitted: Bools, at: Int64s, scopes: int) -> tuple[Int64s, Int64s]:
-    """Return what was admitted in the scope of each row of `at` before it."""
-    scope = rows.scope[:, column] + 1  # position 0 gathers the rows without a scope
-    layout = Segments.by_key(scope, scopes + 1)
-    taken = admitted[layout.order]
-    counts = running_total(taken.astype(np.int64))
-    sizes = running_total(np.where(taken, rows.size_bytes[layout.order], 0))
-    place = np.empty(len(scope), dtype=np.int64)
-    place[layout.order] = np.arange(len(scope))
-    start = layout.starts[scope[at]]
-    return counts[place[at]] - counts[start], sizes[place[at]] - sizes[start]
+def _after_last(
+    rows: OrderedRows, flow: Int64s, of_scope: Int64s, scope: Int64s, stopped: Int64s, admitted: Int64s
+) -> Bools:
+    """Return whether the first refused rows of `stopped` come after the last admitted one of each of their scopes.
+
+    The rows that were admitted are those of `flow` in `of_scope`; `scope` is of shape (stopped, levels).
+    """
+    if (np.count_nonzero(scope >= 0, axis=1) <= 1).all():
+        return scope >= 0  # a flow's only scope is the one that stopped it
+    scopes = 1 + max(int(scope.max()), int(of_scope.max(initial=-1)))
+    last_key, last_tie = np.full(scopes, -1, dtype=np.int64), np.full(scopes, -1, dtype=np.int64)
+    key, refused_key = rows.keys(flow, admitted[flow] - 1), rows.keys(stopped, admitted[stopped])[:, None]
+    np.maximum.at(last_key, of_scope, key)
+    is_last = key == last_key[of_scope]
+    is_tied = (refused_key == last_key[scope]) & (scope >= 0)
+    flows = np.unique(np.concatenate([flow[is_last], stopped[is_tied.any(axis=1)]]))
+    tie = np.full(len(admitted), -1, dtype=np.int64)
+    tie[flows] = rows.ties(flows)
+    np.maximum.at(last_tie, of_scope[is_last], tie[flow[is_last]])
+    return (refused_key > last_key[scope]) | (is_tied & (tie[stopped][:, None] >= last_tie[scope]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -64,13 +64,18 @@ class FairOrder:
             base_clocks(flows.lead, is_limited),
         )
 
+    def take(self, at: Int64s) -> FairOrder:
+        """Return this of the flows at `at`, in that order."""
+        return FairOrder(*(getattr(self, field.name)[at] for field in fields(self)))
+
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return the start tags of rows, relative to their domain's virtual time; 0 without a domain."""
         tag = np.full(len(flow), -DELTA, dtype=np.int64)
         for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
-            service = virtual_time(before, self.rate_micro_per_ms[flow, dimension], self.weight[flow])
             is_limited = self.is_limited[flow, dimension]
-            tag = np.where(is_limited, np.maximum(tag, self.clock[flow, dimension] + service), tag)
+            if is_limited.any():
+                service = virtual_time(before, self.rate_micro_per_ms[flow, dimension], self.weight[flow])
+                tag = np.where(is_limited, np.maximum(tag, self.clock[flow, dimension] + service), tag)
         return np.where(self.domain[flow] >= 0, tag, 0)
 
     def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
@@ -91,9 +96,9 @@ class FairOrder:
         if not contended.any():
             return np.zeros_like(lead)
         moved = np.flatnonzero(contended & (served[:, Dimension.MESSAGES] > 0))
-        last = layout.segments.starts[moved] + served[moved, Dimension.MESSAGES] - 1
+        last = served[moved, Dimension.MESSAGES] - 1
         virtual_now = np.zeros(len(is_contended), dtype=np.int64)
-        last_tag = self.tags(moved, layout.rank[last], layout.bytes_before[last])
+        last_tag = self.tags(moved, last, layout.bytes_before(moved, last))
         np.maximum.at(virtual_now, self.domain[moved], last_tag)
         service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
         clock = np.where((eligible > 0)[:, None], self.clock + service, lead)

@@ -23,9 +23,11 @@ the error is one unit a batch, a billionth of a second of the domain's rate.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import Bools, Int64s
 
 VT_BITS = 30
 VT_SECOND = 1 << VT_BITS
@@ -40,6 +42,17 @@ VT_MAX = 1 << 60
 _WHOLE_TOKENS_FROM = 1 << 30
 """Rates (in millitokens a second) from which service is counted in tokens, to stay inside int64."""
 
+_LOW_25 = (1 << 25) - 1
+
+
+def _pace(rate_micro_per_ms: Int64s, weight: Int64s) -> tuple[Bools, Int64s]:
+    """Return whether service is counted in whole tokens (else in thousandths), and how much of it a second takes.
+
+    The latter is below 2**50: a rate is at most 2**50, a weight at most 1000, and a large rate is divided by 1000.
+    """
+    in_tokens = rate_micro_per_ms >= _WHOLE_TOKENS_FROM
+    return in_tokens, np.where(in_tokens, rate_micro_per_ms // 1000, np.maximum(rate_micro_per_ms, 1)) * weight
+
 
 def virtual_time(tokens: Int64s, rate_micro_per_ms: Int64s, weight: Int64s, *, round_up: bool = False) -> Int64s:
     """Return the virtual time that serving `tokens` takes at `rate * weight`; 0 at a rate of 0 or without limit.
@@ -53,20 +66,79 @@ def virtual_time(tokens: Int64s, rate_micro_per_ms: Int64s, weight: Int64s, *, r
     >>> virtual_time(np.array([50]), np.array([100_000]), np.array([2])) / VT_SECOND
     array([0.25])
     """
-    in_tokens = rate_micro_per_ms >= _WHOLE_TOKENS_FROM
-    divisor = np.where(in_tokens, rate_micro_per_ms // 1000, np.maximum(rate_micro_per_ms, 1)) * weight
+    in_tokens, divisor = _pace(rate_micro_per_ms, weight)
     service = np.where(in_tokens, tokens, tokens * 1000)
-    whole, rest = np.divmod(service, divisor)
-    saturated = whole >= VT_SECOND
-    result = np.where(saturated, VT_MAX, whole << VT_BITS)
-    fraction = np.zeros_like(result)
-    # A divisor may take 52 bits, so 30 bits of quotient are drawn 10 at a time.
-    for shift in (20, 10, 0):
-        digit, rest = np.divmod(rest << 10, divisor)
-        fraction += digit << shift
+    whole = service // divisor
+    rest = service - whole * divisor
+    result = np.where(whole >= VT_SECOND, VT_MAX, whole << VT_BITS)
+    # A rest is less than its divisor, so that as many bits of the quotient can be drawn at once as the largest divisor
+    # leaves free in 63: 30 at once, 15 twice, or 10 three times.
+    free = 63 - int(divisor.max(initial=1)).bit_length()
+    bits = next(bits for bits in (30, 15, 10) if bits <= free)
+    for shift in range(VT_BITS - bits, -1, -bits):
+        digit = (rest << bits) // divisor
+        rest = (rest << bits) - digit * divisor
+        result += digit << shift
     if round_up:
-        fraction += rest > 0
-    return np.where(rate_micro_per_ms <= 0, 0, np.where(saturated, VT_MAX, np.minimum(result + fraction, VT_MAX)))
+        result += rest > 0
+    return np.where(rate_micro_per_ms <= 0, 0, np.minimum(result, VT_MAX))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """How many tokens flows are served by a virtual time: the inverse of `virtual_time`.
+
+    Examples
+    --------
+    A clock that starts at half a second, then as in the example of `virtual_time`:
+
+    >>> one = lambda value: np.array([value])
+    >>> served = Served.of(one(100_000), one(2), one(1_000), one(VT_SECOND // 2), one(True))
+    >>> [served.within(one(at)).tolist() for at in (0, VT_SECOND // 4 * 3, VT_MAX * 2)]
+    [[-1], [50], [1000]]
+    """
+
+    clock: Int64s
+    in_tokens: Bools
+    divisor: Int64s
+    most: Int64s
+    most_service: Int64s
+    most_seconds: Int64s
+    """Whole seconds of virtual time after which `most` is certainly served; -1 where time does not pass."""
+
+    @classmethod
+    def of(cls, rate_micro_per_ms: Int64s, weight: Int64s, most: Int64s, clock: Int64s, is_limited: Bools) -> Served:
+        """Prepare to ask about flows whose clocks stand at `clock` and that are served `most` at the most.
+
+        Where the resource is not limited there is no clock: all of `most` is served at any time.
+        """
+        in_tokens, divisor = _pace(rate_micro_per_ms, weight)
+        most_service = np.where(in_tokens, most, most * 1000)
+        most_seconds = np.where(is_limited & (rate_micro_per_ms > 0), most_service // divisor, -1)
+        return cls(np.where(is_limited, clock, 0), in_tokens, divisor, most, most_service, most_seconds)
+
+    def take(self, at: Int64s) -> Served:
+        """Return what is prepared for the flows at `at`."""
+        return Served(
+            self.clock[at], self.in_tokens[at], self.divisor[at], self.most[at], self.most_service[at],
+            self.most_seconds[at],
+        )  # fmt: skip
+
+    def within(self, tag: Int64s) -> Int64s:
+        """Return the most tokens after which the clock is at most `tag`, which is not negative; -1 for none.
+
+        With ``floor(s * 2**30 / d) <= v`` just when ``s <= floor(((v + 1) * d - 1) / 2**30)``, that quotient is taken
+        from 30 bits of `v` and 25 of `d` at a time: every product stays below 2**60.
+        """
+        virtual = tag - self.clock
+        after = np.maximum(virtual, 0) + 1
+        seconds, part = after >> VT_BITS, after & (VT_SECOND - 1)
+        high, low = part * (self.divisor >> 25), part * (self.divisor & _LOW_25)
+        fraction = (high >> 5) + ((((high & 31) << 25) + low - 1) >> VT_BITS)
+        is_over = (seconds > self.most_seconds) | (virtual >= VT_MAX)
+        service = np.minimum(np.where(is_over, 0, seconds) * self.divisor + fraction, self.most_service)
+        tokens = np.where(is_over, self.most, np.where(self.in_tokens, service, service // 1000))
+        return np.where(virtual < 0, -1, tokens)
 
 
 def base_clocks(lead: Int64s, is_limited: np.ndarray) -> Int64s:

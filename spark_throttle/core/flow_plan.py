@@ -1,18 +1,22 @@
-"""How far every flow gets in a batch, what stops it, and what that costs."""
+"""How far every flow gets in a batch, what stops it, and what that costs.
+
+What a flow gets is a prefix of its rows, so that all of this is arithmetic over flows: a batch in which everything fits
+is found to be one from the sums of its flows, before any row is put in order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from spark_throttle.core import contention
-from spark_throttle.core.contention import Contenders, Room
+from spark_throttle.core.ends import Claims, Room, rows_before_end
 from spark_throttle.core.fair_order import FairOrder
+from spark_throttle.core.fair_rows import FairRows
 from spark_throttle.core.layout import Candidates, Layout
+from spark_throttle.core.marks import MarkedFrom, Marks
 from spark_throttle.core.matching import SHARED_LEVELS, Matches
 from spark_throttle.core.quota import (
     Bools,
@@ -28,45 +32,50 @@ from spark_throttle.core.state import Flows, Grants
 from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit
 
 _UNBOUNDED = 1 << 62
-_TieOf: TypeAlias = Callable[[Int64s], Int64s]
-"""`Layout.ties` of some flows."""
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Marks:
-    """What observing scopes say of admitted candidates; -1 where nothing."""
+class Stops:
+    """What stopped each flow; -1 where nothing did."""
 
     level: Int64s
+    """The `Level` that stopped the flow; -1 also where a row that may not leave yet did."""
+
     dimension: Int64s
     scope: Int64s
+    """The shared scope, -1 for the namespace itself."""
+
+    @classmethod
+    def none(cls, flows: int) -> Stops:
+        """Return that no flow was stopped."""
+        return cls(*(np.full(flows, -1, dtype=np.int64) for _ in range(3)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stops:
-    """The shared scope that stopped each flow; -1 where none did."""
+class Outcome:
+    """What is admitted; arrays run over the flows unless they say otherwise."""
 
-    level: Int64s
-    dimension: Int64s
-    scope: Int64s
+    behind: Int64s
+    """Positions, ascending, of the candidates that are not admitted."""
+
+    marks: Marks
+    """What observing scopes say of those that are."""
+
+    stops: Stops
+    wanted: Int64s
+    """Shape (flows, 2): messages and bytes of the candidates."""
+
+    served: Int64s
+    """Shape (flows, 2): messages and bytes of those admitted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowPlan:
-    """The outcome of a batch for its flows; arrays run over the flows unless they say otherwise."""
+    """What a batch comes to for its flows, and what it costs them."""
 
-    is_admitted: Bools
-    """Of every candidate."""
-
-    marks: Marks
-    """Of every candidate."""
-
-    stop_level: Int64s
-    """The `Level` that stopped the flow; -1 where it was not stopped, or by a row that may not leave yet."""
-
-    stop_dimension: Int64s
-    stop_scope: Int64s
+    outcome: Outcome
     balance_micro: Int64s
     """Shape (flows, 2): after the debits."""
 
@@ -88,47 +97,91 @@ def plan_flows(
     now_ms: int,
 ) -> FlowPlan:
     """Find how far every flow gets, and debit it."""
+    room = _room(grants, policy)
+    own = _OwnRoom.of(flows, limits)
+    wanted = _wanted_if_all_fits(candidates, own, room, matches, policy, now_ms=now_ms)
+    if wanted is not None:
+        nothing = np.zeros(0, dtype=np.int64)
+        outcome = Outcome(nothing, Marks(*(nothing,) * 4), Stops.none(len(flows)), wanted, wanted)
+        # Nothing was held back, so that the busy period of every domain is over.
+        return _settled(outcome, np.zeros_like(flows.lead), flows, limits, matches, grants, policy)
     layout = Layout.of(candidates, len(flows))
     counts = layout.segments.counts
-    released = layout.segments.first(candidates.release_ms[layout.segments.order] > now_ms)
-    by_messages, by_bytes = _own_prefixes(layout, flows.balance_micro, limits)
-    passing = np.minimum(by_messages, by_bytes)
-    is_observing = limits.on_excess == OnExcess.OBSERVE
-    eligible = np.minimum(np.minimum(released, counts), np.where(is_observing, counts, passing))
     order = FairOrder.of(flows, limits, matches, policy)
-    room = _room(grants, policy)
-    tie_of = partial(layout.ties, candidates=candidates, names=flows.names, now_ms=now_ms)
-    count, stops = _through_shared_scopes(layout, eligible, order, room, tie_of)
-    served = np.stack([count, layout.bytes_of_first(count)], axis=1)
-    is_own = ~is_observing & (count == passing) & (count < np.minimum(released, counts))
-    taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
-    for scope in matches.shared_scope.T:
-        taken += sums(scope[scope >= 0], served[scope >= 0], len(taken))
-    is_admitted = layout.rank < count[layout.segments.key]
-    marks = _own_marks(layout, is_admitted & is_observing[layout.segments.key], by_messages, passing)
-    _mark_by_shared_scopes(marks, layout, is_admitted, order, room, tie_of)
+    contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
+    by_messages, passing = own.prefixes(layout)
+    is_observing = limits.on_excess == OnExcess.OBSERVE
+    released = layout.segments.first((candidates.release_ms > now_ms)[layout.segments.order])
+    eligible = np.minimum(released, np.where(is_observing, counts, passing))
+    count, stops = contest.decide(eligible)
+    levels = contest.marked_from(count)
+    if is_observing.any():
+        own_rank = np.where(is_observing, np.minimum(passing, count), count)
+        levels.insert(0, MarkedFrom(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
+    is_own = ~is_observing & (count == passing) & (count < released)
     is_contended = np.zeros(len(policy.shared) + 1, dtype=np.bool_)
     is_contended[order.domain[stops.scope >= 0]] = True
-    back = layout.segments.position
-    return FlowPlan(
-        is_admitted[back],
-        Marks(marks.level[back], marks.dimension[back], marks.scope[back]),
+    stops = Stops(
         np.where(is_own, Level.NAMESPACE, stops.level),
         np.where(is_own, np.where(by_messages <= passing, _MESSAGES, _BYTES), stops.dimension),
         stops.scope,
-        _debited(flows.balance_micro, served, limits.is_limited),
-        order.leads_after(flows.lead, layout, eligible, served, is_contended),
-        replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited)),
     )
+    outcome = Outcome(
+        layout.beyond(count),
+        Marks.narrowest(layout, count, levels),
+        stops,
+        np.stack([counts, layout.bytes_of_first(counts)], axis=1),
+        np.stack([count, layout.bytes_of_first(count)], axis=1),
+    )
+    lead = order.leads_after(flows.lead, layout, eligible, outcome.served, is_contended)
+    return _settled(outcome, lead, flows, limits, matches, grants, policy)
 
 
-def _own_prefixes(layout: Layout, balance_micro: Int64s, limits: Limits) -> tuple[Int64s, Int64s]:
-    """Return how many first rows of each flow its messages and its bytes balance let pass."""
-    limited = limits.is_limited
-    by_messages = np.where(limited[:, _MESSAGES], admissible_messages(balance_micro[:, _MESSAGES]), _UNBOUNDED)
-    room = np.where(limited[:, _BYTES], byte_room(balance_micro[:, _BYTES]), _UNBOUNDED)
-    by_bytes = layout.rows_within(room)
-    return by_messages, np.where(by_bytes < layout.segments.counts, by_bytes, _UNBOUNDED)
+@dataclass(frozen=True, slots=True, eq=False)
+class _OwnRoom:
+    """What the flows' own balances can still take; large where unlimited."""
+
+    messages: Int64s
+    """How many messages pass."""
+
+    bytes: Int64s
+    """The most bytes that may go before a message, -1 for none."""
+
+    @classmethod
+    def of(cls, flows: Flows, limits: Limits) -> _OwnRoom:
+        limited, balance = limits.is_limited, flows.balance_micro
+        return cls(
+            np.where(limited[:, _MESSAGES], admissible_messages(balance[:, _MESSAGES]), _UNBOUNDED),
+            np.where(limited[:, _BYTES], byte_room(balance[:, _BYTES]), _UNBOUNDED),
+        )
+
+    def prefixes(self, layout: Layout) -> tuple[Int64s, Int64s]:
+        """Return how many first rows of each flow the messages let pass, and how many both; large if all."""
+        by_messages = self.messages
+        by_bytes = layout.rows_within(self.bytes)
+        by_bytes = np.where(by_bytes < layout.segments.counts, by_bytes, _UNBOUNDED)
+        return by_messages, np.minimum(by_messages, by_bytes)
+
+
+def _wanted_if_all_fits(
+    candidates: Candidates, own: _OwnRoom, room: Room, matches: Matches, policy: CompiledPolicy, *, now_ms: int
+) -> Int64s | None:
+    """Return messages and bytes by flow if every row may leave and no balance runs short of them, else `None`."""
+    if (candidates.release_ms > now_ms).any():
+        return None
+    flows = len(own.messages)
+    messages = np.bincount(candidates.flow, minlength=flows)
+    limited = np.append(policy.shared.is_limited.any(axis=1), False)[matches.shared_scope]
+    scope = np.where(limited, matches.shared_scope, -1)
+    nothing = np.zeros_like(messages)
+    if (messages > own.messages).any() or (_running_short(scope, messages, nothing, room) >= 0).any():
+        return None
+    size_bytes = sums(candidates.flow, candidates.size_bytes, flows)
+    if ((size_bytes > own.bytes) & (messages > 0)).any():
+        return None
+    if (_running_short(scope, messages, size_bytes, room) >= 0).any():
+        return None
+    return np.stack([messages, size_bytes], axis=1)
 
 
 def _room(grants: Grants, policy: CompiledPolicy) -> Room:
@@ -144,77 +197,95 @@ def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Ro
     wanted_messages = np.zeros_like(room.messages)
     wanted_bytes = np.zeros_like(room.bytes)
     for column in scope.T:
-        held = column >= 0
+        held = np.flatnonzero(column >= 0)
         wanted_messages += sums(column[held], messages[held], len(wanted_messages))
         wanted_bytes += sums(column[held], size_bytes[held], len(wanted_bytes))
     is_short = (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
     return np.where(np.append(is_short, False)[scope], scope, -1)
 
 
-def _through_shared_scopes(
-    layout: Layout, eligible: Int64s, order: FairOrder, room: Room, tie_of: _TieOf
-) -> tuple[Int64s, Stops]:
-    """Return how many first rows of each flow are admitted, and which scope stopped it."""
-    none = np.full(len(eligible), -1, dtype=np.int64)
-    stops = Stops(none, none.copy(), none.copy())
-    scope = _running_short(order.enforcing, eligible, layout.bytes_of_first(eligible), room)
-    contenders = np.flatnonzero((scope >= 0).any(axis=1) & (eligible > 0))
-    if not len(contenders):
-        return eligible, stops
-    # No row can pass that its own flow alone would keep out; the first such row shows what stopped the flow.
-    most = eligible.copy()
-    for column in scope.T:
-        held = column >= 0
-        messages = np.where(held, room.messages[column], _UNBOUNDED)
-        size_bytes = np.where(held, room.bytes[column], _UNBOUNDED)
-        most = np.minimum(most, np.minimum(messages, layout.rows_within(size_bytes)) + 1)
-    rows = layout.first_rows(contenders, most[contenders])
-    flow = layout.segments.key[rows]
-    key = order.keys(flow, layout.rank[rows], layout.bytes_before[rows])
-    rows = rows[np.lexsort((tie_of(contenders)[flow], key))]
-    flow = layout.segments.key[rows]
-    competing = Contenders(flow, layout.size_bytes[rows], scope[flow])
-    admitted = contention.admit_in_order(competing, room)
-    count = eligible.copy()
-    count[contenders] = np.bincount(flow[admitted], minlength=len(eligible))[contenders]
-    refusals = contention.first_refusals(competing, room, admitted)
-    stops.level[refusals.flow] = np.array(SHARED_LEVELS)[refusals.level]
-    stops.dimension[refusals.flow] = refusals.dimension
-    stops.scope[refusals.flow] = refusals.scope
-    return count, stops
+@dataclass(frozen=True, slots=True, eq=False)
+class _Contest:
+    """The flows of a batch before its shared scopes."""
+
+    layout: Layout
+    order: FairOrder
+    room: Room
+    candidates: Candidates
+    names: pa.StringArray
+    now_ms: int
+
+    def decide(self, eligible: Int64s) -> tuple[Int64s, Stops]:
+        """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped it."""
+        stops = Stops.none(len(eligible))
+        scope = _running_short(self.order.enforcing, eligible, self.layout.bytes_of_first(eligible), self.room)
+        contenders = np.flatnonzero((scope >= 0).any(axis=1) & (eligible > 0))
+        if not len(contenders):
+            return eligible, stops
+        # No row can pass that its own flow alone would keep out; the first such row shows what stopped the flow.
+        messages = np.append(self.room.messages, _UNBOUNDED)[scope].min(axis=1)
+        within = self.layout.rows_within(np.append(self.room.bytes, _UNBOUNDED)[scope].min(axis=1))
+        most = np.minimum(eligible, np.minimum(messages, within) + 1)[contenders]
+        rows, scope = self._rows(contenders), scope[contenders]
+        admitted = contention.admit_in_order(rows, most, scope, self.room)
+        count = eligible.copy()
+        count[contenders] = admitted
+        refusals = contention.first_refusals(rows, most, scope, self.room, admitted)
+        flow = contenders[refusals.flow]
+        stops.level[flow] = np.array(SHARED_LEVELS)[refusals.level]
+        stops.dimension[flow] = refusals.dimension
+        stops.scope[flow] = refusals.scope
+        return count, stops
+
+    def marked_from(self, count: Int64s) -> list[MarkedFrom]:
+        """Return from which of the first `count` rows of each flow on its observing scopes find their balance short."""
+        scope = _running_short(self.order.observing, count, self.layout.bytes_of_first(count), self.room)
+        watched = np.flatnonzero((scope >= 0).any(axis=1) & (count > 0))
+        if not len(watched):
+            return []
+        rows, levels = self._rows(watched), []
+        # Of messages alone: a row behind that end is short of messages, whatever else it is short of.
+        messages_only = Room(self.room.messages, np.full_like(self.room.bytes, _UNBOUNDED))
+        for column, level in enumerate(SHARED_LEVELS):
+            at = np.flatnonzero(scope[watched, column] >= 0)
+            flow = watched[at]
+            claims = Claims(at, scope[flow, column], np.zeros_like(at), count[flow])
+            rank, messages_rank = count.copy(), count.copy()
+            rank[flow] = rows_before_end(rows, claims, self.room)
+            messages_rank[flow] = rows_before_end(rows, claims, messages_only)
+            levels.append(MarkedFrom(level, scope[:, column], rank, messages_rank))
+        return levels
+
+    def _rows(self, flows: Int64s) -> FairRows:
+        """Return the rows of `flows`, which ascend, for `contention`."""
+
+        def ties(at: Int64s) -> Int64s:
+            return self.layout.ties(flows[at], self.candidates, self.names, now_ms=self.now_ms)
+
+        return FairRows(self.layout, self.order.take(flows), self.layout.segments.starts[flows], ties)
 
 
-def _own_marks(layout: Layout, is_marking: Bools, by_messages: Int64s, passing: Int64s) -> Marks:
-    """Mark admitted rows whose observing namespace had a negative balance."""
-    key = layout.segments.key
-    is_marked = is_marking & (layout.rank >= passing[key])
-    dimension = np.where(layout.rank >= by_messages[key], _MESSAGES, _BYTES)
-    return Marks(np.where(is_marked, Level.NAMESPACE, -1), np.where(is_marked, dimension, -1), np.full(len(key), -1))
-
-
-def _mark_by_shared_scopes(
-    marks: Marks, layout: Layout, is_admitted: Bools, order: FairOrder, room: Room, tie_of: _TieOf
-) -> None:
-    """Mark, in `marks`, the admitted rows that find an observing shared scope's balance negative."""
-    key = layout.segments.key
-    count = np.bincount(key[is_admitted], minlength=len(order.observing))
-    scope = _running_short(order.observing, count, layout.bytes_of_first(count), room)
-    watched = np.flatnonzero((scope >= 0).any(axis=1) & (count > 0))
-    if not len(watched):
-        return
-    rows = layout.first_rows(watched, count[watched])
-    flow = key[rows]
-    rows = rows[np.lexsort((tie_of(watched)[flow], order.keys(flow, layout.rank[rows], layout.bytes_before[rows])))]
-    for column, level in enumerate(SHARED_LEVELS):
-        here = scope[key[rows], column]
-        held = np.flatnonzero(here >= 0)
-        before = contention.totals_before(here[held], layout.size_bytes[rows[held]], len(room.messages))
-        is_short = room.is_short(here[held], *before) & (marks.level[rows[held]] < 0)
-        at = rows[held[is_short]]
-        marks.level[at] = level
-        marks.scope[at] = here[held[is_short]]
-        over_messages = before[0][is_short] >= room.messages[here[held[is_short]]]
-        marks.dimension[at] = np.where(over_messages, _MESSAGES, _BYTES)
+def _settled(
+    outcome: Outcome,
+    lead: Int64s,
+    flows: Flows,
+    limits: Limits,
+    matches: Matches,
+    grants: Grants,
+    policy: CompiledPolicy,
+) -> FlowPlan:
+    """Debit what was admitted."""
+    taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    for scope in matches.shared_scope.T:
+        held = np.flatnonzero(scope >= 0)
+        for dimension in Dimension:
+            taken[:, dimension] += sums(scope[held], outcome.served[held, dimension], len(taken))
+    return FlowPlan(
+        outcome,
+        _debited(flows.balance_micro, outcome.served, limits.is_limited),
+        lead,
+        replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited)),
+    )
 
 
 def _debited(balance_micro: Int64s, tokens: Int64s, is_limited: Bools) -> Int64s:

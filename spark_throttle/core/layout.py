@@ -8,17 +8,20 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.quota import Int64s
-from spark_throttle.core.segments import Segments, name_hash, running_total
+from spark_throttle.core.segments import Segments, name_hash, running_total, sums
+from spark_throttle.core.state import Queue
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """The rows that compete in a batch: those queued, oldest first, then those that arrived."""
+    """Rows of a batch, or those of them that compete: first the queued ones, oldest first, then those that arrived."""
 
-    row: Int64s
-    """Position among all rows of the batch."""
+    row: Int64s | None
+    """Position among all rows of the batch, ascending; `None` where these are all."""
 
     flow: Int64s
+    """-1 for an arrival that is unusable."""
+
     size_bytes: Int64s
     arrival_ms: Int64s
     release_ms: Int64s
@@ -28,18 +31,47 @@ class Candidates:
     """How many of them were queued."""
 
     def __len__(self) -> int:
-        return len(self.row)
+        return len(self.flow)
+
+    @classmethod
+    def of_batch(
+        cls, queue: Queue, queue_flow: Int64s, flow: Int64s, size_bytes: Int64s, release_ms: Int64s, *, now_ms: int
+    ) -> Candidates:
+        """Return all rows of a batch: those of `queue`, whose flows are `queue_flow`, then the arrivals."""
+        just_now = np.broadcast_to(np.int64(now_ms), flow.shape)
+        if not len(queue):
+            return cls(None, flow, size_bytes, just_now, release_ms, 0)
+        return cls(
+            None,
+            np.concatenate([queue_flow, flow]),
+            np.concatenate([queue.size_bytes, size_bytes]),
+            np.concatenate([queue.arrival_ms, just_now]),
+            np.concatenate([queue.release_ms, release_ms]),
+            len(queue),
+        )
+
+    def take(self, at: Int64s) -> Candidates:
+        """Return those at `at`, which ascends."""
+        return Candidates(
+            self.row_at(at), self.flow[at], self.size_bytes[at], self.arrival_ms[at], self.release_ms[at],
+            int(np.searchsorted(at, self.queued)),
+        )  # fmt: skip
+
+    def row_at(self, at: Int64s) -> Int64s:
+        """Return the positions among all rows of the batch of those at `at`."""
+        return at if self.row is None else self.row[at]
+
+    def tally(self, at: Int64s, flows: int) -> Int64s:
+        """Return, by flow, messages and bytes of those at `at`; shape (flows, 2)."""
+        flow = self.flow[at]
+        return np.stack([np.bincount(flow, minlength=flows), sums(flow, self.size_bytes[at], flows)], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Candidates laid out by flow; per-row arrays are in the order of the layout."""
+    """Candidates laid out by flow."""
 
     segments: Segments
-    rank: Int64s
-    """Rows that go before it in its own flow."""
-
-    size_bytes: Int64s
     total: Int64s
     """Running total of bytes over the whole layout, one longer than it."""
 
@@ -47,13 +79,12 @@ class Layout:
     def of(cls, candidates: Candidates, flows: int) -> Layout:
         """Lay `candidates` out."""
         segments = Segments.by_key(candidates.flow, flows)
-        size_bytes = candidates.size_bytes[segments.order]
-        return cls(segments, segments.rank, size_bytes, running_total(size_bytes))
+        return cls(segments, running_total(candidates.size_bytes[segments.order]))
 
-    @property
-    def bytes_before(self) -> Int64s:
-        """Bytes that go before each row in its own flow."""
-        return self.total[:-1] - self.total[self.segments.starts[self.segments.key]]
+    def bytes_before(self, flows: Int64s, rank: Int64s) -> Int64s:
+        """Return the bytes that go, in each of `flows`, before its row `rank`."""
+        starts = self.segments.starts[flows]
+        return self.total[starts + rank] - self.total[starts]
 
     def bytes_of_first(self, rows: Int64s) -> Int64s:
         """Return, by flow, the bytes of its first `rows` rows."""
@@ -66,21 +97,21 @@ class Layout:
         within = np.searchsorted(self.total[:-1], last, side="right") - starts
         return np.where(room_bytes < 0, 0, np.minimum(within, counts))
 
-    def first_rows(self, flows: Int64s, rows: Int64s) -> Int64s:
-        """Return the positions of the first `rows` rows of each of `flows`."""
-        before = running_total(rows)
-        return np.repeat(self.segments.starts[flows] - before[:-1], rows) + np.arange(before[-1])
+    def beyond(self, count: Int64s) -> Int64s:
+        """Return the positions, ascending, of the candidates that are not among the first `count` of their flow."""
+        pieces = np.stack([count, self.segments.counts - count], axis=1).ravel()
+        is_beyond = np.empty(len(self.segments.order), dtype=np.bool_)
+        is_beyond[self.segments.order] = np.repeat(np.arange(len(pieces)) & 1, pieces)
+        return np.flatnonzero(is_beyond)
 
     def ties(self, flows: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
-        """Return the place of each of `flows` among flows that are equal otherwise.
+        """Return the place of each of `flows`, which ascend, among them if they are equal otherwise.
 
         The one whose first row waits longest goes first, then by a hash of the name, so that no spelling is preferred.
-        The array runs over all flows and is 0 at those that were not asked for.
         """
         present = self.segments.counts[flows] > 0
         head_ms = np.full(len(flows), now_ms, dtype=np.int64)
         head_ms[present] = candidates.arrival_ms[self.segments.order[self.segments.starts[flows[present]]]]
-        place = np.zeros(len(self.segments.counts), dtype=np.int64)
-        in_turn = np.lexsort((name_hash(names.take(pa.array(flows))), head_ms))
-        place[flows[in_turn]] = np.arange(len(flows))
+        place = np.empty(len(flows), dtype=np.int64)
+        place[np.lexsort((name_hash(names.take(pa.array(flows))), head_ms))] = np.arange(len(flows))
         return place

@@ -62,7 +62,7 @@ def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRu
     flows = len(rules)
     rejected_by = np.full(len(flow), -1, dtype=np.int64)
     release_ms = np.zeros(len(flow), dtype=np.int64)
-    rows = np.flatnonzero(_has_rule(rules)[flow])
+    rows = np.flatnonzero(rules.has_rule[flow])
     if not len(rows):
         return Windowed(rejected_by, release_ms, used)
     layout = Segments.by_key(flow[rows], flows)
@@ -88,14 +88,15 @@ def _fill(layout: Segments, cost: Int64s, used: Int64s, limit: Int64s) -> tuple[
     total = np.zeros((rows, 2), dtype=np.int64)
     filled = used.copy()
     pending = np.arange(rows)
+    laid_out = layout.key
     while len(pending):
-        key = layout.key[pending]
+        key = laid_out[pending]
         counts = np.bincount(key, minlength=len(layout.counts))
         starts = np.cumsum(counts) - counts
         inclusive = np.stack([running_total(cost[pending, d]) for d in Dimension], axis=1)
         would = filled[key] + inclusive[1:] - inclusive[starts[key]]
         fits = (would <= limit[key]).all(axis=1)
-        current = Segments(pending, key, starts, counts)
+        current = Segments(pending, starts, counts)
         passes = current.rank < current.first(~fits)[key]
         now_passing = pending[passes]
         passed[now_passing] = True
@@ -104,12 +105,7 @@ def _fill(layout: Segments, cost: Int64s, used: Int64s, limit: Int64s) -> tuple[
         fits_alone = (filled[key] + cost[pending] <= limit[key]).all(axis=1)
         pending = pending[~passes & fits_alone]
     before = running_total(passed.astype(np.int64))
-    count = used[layout.key, Dimension.MESSAGES] + before[:-1] - before[layout.starts[layout.key]] + 1
-    is_over_count = count > limit[layout.key, Dimension.MESSAGES]
+    count = used[laid_out, Dimension.MESSAGES] + before[:-1] - before[layout.starts[laid_out]] + 1
+    is_over_count = count > limit[laid_out, Dimension.MESSAGES]
     refused_by = np.where(passed, -1, np.where(is_over_count, Dimension.MESSAGES, Dimension.BYTES))
     return passed, refused_by, total
-
-
-def _has_rule(rules: WindowRules) -> Bools:
-    """Return, by position, whether the rules do anything."""
-    return np.logical_or.reduce((rules.delay_units > 0) | (rules.reject_units > 0), axis=1)

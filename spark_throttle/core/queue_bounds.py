@@ -26,7 +26,7 @@ def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
 
 def overflowing(
     candidates: Candidates,
-    waits: Bools,
+    waiting: Int64s,
     names: pa.StringArray,
     bounds: QueueBounds,
     *,
@@ -38,8 +38,8 @@ def overflowing(
 
     Parameters
     ----------
-    waits
-        Which candidates are to wait.
+    waiting
+        Positions of the candidates that are to wait, ascending.
     names
         Of the flows.
 
@@ -49,19 +49,19 @@ def overflowing(
         If there is no room and the bounds say to fail.
     """
     bound_messages, bound_bytes = max(1, bounds.messages // shards), max(1, bounds.bytes // shards)
-    is_old = np.arange(len(candidates)) < candidates.queued
-    old, new = np.flatnonzero(waits & is_old), np.flatnonzero(waits & ~is_old)
-    room_messages = bound_messages - len(old)
-    room_bytes = bound_bytes - int(candidates.size_bytes[old].sum())
-    fits_all = len(new) <= room_messages and int(candidates.size_bytes[new].sum()) <= room_bytes
+    old_messages = int(np.searchsorted(waiting, candidates.queued))
+    size_bytes, new = candidates.size_bytes[waiting], waiting[old_messages:]
+    room_messages = bound_messages - old_messages
+    room_bytes = bound_bytes - int(size_bytes[:old_messages].sum())
+    fits_all = len(new) <= room_messages and int(size_bytes[old_messages:].sum()) <= room_bytes
     if not len(new) or fits_all:
         return np.zeros(0, dtype=np.int64)
     if bounds.on_overflow == Overflow.FAIL:
-        raise QueueOverflowError(shard, len(old) + len(new), bound_messages, bound_bytes)
-    waiting = Segments.by_key(candidates.flow[np.concatenate([old, new])], len(names))
-    place = waiting.rank[waiting.position][len(old) :]
-    flow = candidates.flow[new]
-    tie = Layout.of(candidates, len(names)).ties(np.unique(flow), candidates, names, now_ms=now_ms)
+        raise QueueOverflowError(shard, len(waiting), bound_messages, bound_bytes)
+    of_flow = Segments.by_key(candidates.flow[waiting], len(names))
+    place = of_flow.rank[of_flow.position][old_messages:]
+    flows, flow = np.unique(candidates.flow[new], return_inverse=True)
+    tie = Layout.of(candidates, len(names)).ties(flows, candidates, names, now_ms=now_ms)
     order = np.lexsort((tie[flow], place))
     total_bytes = running_total(candidates.size_bytes[new][order])[1:]
     fits = (np.arange(1, len(new) + 1) <= room_messages) & (total_bytes <= room_bytes)

@@ -131,6 +131,11 @@ class WindowRules:
     def __len__(self) -> int:
         return len(self.delay_units)
 
+    @property
+    def has_rule(self) -> Bools:
+        """Shape (n,): whether the rules do anything."""
+        return np.logical_or.reduce((self.delay_units > 0) | (self.reject_units > 0), axis=1)
+
     def take(self, index: Int64s) -> WindowRules:
         """Return the rules at `index`, in that order."""
         return WindowRules(

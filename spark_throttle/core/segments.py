@@ -23,9 +23,6 @@ class Segments:
     order: Int64s
     """Position of the laid-out row among the rows as given."""
 
-    key: Int64s
-    """Key of the laid-out row."""
-
     starts: Int64s
     """Shape (keys,): where a key's rows begin in the layout."""
 
@@ -45,12 +42,17 @@ class Segments:
         narrow = key.astype(np.uint16) if keys <= _RADIX_KEYS else key
         order = np.argsort(narrow, kind="stable")
         counts = np.bincount(key, minlength=keys)
-        return cls(order, key[order], np.cumsum(counts) - counts, counts)
+        return cls(order, np.cumsum(counts) - counts, counts)
+
+    @property
+    def key(self) -> Int64s:
+        """Key of the laid-out row."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @property
     def rank(self) -> Int64s:
         """Position of the laid-out row among the rows of its key."""
-        return np.arange(len(self.key), dtype=np.int64) - self.starts[self.key]
+        return np.arange(len(self.order), dtype=np.int64) - np.repeat(self.starts, self.counts)
 
     @property
     def position(self) -> Int64s:
@@ -63,8 +65,9 @@ class Segments:
         """Return, by key, the rank of the first marked row, or the count where none is marked."""
         first = self.counts.copy()
         at = np.flatnonzero(is_marked)
-        keys, index = np.unique(self.key[at], return_index=True)
-        first[keys] = at[index] - self.starts[keys]
+        key = self.key[at]
+        leads = np.flatnonzero(np.diff(key, prepend=-1))
+        first[key[leads]] = at[leads] - self.starts[key[leads]]
         return first
 
 
@@ -79,6 +82,18 @@ def running_total(values: Int64s) -> Int64s:
     total = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=total[1:])
     return total
+
+
+def ranges(first: Int64s, count: Int64s) -> Int64s:
+    """Return the `count` whole numbers from each `first` on, one run after the other.
+
+    Examples
+    --------
+    >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    before = running_total(count)
+    return np.repeat(first - before[:-1], count) + np.arange(before[-1])
 
 
 def sums(key: Int64s, values: Int64s, keys: int) -> Int64s:

@@ -36,6 +36,16 @@ class Flows:
     def __len__(self) -> int:
         return len(self.names)
 
+    def take(self, at: Int64s) -> Flows:
+        """Return the namespaces at `at`, in that order."""
+        return Flows(
+            self.names.take(pa.array(at)),
+            self.balance_micro[at],
+            self.lead[at],
+            self.window_second[at],
+            self.window_units[at],
+        )
+
     @classmethod
     def empty(cls) -> Flows:
         """Return no namespaces."""

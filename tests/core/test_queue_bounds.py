@@ -38,8 +38,7 @@ def ask(
         len(old),
     )
     limits = QueueBounds(messages, size_bytes, None, bounds.get("on_overflow", Overflow.REJECT))
-    waits = np.ones(len(rows), dtype=np.bool_)
-    found = overflowing(candidates, waits, NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2)
+    found = overflowing(candidates, np.arange(len(rows)), NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2)
     return sorted(int(at) - len(old) for at in found)
 
 
