@@ -25,7 +25,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.batch_sink import BatchSink
+from spark_throttle.spark.delta_sink import ThrottleDeltaSink
 from tests.ledger import BATCH, count_out_of_order, excess, read_batch_times_ms, read_table
 from tests.recovery import faults, throttled_job
 from tests.recovery.throttled_job import SHARDS, Place, write_source
@@ -40,6 +42,7 @@ FILES = 4 + 3 * max(0, KILLS - 2)
 ROWS_A_FILE = 5_000
 LARGEST_BYTES = 200
 PATIENCE_SECONDS = 300
+WRITERS = ("native", "spark")
 
 pytestmark = pytest.mark.timeout(900 + 300 * KILLS)
 
@@ -132,19 +135,19 @@ def _session_members(session: int) -> list[int]:
     return found
 
 
-def kill_at_point(place: Place, point: str, turn: int) -> None:
+def kill_at_point(place: Place, writer: str, point: str, turn: int) -> None:
     """Run the job and kill it at a point."""
-    run = Run(place, "--pause-at", point, "--turn", str(turn))
+    run = Run(place, "--writer", writer, "--pause-at", point, "--turn", str(turn))
     try:
         assert run.wait_for(place.reached), f"the job ended before {point} {turn}:\n{run.tail()}"
     finally:
         run.kill()
 
 
-def kill_at_moment(place: Place, moments: random.Random) -> None:
+def kill_at_moment(place: Place, writer: str, moments: random.Random) -> None:
     """Run the job and kill it at a drawn moment of a drawn batch; a job that ends before is let be."""
     batch = planned_batches(place) + moments.randrange(2)
-    run = Run(place)
+    run = Run(place, "--writer", writer)
     try:
         if run.wait_for(place.checkpoint / "offsets" / str(batch)):
             run.ends_within(moments.uniform(0, 1.5))
@@ -201,7 +204,9 @@ def of_tenants(rows: pd.DataFrame, *tenants: str) -> pd.DataFrame:
 @pytest.fixture
 def journalled(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the journal in this process too, where the killed job is finished."""
-    monkeypatch.setattr(BatchSink, "__call__", BatchSink.__call__)  # what is restored in the end
+    # What is restored in the end.
+    monkeypatch.setattr(BatchSink, "__call__", BatchSink.__call__)
+    monkeypatch.setattr(stream_writer, "ThrottleDeltaSink", ThrottleDeltaSink)
     faults.keep_journal(place.journal)
 
 
@@ -211,15 +216,17 @@ def test_killed_job_ends_with_the_rows_of_one_that_was_not(spark: SparkSession, 
     for each in (whole, place):
         write_source(each, count=FILES * ROWS_A_FILE, files=FILES)
         each.policies.write_text(DELAYS)
-    kill_at_point(place, faults.AFTER_EPOCH, 3)
+    # Each run writes as the one before did not.
+    kill_at_point(place, "spark", faults.AFTER_EPOCH, 3)
     moments = random.Random(SEED)
     for number in range(KILLS - 1):
-        if number % 2:
-            kill_at_point(place, moments.choice(faults.POINTS), planned_batches(place) + 1)
+        writer = WRITERS[number % 2]
+        if number % 4 > 1:
+            kill_at_point(place, writer, moments.choice(faults.POINTS), planned_batches(place) + 1)
         else:
-            kill_at_moment(place, moments)
-    throttled_job.start(spark, place).awaitTermination()
-    throttled_job.start(spark, whole).awaitTermination()
+            kill_at_moment(place, writer, moments)
+    throttled_job.start(spark, place, WRITERS[(KILLS - 1) % 2]).awaitTermination()
+    throttled_job.start(spark, whole, "spark").awaitTermination()
 
     admitted = read_table(place.admitted)
     pd.testing.assert_frame_equal(as_sent(admitted), as_sent(read_table(whole.admitted)))
@@ -235,16 +242,19 @@ def test_killed_job_ends_with_the_rows_of_one_that_was_not(spark: SparkSession, 
 
 
 @pytest.mark.usefixtures("journalled")
-def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession, place: Place) -> None:
+@pytest.mark.parametrize("writer", WRITERS)
+def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession, place: Place, writer: str) -> None:
     write_source(place, count=FILES * ROWS_A_FILE, files=FILES, with_bad_rows=True)
     place.policies.write_text(REJECTS)
-    kill_at_point(place, faults.AFTER_ADMITTED, 1)
+    kill_at_point(place, writer, faults.AFTER_ADMITTED, 1)
     torn = planned_batches(place) - 1
     assert set(read_table(place.admitted)[BATCH]) == set(range(torn + 1))
     assert set(read_table(place.rejected)[BATCH]) == set(range(torn))
     place.policies.write_text(LESS)
-    kill_at_point(place, faults.AFTER_FEEDBACK, torn + 2)
-    throttled_job.start(spark, place).awaitTermination()
+    if writer == "native":
+        kill_at_point(place, writer, faults.IN_FILE, torn + 1)
+    kill_at_point(place, writer, faults.AFTER_FEEDBACK, torn + 2)
+    throttled_job.start(spark, place, writer).awaitTermination()
 
     replayed = attempts(place)
     assert {batch for batch, digests in replayed.items() if len(digests) > 1} == {torn, torn + 2}
