@@ -1,9 +1,10 @@
 """What a Delta log says of a Parquet file's columns, so that readers can skip the file.
 
-The numbers are those that the Parquet writer gathered. A value is left out rather than said wrongly, and a reader
-then reads the file: text over `LONGEST_TEXT` is cut as Spark cuts it, times are cut to milliseconds (readers add
-one), and a column that holds NaN says nothing, because Spark takes NaN for the largest number and Parquet leaves it
-out.
+The numbers are those that the Parquet writer gathered. A value is left out rather than said wrongly, and a reader then
+reads the file: text over `LONGEST_TEXT` is cut as Spark cuts it, and times are cut to milliseconds (readers add one).
+
+A column that holds NaN has no numbers, in the log nor in the file itself. Spark takes NaN for the largest number, and
+pyarrow leaves it out of its bounds: asked for ``x > 100``, Spark would skip rows that it means.
 
 Source: "Per-file Statistics" of the Delta protocol.
 """
@@ -51,12 +52,14 @@ class IndexedColumns:
 
 
 def stats_json(table: pa.Table, metadata: pq.FileMetaData, indexed: IndexedColumns) -> str:
-    """Return the statistics of a file that holds `table`.
+    """Return the statistics of a file that holds `table` and was written with those of `described_columns`.
 
     Examples
     --------
     >>> rows, found = pa.table({"id": [3, None, 5], "name": ["a", "b", "b"]}), []
-    >>> pq.write_table(rows, pa.BufferOutputStream(), metadata_collector=found)
+    >>> pq.write_table(
+    ...     rows, pa.BufferOutputStream(), write_statistics=described_columns(rows), metadata_collector=found
+    ... )
     >>> stats_json(rows, found[0], IndexedColumns(first=1))
     '{"numRecords":3,"minValues":{"id":3},"maxValues":{"id":5},"nullCount":{"id":1}}'
     """
@@ -71,12 +74,21 @@ def stats_json(table: pa.Table, metadata: pq.FileMetaData, indexed: IndexedColum
             groups = [metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)]
             if all(group is not None and group.has_null_count for group in groups):
                 _put(nulls, path, sum(group.null_count for group in groups))
-            bounds = None if _may_hold_nan(table, path, data_type) else _bounds(groups, data_type)
+            bounds = _bounds(groups, data_type)
             if bounds is not None:
                 _put(lowest, path, bounds[0])
                 _put(highest, path, bounds[1])
         place += 1
     return _json({"numRecords": table.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls})
+
+
+def described_columns(table: pa.Table) -> list[str]:
+    """Return the columns that a file may have statistics of, in Parquet's dotted form."""
+    return [
+        ".".join(path)
+        for path, data_type in _leaves(table.schema)
+        if path is not None and not _may_hold_nan(table, path, data_type)
+    ]
 
 
 def _leaves(fields: pa.Schema | pa.StructType, above: Path = ()) -> Iterator[tuple[Path | None, pa.DataType]]:

@@ -21,7 +21,7 @@ from pyarrow import parquet as pq
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.segments import Segments
-from spark_throttle.spark.file_stats import IndexedColumns, stats_json
+from spark_throttle.spark.file_stats import IndexedColumns, described_columns, stats_json
 
 FILE_BYTES: Final = 128 << 20
 """Rows are gathered to about so many bytes, uncompressed, before a file is written: a row group of Spark's."""
@@ -116,6 +116,7 @@ class TableFileWriter:
                 sink,
                 table.schema,
                 compression=compression,
+                write_statistics=described_columns(table),
                 store_decimal_as_integer=True,  # as Spark
                 store_schema=False,  # Arrow's own, which Spark does not read
                 metadata_collector=found,

@@ -17,7 +17,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.batch_sink import BatchSink
+from spark_throttle.spark.delta_sink import ThrottleDeltaSink
 from tests.ledger import BATCH, count_out_of_order, excess, read_batch_times_ms, read_table
 from tests.recovery import faults, throttled_job
 from tests.recovery.processes import Job
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 FILES = 4
 ROWS_A_FILE = 5_000
+WRITERS = ("native", "spark")
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -58,9 +61,9 @@ class Run(Job):
         super().__init__("tests.recovery.throttled_job", [str(place.root), *options], place.root / "job.log")
 
 
-def kill_at_point(place: Place, point: str, turn: int) -> None:
+def kill_at_point(place: Place, writer: str, point: str, turn: int) -> None:
     """Run the job and kill it at a point."""
-    run = Run(place, "--pause-at", point, "--turn", str(turn))
+    run = Run(place, "--writer", writer, "--pause-at", point, "--turn", str(turn))
     try:
         assert run.wait_for(place.reached), f"the job ended before {point} {turn}:\n{run.tail()}"
     finally:
@@ -116,21 +119,26 @@ def of_tenants(rows: pd.DataFrame, *tenants: str) -> pd.DataFrame:
 @pytest.fixture
 def journalled(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the journal in this process too, where the killed job is finished."""
-    monkeypatch.setattr(BatchSink, "__call__", BatchSink.__call__)  # what is restored in the end
+    # What is restored in the end.
+    monkeypatch.setattr(BatchSink, "__call__", BatchSink.__call__)
+    monkeypatch.setattr(stream_writer, "ThrottleDeltaSink", ThrottleDeltaSink)
     faults.keep_journal(place.journal)
 
 
 @pytest.mark.usefixtures("journalled")
-def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession, place: Place) -> None:
+@pytest.mark.parametrize("writer", WRITERS)
+def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession, place: Place, writer: str) -> None:
     write_source(place, count=FILES * ROWS_A_FILE, files=FILES, with_bad_rows=True)
     place.policies.write_text(REJECTS)
-    kill_at_point(place, faults.AFTER_ADMITTED, 1)
+    kill_at_point(place, writer, faults.AFTER_ADMITTED, 1)
     torn = planned_batches(place) - 1
     assert set(read_table(place.admitted)[BATCH]) == set(range(torn + 1))
     assert set(read_table(place.rejected)[BATCH]) == set(range(torn))
     place.policies.write_text(LESS)
-    kill_at_point(place, faults.AFTER_FEEDBACK, torn + 2)
-    throttled_job.start(spark, place).awaitTermination()
+    if writer == "native":
+        kill_at_point(place, writer, faults.IN_FILE, torn + 1)
+    kill_at_point(place, writer, faults.AFTER_FEEDBACK, torn + 2)
+    throttled_job.start(spark, place, writer).awaitTermination()
 
     replayed = attempts(place)
     assert {batch for batch, digests in replayed.items() if len(digests) > 1} == {torn, torn + 2}

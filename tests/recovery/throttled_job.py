@@ -1,8 +1,8 @@
 """The job that the recovery tests kill: a directory of Parquet files through a throttle into Delta tables.
 
-Run as ``python -m tests.recovery.throttled_job DIRECTORY [--pause-at POINT --turn N]``. All that it reads and writes
-is in DIRECTORY: ``source/``, ``policies.yaml``, ``checkpoint/``, ``admitted/``, ``rejected/``, ``usage/``. It ends when
-everything has been admitted or rejected, so to run it again after a kill is to finish it.
+Run as ``python -m tests.recovery.throttled_job DIRECTORY [--writer WRITER] [--pause-at POINT --turn N]``. All that it
+reads and writes is in DIRECTORY: ``source/``, ``policies.yaml``, ``checkpoint/``, ``admitted/``, ``rejected/``,
+``usage/``. It ends when everything has been admitted or rejected, so to run it again after a kill is to finish it.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def write_source(place: Place, *, count: int, files: int, with_bad_rows: bool = 
         os.utime(path, (MTIME + number, MTIME + number))
 
 
-def start(spark: SparkSession, place: Place) -> StreamingQuery:
-    """Start the query."""
+def start(spark: SparkSession, place: Place, writer: str) -> StreamingQuery:
+    """Start the query with a writer: ``native`` or ``spark``."""
     # The tests read the offset log of all batches.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "10000")
     throttle = Throttle(policies=place.policies, namespace="namespace", size="size", order_by=["id"], shards=SHARDS)
@@ -110,6 +110,7 @@ def start(spark: SparkSession, place: Place) -> StreamingQuery:
     return (
         throttle.write_stream(events)
         .format("delta")
+        .option("throttle.writer", writer)
         .option("checkpointLocation", str(place.checkpoint))
         .rejected("delta", path=str(place.rejected))
         .usage(str(place.usage))
@@ -122,7 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run until all is drained, or pause for ever at a point."""
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
-    parser.add_argument("--pause-at", choices=faults.POINTS)
+    parser.add_argument("--writer", choices=("native", "spark"), default="native")
+    parser.add_argument("--pause-at", choices=(*faults.POINTS, faults.IN_FILE))
     parser.add_argument("--turn", type=int, default=0, help="the first batch, or the first epoch, to pause at")
     asked = parser.parse_args(arguments)
     place = Place(asked.root)
@@ -130,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.pause_at is not None:
         faults.arm(asked.pause_at, asked.turn, place.reached, place.admitted)
     spark = open_session(place.root / f"spark-{os.getpid()}")
-    start(spark, place).awaitTermination()
+    start(spark, place, asked.writer).awaitTermination()
     spark.stop()
 
 

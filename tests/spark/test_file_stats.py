@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.spark.file_stats import LONGEST_TEXT, IndexedColumns, stats_json
+from spark_throttle.spark.file_stats import LONGEST_TEXT, IndexedColumns, described_columns, stats_json
 
 INNER = pa.struct([("a", pa.int8()), ("l", pa.list_(pa.int32())), ("b", pa.string())])
 
@@ -21,7 +21,10 @@ INNER = pa.struct([("a", pa.int8()), ("l", pa.list_(pa.int32())), ("b", pa.strin
 def raw_stats(table: pa.Table, indexed: IndexedColumns | None = None, *, rows_a_group: int = 1_000) -> str:
     found: list[pq.FileMetaData] = []
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, metadata_collector=found, row_group_size=rows_a_group, store_decimal_as_integer=True)
+    pq.write_table(
+        table, sink, write_statistics=described_columns(table), metadata_collector=found, row_group_size=rows_a_group,
+        store_decimal_as_integer=True,
+    )  # fmt: skip
     return stats_json(table, found[0], indexed or IndexedColumns())
 
 
@@ -41,7 +44,7 @@ def column(values: list[Any], data_type: pa.DataType, **options: Any) -> tuple[A
         ([3, None, -5], pa.int32(), (-5, 3, 1)),
         ([None, None], pa.int64(), (None, None, 2)),
         ([1.5, -0.25], pa.float32(), (-0.25, 1.5, 0)),
-        ([1.5, float("nan")], pa.float64(), (None, None, 0)),
+        ([1.5, float("nan")], pa.float64(), (None, None, None)),
         ([1.5, float("inf")], pa.float64(), (None, None, 0)),
         (["b", "", None], pa.string(), ("", "b", 1)),
         (["x" * 40], pa.string(), ("x" * LONGEST_TEXT, "x" * LONGEST_TEXT + "\U0010ffff", 0)),
@@ -93,6 +96,17 @@ def test_structs_are_described_by_their_fields() -> None:
     assert found["minValues"] == {"s": {"a": 1, "b": "x"}, "after": 1}
     assert found["maxValues"] == {"s": {"a": 1, "b": "y"}, "after": 3}
     assert found["nullCount"] == {"s": {"a": 2, "b": 1}, "after": 0}
+
+
+def test_numbers_that_may_be_nan_have_no_bounds_in_the_file_either() -> None:
+    nested = pa.array([{"x": 1.0}], pa.struct([("x", pa.float64())]))
+    table = pa.table({"nan": [float("nan")], "x": [1.0], "dotted.name": [1], "s": nested, "list": [[1]]})
+    assert described_columns(table) == ["x", "dotted.name"]
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, write_statistics=described_columns(table))
+    group = pq.ParquetFile(pa.BufferReader(sink.getvalue())).metadata.row_group(0)
+    described = [group.column(n).path_in_schema for n in range(5) if group.column(n).is_stats_set]
+    assert described == ["x", "dotted.name"]
 
 
 def test_only_indexed_columns_are_described() -> None:

@@ -122,7 +122,7 @@ def test_partition_column_whose_text_depends_on_the_writer_is_left_to_spark(tmp_
     ("table", "asked", "message"),
     [
         ({"schema": StructType([ROWS[0]])}, (), r"has no column 's', which the rows have: .*mergeSchema"),
-        ({"schema": StructType([ROWS[0], StructField("s", LongType())])}, (), "as long and the rows .* as string: cast"),
+        ({"schema": StructType([ROWS[0], StructField("s", LongType())])}, (), "long and the rows .* as string: cast"),
         ({"partition_columns": ("s",)}, ("id",), r"is partitioned by \['s'\] and partitionBy says \['id'\]"),
         ({}, ("s",), r"is partitioned by \[\] and partitionBy says \['s'\]"),
     ],
