@@ -155,6 +155,8 @@ class ControlPlane:
     def _remember(self, name: EpochName, epoch: Epoch) -> None:
         """Keep an epoch at hand, with the one before it: a batch lies between the two."""
         self._epochs = {**dict(list(self._epochs.items())[-1:]), name: epoch}
+        needed = {epoch.revision for epoch in self._epochs.values()}
+        self._compiled = {revision: policy for revision, policy in self._compiled.items() if revision in needed}
 
     def policy_for(self, start: EpochName, end: EpochName) -> CompiledPolicy | None:
         """Return the policy that batches of `end` apply, or `None` if those of `start` applied the same."""
@@ -166,9 +168,18 @@ class ControlPlane:
         """Delete the files that no batch from `name` on can need; called once its batch is committed."""
         if name.number % 100:
             return
+        needed = {self._policy_in_force().revision}
         for file in self._directory.names("epochs"):
-            if int(file.partition("-")[0]) < name.number - EPOCHS_KEPT:
+            number, _, rest = file.partition("-")
+            if int(number) < name.number - EPOCHS_KEPT:
                 self._directory.delete(f"epochs/{file}")
+            else:
+                # An epoch's file is named by its number, its digest and its revision.
+                needed.add(rest.partition("-")[2] or self.load(EpochName(int(number), file)).revision)
+        for revision in self._directory.names("policies"):
+            if revision not in needed:
+                self._directory.delete(f"policies/{revision}")
+                self._compiled.pop(revision, None)
 
     def _policy_in_force(self) -> CompiledPolicy:
         snapshot = self._policies.current()
@@ -287,7 +298,8 @@ class ControlPlane:
             self._directory.write(f"policies/{policy.revision}", pack_policy(policy))
             self._compiled[policy.revision] = policy
         block = pack_epoch(epoch)
-        name = EpochName(number, f"{number:012d}-{hashlib.sha256(block).hexdigest()[:16]}")
+        digest = hashlib.sha256(block).hexdigest()[:16]
+        name = EpochName(number, f"{number:012d}-{digest}-{policy.revision}")
         self._directory.write(f"epochs/{name.file}", block)
         if self._shared is not None:
             self._shared.end_epoch(name.file)

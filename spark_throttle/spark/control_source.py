@@ -26,6 +26,7 @@ from spark_throttle.control.compile import revision_of
 from spark_throttle.control.followed_store import FollowedStore
 from spark_throttle.control.manifest import bind
 from spark_throttle.control.model import Direction
+from spark_throttle.control.patience import PatientPolicies
 from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName, PolicySource, slice_of
 from spark_throttle.control.source import PolicyFile, PolicySnapshot
 from spark_throttle.control.storage import Directory
@@ -113,9 +114,9 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             directory = Directory(self._options["controlpath"])
             policies: PolicySource
             if "policystore" in self._options:
-                policies = FollowedStore(self._options["policystore"])
+                policies = PatientPolicies(FollowedStore(self._options["policystore"]))
             elif "policyfile" in self._options:
-                policies = PolicyFile(self._options["policyfile"])
+                policies = PatientPolicies(PolicyFile(self._options["policyfile"]))
             else:
                 policies = FixedPolicies.parse(self._options["policytext"])
             policies.current()

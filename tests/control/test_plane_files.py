@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.compile import compile_policy
+from spark_throttle.control.compile import compile_policy, revision_of
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.model import PolicyDocument
 from spark_throttle.control.plane import NO_EPOCH, EpochName, shard_of, slice_of
@@ -150,6 +150,34 @@ def test_old_reports_and_epochs_are_removed(query: Query) -> None:
     assert len(list(epochs.iterdir())) == 7
     query.plane.forget_before(EpochName(1_100, ""))
     assert [path.name[:12] for path in epochs.iterdir()] == []
+
+
+def test_revisions_that_no_kept_epoch_names_are_removed(query: Query) -> None:
+    query.trigger()
+    for number in range(5):
+        query.policies.set({"job": per_second(10 + number)})
+        query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
+        query.trigger()
+    policies = query.path / "policies"
+    assert len(list(policies.iterdir())) == 6
+    query.plane.forget_before(EpochName(1_000, ""))
+    assert len(list(policies.iterdir())) == 6
+    query.plane.forget_before(EpochName(1_100, ""))
+    (left,) = policies.iterdir()
+    assert left.name == revision_of(query.policies.snapshot.document, "publish")
+    query.policies.set({"job": per_second(10)})
+    query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
+    query.trigger()
+    assert len(list(policies.iterdir())) == 2  # a revision that comes back is written again
+
+
+def test_memory_holds_the_revisions_of_two_epochs(query: Query) -> None:
+    query.trigger()
+    for number in range(20):
+        query.policies.set({"job": per_second(10 + number)})
+        query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
+        query.trigger()
+    assert len(query.plane._compiled) <= 2
 
 
 def test_unchanged_policies_are_compiled_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

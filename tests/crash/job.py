@@ -1,6 +1,7 @@
 """The job that the crash program kills: Parquet files through a throttle into a sink.
 
-Run as ``python -m tests.crash.job DIRECTORY SINK --master MASTER``. It ends when everything that was there at its start
+Run as ``python -m tests.crash.job DIRECTORY SINK [--master MASTER] [--writer WRITER]``.
+It ends when everything that was there at its start
 has been admitted or rejected, so to run it again after a kill is to finish it.
 """
 
@@ -27,11 +28,12 @@ SHARDS: Final = 3
 SCHEMA: Final = "id long, namespace string, size long, note string"
 
 
-def start_delta(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+def start_delta(throttle: Throttle, events: DataFrame, root: Path, writer: str) -> StreamingQuery:
     """Admitted rows, rejected rows and usage in Delta tables."""
     return (
         throttle.write_stream(events)
         .format("delta")
+        .option("throttle.writer", writer)
         .option("checkpointLocation", str(root / "checkpoint"))
         .rejected("delta", path=str(root / "rejected"))
         .usage(str(root / "usage"))
@@ -40,18 +42,19 @@ def start_delta(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQ
     )
 
 
-def start_delta_alone(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+def start_delta_alone(throttle: Throttle, events: DataFrame, root: Path, writer: str) -> StreamingQuery:
     """Admitted rows in a Delta table, rejected rows where they go if nothing is said."""
     return (
         throttle.write_stream(events)
         .format("delta")
+        .option("throttle.writer", writer)
         .option("checkpointLocation", str(root / "checkpoint"))
         .trigger(availableNow=True)
         .start(str(root / "admitted"))
     )
 
 
-def start_file_sink(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+def start_file_sink(throttle: Throttle, events: DataFrame, root: Path, _writer: str) -> StreamingQuery:
     """Decided rows through Spark's own streaming file sink."""
     decided = throttle.apply(events, control_path=str(root / "checkpoint" / "throttle"))
     return (
@@ -63,7 +66,7 @@ def start_file_sink(throttle: Throttle, events: DataFrame, root: Path) -> Stream
     )
 
 
-def start_parquet(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+def start_parquet(throttle: Throttle, events: DataFrame, root: Path, _writer: str) -> StreamingQuery:
     """Admitted rows by Spark's batch writer, which cannot know whether it wrote a batch before."""
     return (
         throttle.write_stream(events)
@@ -74,7 +77,7 @@ def start_parquet(throttle: Throttle, events: DataFrame, root: Path) -> Streamin
     )
 
 
-def start_function(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+def start_function(throttle: Throttle, events: DataFrame, root: Path, _writer: str) -> StreamingQuery:
     """Admitted rows by a function that writes each batch into a folder of its own, over what was there."""
 
     def write(rows: DataFrame, batch: int) -> None:
@@ -89,7 +92,7 @@ def start_function(throttle: Throttle, events: DataFrame, root: Path) -> Streami
     )
 
 
-SINKS: Final[dict[str, Callable[[Throttle, DataFrame, Path], StreamingQuery]]] = {
+SINKS: Final[dict[str, Callable[[Throttle, DataFrame, Path, str], StreamingQuery]]] = {
     "delta": start_delta,
     "delta-alone": start_delta_alone,
     "file-sink": start_file_sink,
@@ -98,13 +101,13 @@ SINKS: Final[dict[str, Callable[[Throttle, DataFrame, Path], StreamingQuery]]] =
 }
 
 
-def start(spark: SparkSession, root: Path, sink: str) -> StreamingQuery:
+def start(spark: SparkSession, root: Path, sink: str, writer: str) -> StreamingQuery:
     """Start the query."""
     throttle = Throttle(
         policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=SHARDS
     )
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
-    return SINKS[sink](throttle, events, root)
+    return SINKS[sink](throttle, events, root, writer)
 
 
 def main() -> None:
@@ -113,6 +116,7 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("sink", choices=SINKS)
     parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--writer", choices=("native", "spark"), default="native")
     asked = parser.parse_args()
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))
     pin_interpreter()
@@ -133,7 +137,7 @@ def main() -> None:
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    start(spark, asked.root, asked.sink).awaitTermination()
+    start(spark, asked.root, asked.sink, asked.writer).awaitTermination()
     spark.stop()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Victim = Literal["job", "worker", "executor"]
+Writer = Literal["native", "spark"]
 
 LOCAL = "local[2,4]"
 """Spark tries a failed task four times here; under plain local[2] a lost worker would be a lost query."""
@@ -51,9 +52,14 @@ class Life:
     revision: int
     """Which of the policies are put in force before it starts."""
 
+    writer: Writer
+    """By which Delta is written in this life."""
 
-def draw_lives(kills: int, seed: int, points: Sequence[str], revisions: int) -> list[Life]:
-    """Return lives with `kills` kills together.
+
+def draw_lives(
+    kills: int, seed: int, points: Sequence[str], revisions: int, native_points: Sequence[str] = ()
+) -> list[Life]:
+    """Return lives with `kills` kills together; at `native_points` only the native writer comes by.
 
     Examples
     --------
@@ -78,14 +84,16 @@ def draw_lives(kills: int, seed: int, points: Sequence[str], revisions: int) -> 
         else:
             losses.append(_kill(dice, dice.choice(("worker", "worker", "executor")), None))
     dice.shuffle(ends)
-    return _lives(dice, ends, losses, revisions)
+    return _lives(dice, ends, losses, revisions, native_points)
 
 
 def _kill(dice: random.Random, victim: Victim, point: str | None) -> Kill:
     return Kill(victim, point, dice.randint(1, _BATCHES_BETWEEN), dice.randrange(_LONGEST_DELAY_MS))
 
 
-def _lives(dice: random.Random, ends: list[Kill], losses: list[Kill], revisions: int) -> list[Life]:
+def _lives(
+    dice: random.Random, ends: list[Kill], losses: list[Kill], revisions: int, native_points: Sequence[str]
+) -> list[Life]:
     lost: list[list[Kill]] = [[] for _ in ends]
     for kill in losses:
         lost[dice.randrange(len(ends))].append(kill)
@@ -95,6 +103,7 @@ def _lives(dice: random.Random, ends: list[Kill], losses: list[Kill], revisions:
             tuple(kills),
             end,
             dice.randrange(revisions),
+            "native" if end.point in native_points else dice.choice(("native", "spark")),
         )
         for kills, end in zip(lost, ends, strict=True)
     ]

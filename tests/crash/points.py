@@ -16,16 +16,20 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.storage import Directory
 from spark_throttle.spark import batch_sink, throttle
+from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.batch_sink import Target
 from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.decided_stream import UnpackDecided
+from spark_throttle.spark.delta_sink import Destination, ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.frames import PackFrames
 from spark_throttle.spark.operator import ShardOperator
+from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import StructType
@@ -53,6 +57,10 @@ FEEDBACK_HALF_WRITTEN: Final = "feedback-half-written"
 REPORTED: Final = "reported"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
 
+FILE_HALF_WRITTEN: Final = "file-half-written"
+"""A task of the native writer has begun a file."""
+
+OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
 OF_EVERY_SINK: Final = (EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, SHARD_DECIDED, FEEDBACK_HALF_WRITTEN)
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
 
@@ -67,6 +75,7 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     throttle.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
     throttle.UnpackDecided = StoppableUnpackDecided  # type: ignore[attr-defined]
     _make_files_stoppable()
+    stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
     write = Target.write
 
     def stoppable_target_write(self: Target, rows: DataFrame, query: str, batch: int) -> None:
@@ -154,3 +163,38 @@ class StoppableShardOperator(ShardOperator):
         for frames in super().__call__(key, pieces, state):
             yield frames
             stop_at(SHARD_DECIDED)
+
+
+class StoppableDeltaWriter(ThrottleDeltaWriter):
+    """Can stop between any two things that it writes."""
+
+    def file_writer(self, destination: Destination, part: str) -> TableFileWriter:
+        found = super().file_writer(destination, part)
+        found.__class__ = StoppableFileWriter
+        return found
+
+    def add(self, destination: Destination, app: str, batch: int, files: list[WrittenFile]) -> None:
+        super().add(destination, app, batch, files)
+        stop_at(ADMITTED_WRITTEN if destination == self.plan.admitted else REJECTED_WRITTEN)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        _make_files_stoppable()
+        stop_at(STATE_COMMITTED)
+        super().commit(messages, batchId)
+        stop_at(REPORTED)
+
+
+class StoppableFileWriter(TableFileWriter):
+    """Can stop in a file that it has begun."""
+
+    def _open(self, target: str) -> Any:
+        stream = super()._open(target)
+        stop_at(FILE_HALF_WRITTEN)
+        return stream
+
+
+class StoppableDeltaSink(ThrottleDeltaSink):
+    """A native sink that can stop."""
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802 - Spark's name
+        return StoppableDeltaWriter(self.options["plan"])

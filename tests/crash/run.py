@@ -18,15 +18,15 @@ from typing import Final
 
 from tests.crash.account import Account, revisions, take_account
 from tests.crash.job import SINKS
-from tests.crash.plan import LOCAL, Kill, Life, draw_lives
-from tests.crash.points import OF_A_BATCH_SINK, OF_EVERY_SINK, REJECTED_WRITTEN
+from tests.crash.plan import LOCAL, Kill, Life, Writer, draw_lives
+from tests.crash.points import OF_A_BATCH_SINK, OF_EVERY_SINK, OF_THE_NATIVE_WRITER, REJECTED_WRITTEN
 from tests.crash.workload import AMPLE, REVISIONS, add_files
 from tests.recovery.processes import Job, kill_process
 from tests.sessions import ROOT
 
 POINTS: Final = {
-    "delta": (*OF_A_BATCH_SINK, REJECTED_WRITTEN),
-    "delta-alone": OF_A_BATCH_SINK,
+    "delta": (*OF_A_BATCH_SINK, REJECTED_WRITTEN, *OF_THE_NATIVE_WRITER),
+    "delta-alone": (*OF_A_BATCH_SINK, *OF_THE_NATIVE_WRITER),
     "file-sink": OF_EVERY_SINK,
     "parquet": OF_A_BATCH_SINK,
     "function": OF_A_BATCH_SINK[:5],
@@ -49,18 +49,20 @@ class Lives:
         """Run the job, with its losses, until its end."""
         (self.root / "policies.yaml").write_text(REVISIONS[life.revision])
         for kill in (*life.losses, life.end):
-            while not self._done(kill, life.master):
+            while not self._done(kill, life):
                 self._stop()
 
     def finish(self) -> None:
         """Run the job until it has drained everything."""
         self._stop()
         (self.root / "policies.yaml").write_text(AMPLE)
-        self._start(LOCAL).finish()
+        self._start(LOCAL, "native").finish()
 
-    def _done(self, kill: Kill, master: str) -> bool:
+    def _done(self, kill: Kill, life: Life) -> bool:
         """Return whether the kill was made; a job that ended before it, for it had drained, must be started anew."""
-        job = self.job if self.job is not None and not self.job.ends_within(0) else self._start(master)
+        job = (
+            self.job if self.job is not None and not self.job.ends_within(0) else self._start(life.master, life.writer)
+        )
         offsets = self.root / "checkpoint" / "offsets"
         if not job.wait_for(offsets / str(_planned(self.root) - 1 + kill.batches_on)):
             return False
@@ -81,12 +83,12 @@ class Lives:
         self.kills += 1
         return True
 
-    def _start(self, master: str) -> Job:
+    def _start(self, master: str, writer: Writer) -> Job:
         self._stop()
         for mark in ("arm", "reached"):
             (self.root / mark).unlink(missing_ok=True)
         add_files(self.root, _planned(self.root) + _FILES_AHEAD)
-        arguments = [str(self.root), self.sink, "--master", master]
+        arguments = [str(self.root), self.sink, "--master", master, "--writer", writer]
         self.job = Job("tests.crash.job", arguments, self.root / "job.log")
         return self.job
 
@@ -105,14 +107,17 @@ def crash(root: Path, sink: str, kills: int, seed: int) -> Account:
     """Run the job in `root` with so many kills, let it drain, and recount."""
     root.mkdir(parents=True)
     lives = Lives(root, sink, seed)
-    plan = draw_lives(kills, seed, POINTS[sink], len(REVISIONS))
+    plan = draw_lives(kills, seed, POINTS[sink], len(REVISIONS), OF_THE_NATIVE_WRITER)
     started = time.monotonic()
     try:
         for number, life in enumerate(plan):
             lives.live(life)
             end = life.end.point or "a moment"
             lost = "".join(f", after a {kill.victim}" for kill in life.losses)
-            _say(f"{time.monotonic() - started:6.0f} s  life {number + 1} of {len(plan)} ended at {end}{lost}")
+            _say(
+                f"{time.monotonic() - started:6.0f} s  life {number + 1} of {len(plan)} ({life.writer}) "
+                f"ended at {end}{lost}"
+            )
         lives.finish()
     finally:
         if lives.job is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.followed import read_followed
 from spark_throttle.control.plane import EpochName
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
@@ -198,6 +200,23 @@ def test_policy_that_changes_while_a_bounded_run_waits_acts_at_once(driver: Driv
     assert second["epoch"] == 2
     assert driver.pauses == [1.0]
     assert driver.rows(first, second)[0]["frame"] != driver.rows(driver.reader.initialOffset(), first)[0]["frame"]
+
+
+def test_policy_file_that_hangs_leaves_the_last_policies_in_force(driver: Driver, tmp_path: Path) -> None:
+    path = tmp_path / "policies.yaml"
+    path.write_text(POLICIES)
+    driver.start(policyfile=str(path))
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch(moved=1)
+    path.unlink()
+    os.mkfifo(path)  # whoever opens it waits for someone who writes
+    second = driver.latest(first)
+    assert second["epoch"] == 2
+    followed = read_followed(Directory(str(driver.path)))
+    assert followed is not None
+    assert "not read within 2 s; the store or the mount seems to hang" in str(followed.problem)
+    assert driver.reader.plane().load(EpochName(2, second["file"])).revision == followed.revision
+    path.write_text(POLICIES)  # lets the reader go
 
 
 def test_unbounded_query_never_waits(driver: Driver) -> None:
