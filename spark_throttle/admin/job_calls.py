@@ -16,6 +16,7 @@ from spark_throttle.admin.calls import READERS, AnyCaller, Served
 from spark_throttle.admin.job_watch import BATCHES_KEPT, JobView, JobWatch
 from spark_throttle.admin.metrics import CONTENT_TYPE, balances_of, exposed
 from spark_throttle.admin.namespace_numbers import namespaces_of
+from spark_throttle.admin.tokens import Role
 from spark_throttle.control.model import MAX_NAME_BYTES
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, did_you_mean
@@ -85,6 +86,17 @@ class JobStatus(BaseModel):
     scopes: list[ScopeNumbers]
 
 
+class CallerAnswer(BaseModel):
+    """Whose token a request has."""
+
+    name: str
+    token: str
+    """Its id, which is no secret."""
+
+    role: Role
+    tenant: str | None
+
+
 class Status(BaseModel):
     """The store and all watched jobs."""
 
@@ -149,6 +161,12 @@ class NamespaceRows(BaseModel):
     backlogged: int
     fairness_ratio: float | None
     """Largest service of a backlogged namespace of the group over the smallest; 1 is even."""
+
+
+@router.get("/caller", responses=documented())
+def get_caller(caller: AnyCaller) -> CallerAnswer:
+    """Return whose token the request has, and what it may do."""
+    return CallerAnswer(name=caller.name, token=caller.token_id, role=caller.role, tenant=caller.tenant)
 
 
 @router.get("/status", responses=documented())
