@@ -13,7 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from jobs.recount import Flows, resolve_scopes
+from jobs.recount import Flows
+from spark_throttle.core.matching import match
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 
 Float64s: TypeAlias = npt.NDArray[np.float64]
@@ -43,9 +44,9 @@ class Fairness:
 
 def measure_fairness(policy: CompiledPolicy, group: str, flows: Flows) -> Fairness:
     """Measure from the first batch after which a second's worth of the quota waited to the last with arrivals."""
-    _, group_of, own = resolve_scopes(policy, flows.namespaces)
+    found = match(flows.namespaces, policy)
     position = policy.group_names.to_pylist().index(group)
-    members = np.flatnonzero(group_of == position)
+    members = np.flatnonzero(found.group == position)
     rate = policy.shared.rate_micro_per_ms[1 + len(policy.tenant_names) + position] / 1000
     waiting = (flows.offered - flows.admitted - flows.rejected)[:, members].cumsum(axis=0)
     is_limited = rate >= 0
@@ -61,7 +62,7 @@ def measure_fairness(policy: CompiledPolicy, group: str, flows: Flows) -> Fairne
 
     return Fairness(
         members=members,
-        weight=policy.namespace_limits.weight[own[members]],
+        weight=policy.namespace_limits.weight[found.rule[members]],
         is_backlogged=np.asarray((waiting[first : last + 1, :, 0] > 0).all(axis=0) & (first < last), dtype=np.bool_),
         service=dominant(flows.admitted),
         offered=dominant(flows.offered),

@@ -15,7 +15,7 @@ from matplotlib.gridspec import GridSpec
 
 from jobs.account import Books
 from jobs.fairness import Float64s
-from jobs.recount import resolve_scopes
+from spark_throttle.core.matching import match
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 
 # Okabe and Ito's palette, which colour-blind people tell apart.
@@ -66,7 +66,7 @@ def draw(story: Story, target: Path) -> None:
 
 def _draw_groups(story: Story, figure: Figure, grid: GridSpec) -> None:
     seconds, per_second = rates(story)
-    _, group_of, _ = resolve_scopes(story.policy, story.books.flows.namespaces)
+    group_of = match(story.books.flows.namespaces, story.policy).group
     names = story.policy.group_names.to_pylist()
     first = None
     for row, group in enumerate(story.groups):

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.tables import Batch, BatchRows
+from spark_throttle.core.matching import match
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.spark.load_traffic import SCHEMA, Traffic
 
@@ -104,40 +105,26 @@ class ScopeLimit:
 
 def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray, shards: int) -> list[ScopeLimit]:
     """Return every enforced limit that one of `namespaces` meets; what is only observed may be passed."""
-    tenant, group, quota = resolve_scopes(policy, namespaces)
+    found = match(namespaces, policy)
     tenants = len(policy.tenant_names)
     names = ["job", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     limits = []
     for scope, name in enumerate(names):
         if scope == 0:
-            members = np.arange(len(namespaces))
+            members = np.flatnonzero(~found.is_exempt)
         elif scope <= tenants:
-            members = np.flatnonzero(tenant == scope - 1)
+            members = np.flatnonzero(found.tenant == scope - 1)
         else:
-            members = np.flatnonzero(group == scope - 1 - tenants)
+            members = np.flatnonzero(found.group == scope - 1 - tenants)
         rate, burst = policy.shared.rate_micro_per_ms[scope], policy.shared.burst_micro[scope]
         if len(members) and policy.shared.on_excess[scope] != OnExcess.OBSERVE and (rate >= 0).any():
             limits.append(ScopeLimit(name, members, rate, burst, debt_messages=shards))
     own = policy.namespace_limits
-    for index, (name, position) in enumerate(zip(namespaces.to_pylist(), quota.tolist(), strict=True)):
+    for index, (name, position) in enumerate(zip(namespaces.to_pylist(), found.rule.tolist(), strict=True)):
         rate, burst = own.rate_micro_per_ms[position], own.burst_micro[position]
         if own.on_excess[position] != OnExcess.OBSERVE and (rate >= 0).any():
             limits.append(ScopeLimit(name, np.array([index]), rate, burst, debt_messages=1))
     return limits
-
-
-def resolve_scopes(policy: CompiledPolicy, namespaces: pa.StringArray) -> tuple[Int64s, Int64s, Int64s]:
-    """Return of each namespace its tenant, its group (-1 for none) and its position in the namespaces' limits."""
-    defaults = len(policy.namespace_names)
-    tenant_of = pc.list_element(pc.split_pattern(namespaces, "/", max_splits=1), 0)
-    tenant = pc.index_in(tenant_of, value_set=policy.tenant_names).fill_null(-1).to_numpy().astype(np.int64)
-    own = pc.index_in(namespaces, value_set=policy.namespace_names).fill_null(defaults).to_numpy().astype(np.int64)
-    named = own < defaults
-    tenant_group = np.append(policy.tenant_group, -1)[tenant]
-    group = np.where(named, policy.namespace_group[own], -1)
-    group = np.where(group < 0, tenant_group, group)
-    group = np.where((group < 0) & ~named, policy.namespace_group[defaults], group)
-    return tenant, group, own
 
 
 def count_over_limit(admitted: Int64s, batches: Sequence[Batch], limits: Sequence[ScopeLimit], largest: Int64s) -> int:

@@ -25,6 +25,7 @@ from spark_throttle.control.model import (
     Quota,
     ScopePolicy,
 )
+from spark_throttle.core.globs import is_glob, specificity
 from spark_throttle.core.pegasus_grammar import PegasusRule, parse_throttling
 from spark_throttle.core.quota import (
     UNLIMITED,
@@ -39,6 +40,7 @@ from spark_throttle.core.quota import (
 from spark_throttle.errors import ConfigurationError, did_you_mean
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
+_EXEMPT: Final = NamespacePolicy()
 _OVERFLOW: Final = {"reject": Overflow.REJECT, "fail": Overflow.FAIL}
 
 
@@ -69,11 +71,14 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         hint = did_you_mean(str(direction), DIRECTIONS)
         raise ConfigurationError(f"the direction {direction!r} is neither publish nor dispatch{hint}")
     tenants = list(document.tenants.values())
-    namespaces = [*document.namespaces.values(), document.defaults]
+    named = [name for name in document.namespaces if not is_glob(name)]
+    globs = sorted((name for name in document.namespaces if is_glob(name)), key=specificity)
+    rules = [document.namespaces[name] for name in (*named, *globs)]
+    namespaces = [*rules, *([_EXEMPT] if document.exempt else []), document.defaults]
     shared: list[ScopePolicy] = [document.job, *tenants, *document.resource_groups.values()]
     tenant_names = _names(document.tenants)
     group_names = _names(document.resource_groups)
-    namespace_names = _names(document.namespaces)
+    namespace_names = _names(named)
     tenant_group = _positions((tenant.resource_group for tenant in tenants), group_names)
     own_group = _positions((namespace.resource_group for namespace in namespaces), group_names)
     return CompiledPolicy(
@@ -83,6 +88,9 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         group_names=group_names,
         tenant_group=tenant_group,
         namespace_names=namespace_names,
+        glob_patterns=_names(globs),
+        exempt_names=_names(name for name in document.exempt if not is_glob(name)),
+        exempt_globs=_names(sorted((name for name in document.exempt if is_glob(name)), key=specificity)),
         namespace_limits=_limits([getattr(namespace, direction) for namespace in namespaces]),
         namespace_windows=_windows(namespaces, direction),
         namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
@@ -107,13 +115,13 @@ def _index(names: pa.StringArray, known: pa.StringArray) -> Int64s:
 def _resolved_groups(
     own_group: Int64s, namespace_names: pa.StringArray, tenant_names: pa.StringArray, tenant_group: Int64s
 ) -> Int64s:
-    """Return each namespace's group, or its tenant's where it names none; the last position is the default's."""
+    """Return each rule's group; where a named namespace names none, its tenant's."""
     tenant_of = pc.replace_substring_regex(namespace_names, pattern="(?s)/.*", replacement="")
     tenant = _index(tenant_of, tenant_names)
     # Position -1 is the appended "no group": of namespaces whose tenant the policy does not name.
     inherited = np.append(tenant_group, np.int64(-1))[tenant]
-    named = np.where(own_group[:-1] >= 0, own_group[:-1], inherited)
-    return np.append(named, own_group[-1])
+    named = own_group[: len(namespace_names)]
+    return np.concatenate([np.where(named >= 0, named, inherited), own_group[len(namespace_names) :]])
 
 
 def _limits(quotas: Sequence[Quota]) -> Limits:

@@ -21,6 +21,7 @@ since. Only `scan` reads everything, a batch of rows at a time.
 
 from __future__ import annotations
 
+import fcntl
 import heapq
 import logging
 import re
@@ -125,9 +126,13 @@ class DeltaStore:
         self._mark: tuple[int, int, int] | None = None
         """A commit of the table: while it stands, no other table has come into this one's place."""
 
+        self._newest = self._newest_snapshot = 0
+        """The revisions of the newest commit and the newest snapshot, as the table was last read."""
+
         with self._guarded():
             self._table = self._opened()
         self._id = self._table.metadata().id
+        self._note()
         self._view = _View(0, None, 0, 0, {})
 
     @classmethod
@@ -154,7 +159,7 @@ class DeltaStore:
         """Return the newest revision; on a disk, without reading while nothing changes."""
         with self._lock, self._guarded():
             self._refresh()
-            return _newest(self._table)
+            return self._newest
 
     def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
         """Return an entry, or `None` where there is none."""
@@ -206,7 +211,7 @@ class DeltaStore:
         with self._guarded():
             with self._lock:
                 self._refresh()
-                until = _newest(self._table) if before is None else before - 1
+                until = self._newest if before is None else before - 1
                 rows = _changes(self._table, max(0, until - limit), until, ["revision", "at", "who", "why"])
             found = rows.group_by(["revision", "at", "who", "why"]).aggregate([([], "count_all")])
         revisions = [
@@ -214,6 +219,20 @@ class DeltaStore:
             for row in found.to_pylist()
         ]
         return sorted(revisions, key=lambda revision: -revision.revision)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait until no other author on this disk has a turn; on an object store there are no turns."""
+        if self._log_folder is None:
+            yield
+            return
+        try:
+            file = (self._log_folder / "_turn.lock").open("a")
+        except OSError as error:
+            raise StoreUnavailableError(self.location, _ABSENT) from error
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
         """Write or remove entries, and return the new revision."""
@@ -226,6 +245,8 @@ class DeltaStore:
                 self._refresh()
                 self._check_newest(expected_revision)
             self._append(rows, expected_revision + 1, commit_id)
+            if self._view.revision == expected_revision:
+                self._view = _with_changes(self._view, _entries(rows.select(_ENTRY_COLUMNS).to_batches()))
         self._snapshot_if_due()
         return expected_revision + 1
 
@@ -243,6 +264,7 @@ class DeltaStore:
                 if self._is_committed(revision, commit_id, error):
                     return
             else:
+                self._newest = revision
                 return
         raise StoreUnavailableError(
             self.location, f"{_MOST_RACES} attempts to commit lost against maintenance of the table; try again later"
@@ -255,7 +277,7 @@ class DeltaStore:
         """
         try:
             self._refresh(is_forced=True)
-            if _newest(self._table) >= revision:
+            if self._newest >= revision:
                 ids = _changes(self._table, revision - 1, revision, ["commit_id"])["commit_id"].unique().to_pylist()
                 if ids == [commit_id]:
                     return True
@@ -270,7 +292,7 @@ class DeltaStore:
         raise StoreUnavailableError(self.location, f"nothing was changed: {_said(error)}") from error
 
     def _check_newest(self, expected_revision: int) -> None:
-        newest = _newest(self._table)
+        newest = self._newest
         if newest != expected_revision:
             raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
 
@@ -299,6 +321,7 @@ class DeltaStore:
         """
         if self._log_folder is None:
             self._replace(self._opened())
+            self._note()
             return
         try:
             changed_ns = self._log_folder.stat().st_mtime_ns
@@ -310,6 +333,7 @@ class DeltaStore:
             self._table.update_incremental()
         else:
             self._replace(self._opened())
+        self._note()
         self._mark = _stamp(self._log_folder, self._table.version())
         is_settling = 0 <= self._clock_ns() - changed_ns < SETTLING_NS
         self._changed_ns = -1 if is_settling else changed_ns
@@ -321,14 +345,21 @@ class DeltaStore:
             )
         self._table = table
 
+    def _note(self) -> None:
+        self._newest = self._table.transaction_version(_APP) or 0
+        self._newest_snapshot = self._table.transaction_version(_SNAPSHOT_APP) or 0
+
     def _view_of(self, at: int | None) -> _View:
         with self._lock:
-            if at is None or at > _newest(self._table):
+            if at is None or at > self._newest:
                 self._refresh()
-            revision = check_revision(at, _newest(self._table))
+            revision = check_revision(at, self._newest)
             if revision < self._view.revision:
                 return _view_at(self._table, revision)
-            self._view = _advanced(self._view, self._table, revision)
+            if self._view.snapshot_revision < self._newest_snapshot <= revision:
+                self._view = _view_at(self._table, revision)
+            elif self._view.revision < revision:
+                self._view = _with_tail(self._view, self._table, revision)
             return self._view
 
     def _snapshot_if_due(self) -> None:
@@ -344,10 +375,6 @@ class DeltaStore:
             table.optimize.compact(partition_filters=[("form", "=", "change")])
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError) as error:
             logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, _said(error))
-
-
-def _newest(table: DeltaTable) -> int:
-    return table.transaction_version(_APP) or 0
 
 
 def _view_at(table: DeltaTable, revision: int) -> _View:
@@ -368,15 +395,13 @@ def _snapshot_view(table: DeltaTable, revision: int, rows: int) -> _View:
 
 def _with_tail(view: _View, table: DeltaTable, revision: int) -> _View:
     rows = _changes(table, view.revision, revision, _ENTRY_COLUMNS)
-    tail = {(entry.kind, entry.name): entry for entry in _entries(rows.to_batches())}
-    return replace(view, revision=revision, tail={**view.tail, **tail} if view.tail else tail)
+    return replace(_with_changes(view, _entries(rows.to_batches())), revision=revision)
 
 
-def _advanced(view: _View, table: DeltaTable, revision: int) -> _View:
-    """Return the entries of a revision that is not before the one of `view`."""
-    if view.snapshot_revision < (table.transaction_version(_SNAPSHOT_APP) or 0) <= revision:
-        return _view_at(table, revision)
-    return view if view.revision == revision else _with_tail(view, table, revision)
+def _with_changes(view: _View, entries: Iterable[Entry]) -> _View:
+    tail = {(entry.kind, entry.name): entry for entry in entries}
+    newest = max((entry.revision for entry in tail.values()), default=view.revision)
+    return replace(view, revision=newest, tail={**view.tail, **tail} if view.tail else tail)
 
 
 def _changes(table: DeltaTable, after: int, until: int, columns: list[str]) -> pa.Table:

@@ -17,7 +17,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -110,6 +110,10 @@ class FileStore:
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
         """Return the newest commits, newest first."""
         return self._fresh().history(before=before, limit=limit)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return a context in which other authors go on: a commit waits for its own turn."""
+        return nullcontext()
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
         """Write or remove entries, and return the new revision."""

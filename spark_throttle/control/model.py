@@ -8,7 +8,7 @@ documents have equal JSON. `codec` reads and writes documents, `compile` turns t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from spark_throttle.core.globs import is_glob, is_of_tenant
 from spark_throttle.core.pegasus_grammar import parse_throttling
 from spark_throttle.core.quota import MAX_BURST_TOKENS, Dimension
 from spark_throttle.core.units import describe, parse_duration_ms, parse_rate, parse_size
@@ -36,6 +37,9 @@ DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
 MAX_NAME_BYTES: Final = 1024
 MAX_WEIGHT: Final = 1000
 MAX_QUEUE_MESSAGES: Final = 2**40
+
+MAX_GLOBS: Final = 1000
+"""Of globs other than `tenant/*`: each costs a look at every namespace of a batch."""
 
 T = TypeVar("T")
 
@@ -250,16 +254,27 @@ class PolicyDocument(_Part):
     version: Version = 1
     resource_groups: Named[Name, ScopePolicy] = {}
     tenants: Named[TenantName, TenantPolicy] = {}
+
     namespaces: Named[Name, NamespacePolicy] = {}
+    """By name, or by a glob such as `acme/*` for each namespace that has no entry and falls under no more specific glob
+    (`core.globs`)."""
 
     exempt: Annotated[tuple[Name, ...], BeforeValidator(_as_list), AfterValidator(_sorted_once)] = ()
     """Namespaces, or globs of them, that no quota holds and that are charged nowhere."""
 
     defaults: Annotated[NamespacePolicy, BeforeValidator(_empty_if_null)] = NamespacePolicy()
-    """Of each namespace that `namespaces` does not name."""
+    """Of each namespace that has no entry in `namespaces` and falls under no glob there."""
 
     job: Annotated[ScopePolicy, BeforeValidator(_empty_if_null)] = ScopePolicy()
     queue: Annotated[QueuePolicy, BeforeValidator(_empty_if_null)] = QueuePolicy()
+
+    @field_validator("namespaces", "exempt")
+    @classmethod
+    def _check_globs(cls, named: Collection[str]) -> Collection[str]:
+        globs = sum(1 for name in named if is_glob(name) and not is_of_tenant(name))
+        if globs > MAX_GLOBS:
+            raise _refused(f"{globs} globs other than tenant/* stand here and {MAX_GLOBS} may; name tenants instead")
+        return named
 
     @model_validator(mode="after")
     def _check_groups_exist(self) -> Self:

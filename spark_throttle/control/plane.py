@@ -279,7 +279,7 @@ def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:
     if report.revision == policy.revision:
         return report
     found = match(report.names, policy)
-    weight = policy.namespace_limits.weight[found.rule]
+    weight = np.where(found.is_exempt, 0, policy.namespace_limits.weight[found.rule])
     return replace(report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight)
 
 
@@ -305,12 +305,15 @@ def _carried_over(buckets: Buckets, before: CompiledPolicy, after: CompiledPolic
 
 
 def slice_of(policy: CompiledPolicy, shard: int, shards: int) -> CompiledPolicy:
-    """Return what one shard needs of a policy: all shared scopes, and the namespaces that live in the shard."""
+    """Return what one shard needs of a policy: all but the names of namespaces that live in other shards."""
     here = shard_of(policy.namespace_names, shards) == shard
-    rows = np.append(np.flatnonzero(here), len(policy.namespace_names))
+    unnamed = np.arange(len(policy.namespace_names), len(policy.namespace_limits))
+    rows = np.concatenate([np.flatnonzero(here), unnamed])
+    exempt_here = shard_of(policy.exempt_names, shards) == shard
     return replace(
         policy,
         namespace_names=policy.namespace_names.filter(pa.array(here)),
+        exempt_names=policy.exempt_names.filter(pa.array(exempt_here)),
         namespace_limits=policy.namespace_limits.take(rows),
         namespace_windows=policy.namespace_windows.take(rows),
         namespace_group=policy.namespace_group[rows],

@@ -386,19 +386,20 @@ class PolicyService:
             raise ConfigurationError("a change needs its author: say who makes it")
         attempt = 0
         while True:
-            revision = self.store.revision()
-            changes = plan(revision)
-            if not self._is_change(changes, revision):
-                return Made(revision, is_changed=False)
-            try:
-                made = self.store.commit(changes, expected_revision=revision, author=author, at_ms=self._clock_ms())
-            except ConflictError:
-                attempt += 1
-                if attempt >= MOST_ATTEMPTS:
-                    raise
-                self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
-            else:
-                return Made(made, is_changed=True)
+            with self.store.turn():
+                revision = self.store.revision()
+                changes = plan(revision)
+                if not self._is_change(changes, revision):
+                    return Made(revision, is_changed=False)
+                at_ms = self._clock_ms()
+                try:
+                    made = self.store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
+                    return Made(made, is_changed=True)
+                except ConflictError:
+                    attempt += 1
+                    if attempt >= MOST_ATTEMPTS:
+                        raise
+            self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
 
     def _is_change(self, changes: list[Change], revision: int) -> bool:
         if len(changes) != 1:

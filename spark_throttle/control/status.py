@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.followed import read_followed
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import usage_rows
 from spark_throttle.core.codec import unpack_policy
+from spark_throttle.core.matching import match
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 
 
@@ -63,26 +66,27 @@ def read_status(control_path: str) -> Status:
     if content is None:
         return Status(batch, 0, 0, "", (), problem, store_revision)
     policy = unpack_policy(content, "the policy revision of the last batch")
-    quotas = _quotas(policy)
-    of_others = _per_second(policy.namespace_limits.rate_micro_per_ms[-1])
+    rows = usage_rows(reports, policy, batch).to_pylist()
+    quotas = _quotas(policy, [row["scope"] for row in rows if row["level"] == "namespace"])
     scopes = []
-    for row in usage_rows(reports, policy, batch).to_pylist():
+    for row in rows:
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
-        messages, size_bytes = quotas.get((row["level"], row["scope"]), of_others)
+        messages, size_bytes = quotas[row["level"], row["scope"]]
         scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes))
     return Status(batch, reports[0].now_ms, reports[0].epoch, policy.revision, tuple(scopes), problem, store_revision)
 
 
-def _quotas(policy: CompiledPolicy) -> dict[tuple[str, str], tuple[float | None, ...]]:
-    shared = [
+def _quotas(policy: CompiledPolicy, namespaces: list[str]) -> dict[tuple[str, str], tuple[float | None, ...]]:
+    """Return the quota of every shared scope and of these namespaces."""
+    names = [
         ("job", "job"),
         *(("tenant", name) for name in policy.tenant_names.to_pylist()),
         *(("resource_group", name) for name in policy.group_names.to_pylist()),
+        *(("namespace", name) for name in namespaces),
     ]
-    own = [("namespace", name) for name in policy.namespace_names.to_pylist()]
-    rates = [*policy.shared.rate_micro_per_ms, *policy.namespace_limits.rate_micro_per_ms]
-    named = zip([*shared, *own], rates, strict=False)
-    return {key: _per_second(pair) for key, pair in named}
+    own = policy.namespace_limits.rate_micro_per_ms[match(pa.array(namespaces, pa.string()), policy).rule]
+    rates = [*policy.shared.rate_micro_per_ms, *own]
+    return {name: _per_second(pair) for name, pair in zip(names, rates, strict=True)}
 
 
 def _per_second(rates: Int64s) -> tuple[float | None, ...]:

@@ -17,6 +17,7 @@ through it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
@@ -110,6 +111,12 @@ class PolicyStore(Protocol):
 
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
         """Return the newest commits, newest first; of those before revision `before`, if it is given."""
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return a context in which other authors who ask for a turn wait, where the store can make them.
+
+        It spares lost races, and nothing rests on it: `commit` alone keeps changes from being lost.
+        """
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
         """Write or remove entries, and return the new revision.

@@ -120,7 +120,8 @@ def report(
     return UsageReport(
         batch.shard, plan.grants.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
-        entered.matches.tenant[active], entered.matches.group[active], limits.weight[active],
+        entered.matches.tenant[active], entered.matches.group[active],
+        np.where(entered.matches.is_exempt, 0, limits.weight)[active],
         offered[active], admitted[active], rejected[active], still_waiting[active], demand[active],
         observed[active], delayed_ms[active],
         _next_event_ms(plan, entered, policy, *waiting, now_ms=now_ms),

@@ -8,15 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from spark_throttle.core.grants import Buckets, Lending
 from spark_throttle.core.packing import Field, Unpacked, pack, unpack
-from spark_throttle.core.quota import CompiledPolicy, Int64s, Limits, Overflow, QueueBounds, WindowRules
+from spark_throttle.core.quota import (
+    CompiledPolicy,
+    Int64s,
+    Limits,
+    Overflow,
+    QueueBounds,
+    WindowRules,
+)
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
 STATE_VERSION = 1
-POLICY_VERSION = 1
+POLICY_VERSION = 2
 USAGE_VERSION = 1
 EPOCH_VERSION = 1
 
@@ -100,7 +108,9 @@ def pack_policy(policy: CompiledPolicy) -> bytes:
     return pack("plcy", POLICY_VERSION, {
         "revision": policy.revision, **_limit_fields("shared", policy.shared),
         "tenant_names": policy.tenant_names, "group_names": policy.group_names, "tenant_group": policy.tenant_group,
-        "namespace_names": policy.namespace_names, **_limit_fields("namespace", policy.namespace_limits),
+        "namespace_names": policy.namespace_names, "glob_patterns": policy.glob_patterns,
+        "exempt_names": policy.exempt_names, "exempt_globs": policy.exempt_globs,
+        **_limit_fields("namespace", policy.namespace_limits),
         "delay_units": windows.delay_units, "delay_ms": windows.delay_ms,
         "reject_units": windows.reject_units, "reject_ms": windows.reject_ms,
         "namespace_group": policy.namespace_group,
@@ -118,10 +128,14 @@ def unpack_policy(block: bytes, what: str) -> CompiledPolicy:
         f.integer("queue_messages"), f.integer("queue_bytes"), None if age_ms == _NO_AGE else age_ms,
         Overflow(f.integer("queue_overflow")),
     )  # fmt: skip
+    globs, exempt_names, exempt_globs = (
+        pa.array([], pa.string()) if f.version == 1 else f.names(name)
+        for name in ("glob_patterns", "exempt_names", "exempt_globs")
+    )
     return CompiledPolicy(
         f.text("revision"), _limits(f, "shared"), f.names("tenant_names"), f.names("group_names"),
-        f.integers("tenant_group"), f.names("namespace_names"), _limits(f, "namespace"), windows,
-        f.integers("namespace_group"), bounds,
+        f.integers("tenant_group"), f.names("namespace_names"), globs, exempt_names, exempt_globs,
+        _limits(f, "namespace"), windows, f.integers("namespace_group"), bounds,
     )  # fmt: skip
 
 

@@ -91,7 +91,8 @@ class Claims:
         for report in reports:
             tenant = np.where(report.tenant >= 0, 1 + report.tenant, -1)
             group = np.where(report.group >= 0, 1 + tenants + report.group, -1)
-            scopes.append(np.stack([tenant, group, np.zeros_like(group)], axis=1))
+            job = np.where(report.weight > 0, 0, -1)  # an exempt namespace is charged nowhere
+            scopes.append(np.stack([tenant, group, job], axis=1))
             shards.append(np.full(len(report.weight), report.shard, dtype=np.int64))
             weights.append(report.weight)
             demands.append(report.demand)

@@ -1,8 +1,11 @@
-"""Which scopes a namespace passes: its own limits, its tenant, its resource group.
+"""Which scopes a namespace passes: its own limits, its tenant, its resource group, the job.
 
 The tenant of `acme/orders` is `acme`, what stands before the first slash; a namespace without a slash is its
-own tenant. A namespace's group is the one it names, else the one its tenant names, else, where no policy
-names the namespace, the default's. All names are resolved at once; there is no call per namespace.
+own tenant. What holds for a namespace by itself is the rule that names it, else the most specific glob that it falls
+under (`globs`), else the default. Its group is the one that this rule names, or the one that its tenant names: a name
+or a glob goes before the tenant, and the tenant before the default. So a namespace is in one group, and counts once
+in it, however it came there. An exempt namespace passes no scope at all. All names are resolved at once; there is no
+call per namespace.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.quota import CompiledPolicy, Int64s, Level
+from spark_throttle.core.globs import first_match
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +25,7 @@ class Matches:
     """The scopes of many namespaces, one position a namespace."""
 
     rule: Int64s
-    """Position in `CompiledPolicy.namespace_limits`, the last one for a namespace that no policy names."""
+    """Position in `CompiledPolicy.namespace_limits`."""
 
     tenant: Int64s
     """Position in `tenant_names`, -1 where the policy does not name the tenant."""
@@ -31,6 +35,11 @@ class Matches:
 
     shared_scope: Int64s
     """Shape (n, 3): the shared scopes of tenant, resource group and job, -1 where there is none."""
+
+    @property
+    def is_exempt(self) -> Bools:
+        """Which namespaces no quota holds; every other one passes the job."""
+        return self.shared_scope[:, -1] < 0
 
 
 SHARED_LEVELS = (Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
@@ -42,22 +51,39 @@ def _positions(values: pa.Array, known: pa.Array, missing: int) -> Int64s:
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
+def _exempt(names: pa.StringArray, tenant_of: pa.StringArray, policy: CompiledPolicy) -> Bools:
+    """Return which namespaces the policy exempts."""
+    is_exempt = np.zeros(len(names), dtype=np.bool_)
+    if len(policy.exempt_names):
+        is_exempt |= _positions(names, policy.exempt_names, -1) >= 0
+    if len(policy.exempt_globs):
+        is_exempt |= first_match(names, tenant_of, policy.exempt_globs) >= 0
+    return is_exempt
+
+
 def match(names: pa.StringArray, policy: CompiledPolicy) -> Matches:
     """Resolve the scopes of `names`."""
-    unnamed = len(policy.namespace_names)
+    unnamed = policy.default_rule
     rule = _positions(names, policy.namespace_names, unnamed)
     tenant_of = pc.list_element(pc.split_pattern(names, "/", max_splits=1), 0) if len(names) else names
+    if len(policy.glob_patterns):
+        rest = np.flatnonzero(rule == unnamed)
+        at = first_match(names.take(pa.array(rest)), tenant_of.take(pa.array(rest)), policy.glob_patterns)
+        rule[rest] = np.where(at >= 0, len(policy.namespace_names) + at, unnamed)
     tenant = _positions(tenant_of, policy.tenant_names, -1)
     through_tenant = np.append(policy.tenant_group, -1)[tenant]
     group = policy.namespace_group[rule]
     takes_tenants = ((rule == unnamed) | (group < 0)) & (through_tenant >= 0)
     group = np.where(takes_tenants, through_tenant, group)
+    is_exempt = _exempt(names, tenant_of, policy)
+    rule = np.where(is_exempt, policy.exempt_rule, rule)
+    tenant, group = np.where(is_exempt, -1, tenant), np.where(is_exempt, -1, group)
     tenants = len(policy.tenant_names)
     shared_scope = np.stack(
         [
             np.where(tenant >= 0, 1 + tenant, -1),
             np.where(group >= 0, 1 + tenants + group, -1),
-            np.zeros_like(group),
+            np.where(is_exempt, -1, 0),
         ],
         axis=1,
     )

@@ -167,13 +167,33 @@ class CompiledPolicy:
     namespace_names: pa.StringArray
     """The namespaces that the policy names."""
 
+    glob_patterns: pa.StringArray
+    """The globs over namespaces that the policy has, most specific first (`globs.specificity`)."""
+
+    exempt_names: pa.StringArray
+    """Namespaces that no quota holds."""
+
+    exempt_globs: pa.StringArray
+    """Globs of such namespaces."""
+
     namespace_limits: Limits
-    """Of the named namespaces, then one more position: of those that no policy names."""
+    """Of the named namespaces, then of those under each glob, then, where the policy exempts any, one position without
+    limits for these, then one for those that no name and no glob means."""
 
     namespace_windows: WindowRules
-    """As `namespace_limits`, the last position being the default's."""
+    """As `namespace_limits`."""
 
     namespace_group: Int64s
     """As `namespace_limits`: own group as a position in `group_names`, -1 for none."""
 
     queue: QueueBounds
+
+    @property
+    def exempt_rule(self) -> int:
+        """Position in `namespace_limits` of the exempt namespaces, where there are any."""
+        return len(self.namespace_limits) - 2
+
+    @property
+    def default_rule(self) -> int:
+        """Position in `namespace_limits` of the namespaces that no name and no glob means."""
+        return len(self.namespace_limits) - 1

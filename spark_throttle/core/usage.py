@@ -32,6 +32,8 @@ class UsageReport:
     """Position in `group_names`, -1 for none."""
 
     weight: Int64s
+    """Claim in the division of what is shared; 0 for an exempt namespace, which takes nothing of it."""
+
     offered: Int64s
     """What arrived in the batch."""
 

@@ -360,7 +360,7 @@ class _Batch:
         return FlowUsage(
             flow.rules.tenant,
             flow.rules.group,
-            flow.limits.weight,
+            flow.limits.weight if flow.rules.shared else 0,
             offered=offered,
             admitted=total_tokens(admitted),
             rejected=total_tokens(by_verdict[Verdict.REJECT]),

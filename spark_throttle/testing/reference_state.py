@@ -134,23 +134,45 @@ class NamespaceRules:
         return None
 
 
+def falls_under(name: str, pattern: str) -> bool:
+    """Return whether `name` is `pattern`, each star of which stands for any text.
+
+    Examples
+    --------
+    >>> falls_under("acme/orders", "acme/*"), falls_under("acme", "acme/*"), falls_under("a.b", "a?b")
+    (True, False, False)
+    """
+    first, star, rest = pattern.partition("*")
+    if not star:
+        return name == pattern
+    return name.startswith(first) and any(falls_under(name[at:], rest) for at in range(len(first), len(name) + 1))
+
+
 def rules_of(policy: CompiledPolicy, namespace: str) -> NamespaceRules:
     """Return what `policy` says about `namespace`."""
     named: list[str] = policy.namespace_names.to_pylist()
+    globs: list[str] = policy.glob_patterns.to_pylist()
     tenants: list[str] = policy.tenant_names.to_pylist()
-    is_named = namespace in named
-    position = named.index(namespace) if is_named else len(named)
+    exempt = [*policy.exempt_names.to_pylist(), *policy.exempt_globs.to_pylist()]
+    if any(falls_under(namespace, each) for each in exempt):
+        rule = len(named) + len(globs)
+        own = ScopeLimits.from_limits(policy.namespace_limits, rule, Level.NAMESPACE, -1)
+        return NamespaceRules(own, (WindowRule(0, 0, 0, 0), WindowRule(0, 0, 0, 0)), -1, -1, ())
+    over = [glob for glob in globs if falls_under(namespace, glob)]
+    is_default = namespace not in named and not over
+    if namespace in named:
+        position = named.index(namespace)
+    elif over:
+        position = len(named) + globs.index(over[0])
+    else:
+        position = len(policy.namespace_limits) - 1
     tenant_name = namespace.split("/", maxsplit=1)[0]
     tenant = tenants.index(tenant_name) if tenant_name in tenants else -1
 
-    if is_named:
-        group = int(policy.namespace_group[position])
-        if group == -1 and tenant != -1:
-            group = int(policy.tenant_group[tenant])
-    else:
-        group = int(policy.tenant_group[tenant]) if tenant != -1 else -1
-        if group == -1:
-            group = int(policy.namespace_group[position])
+    through_tenant = int(policy.tenant_group[tenant]) if tenant != -1 else -1
+    by_itself = int(policy.namespace_group[position])
+    first, second = (through_tenant, by_itself) if is_default else (by_itself, through_tenant)
+    group = first if first != -1 else second
 
     shared = []
     if tenant != -1:

@@ -33,6 +33,9 @@ BACKWARD_STEPS_MS = (-1, -1_500, -86_400_000)
 
 TENANT_NAMES = ("acme", "blue", "cora")
 GROUP_NAMES = ("gold", "iron", "wood")
+GLOBS = ("acme/lo*", "acme/*", "cora/*", "bl*", "*/logs", "*ü*o*", "*")
+"""Most specific first."""
+
 NAMESPACE_NAMES = ("acme/logs", "acme/clicks", "blue/logs", "blue", "cora/ü/logs", "dora/logs", "solo")
 LONGEST_NAME = "acme/" + "é" * 509 + "x"
 TOO_LONG_NAME = LONGEST_NAME + "x"
@@ -128,11 +131,15 @@ def _namespace(limit: Limit, group: str | None, rules: tuple[Window, Window]) ->
     return Namespace(limit, group, *rules)
 
 
+SOME_GLOBS = ((), (), (), GLOBS, GLOBS[:3], GLOBS[2:4], GLOBS[4:], GLOBS[::2])
+SOME_EXEMPT = ((), (), (), (), ("acme/logs",), ("*/clicks", "solo"), ("blue*",))
+
+
 @st.composite
 def policies(
     draw: st.DrawFn, *, on_excess: tuple[OnExcess, ...] = tuple(OnExcess), may_fail: bool = False
 ) -> CompiledPolicy:
-    """Return policies of up to 3 tenants, 3 groups and 6 namespaces, beside the default and the job."""
+    """Return policies of up to 3 tenants, 3 groups, 6 namespaces and some globs, beside the default and the job."""
     groups = GROUP_NAMES[: draw(st.integers(0, len(GROUP_NAMES)))]
     tenants = TENANT_NAMES[: draw(st.integers(0, len(TENANT_NAMES)))]
     named = NAMESPACE_NAMES[: draw(st.integers(0, 6))]
@@ -141,7 +148,8 @@ def policies(
         job=draw(scopes),
         tenants={name: Tenant(draw(scopes), draw(st.sampled_from((None, *groups)))) for name in tenants},
         groups={name: draw(limits(on_excess)) for name in groups},
-        namespaces={name: draw(member) for name in named},
+        namespaces={name: draw(member) for name in (*named, *draw(st.sampled_from(SOME_GLOBS)))},
+        exempt=draw(st.sampled_from(SOME_EXEMPT)),
         default=draw(member),
         queue=draw(queue_bounds(may_fail=may_fail)),
     )

@@ -17,7 +17,7 @@ Two namespaces of one group that may use 100 messages a second together:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,27 +97,33 @@ class Namespace:
     by_size: Window = Window()
 
 
-def make_policy(
+def make_policy(  # noqa: PLR0913 - as many parts as a policy has
     *,
     job: Limit = Limit(),
     tenants: Mapping[str, Tenant] | None = None,
     groups: Mapping[str, Limit] | None = None,
     namespaces: Mapping[str, Namespace] | None = None,
+    exempt: Sequence[str] = (),
     default: Namespace = Namespace(),
     queue: QueueBounds = UNBOUNDED_QUEUE,
     revision: str = "r1",
 ) -> CompiledPolicy:
-    """Return a policy with every name resolved to an index."""
+    """Return a policy with every name resolved to an index; its globs are tried in the order of `namespaces`."""
     tenants, groups, namespaces = tenants or {}, groups or {}, namespaces or {}
     group_position = {name: i for i, name in enumerate(groups)} | {None: -1}
-    members = [*namespaces.values(), default]
+    named = [name for name in namespaces if "*" not in name]
+    globs = [name for name in namespaces if "*" in name]
+    members = [*(namespaces[name] for name in (*named, *globs)), *([Namespace()] if exempt else []), default]
     return CompiledPolicy(
         revision=revision,
         shared=make_limits([job, *(tenant.limit for tenant in tenants.values()), *groups.values()]),
         tenant_names=pa.array(list(tenants), pa.string()),
         group_names=pa.array(list(groups), pa.string()),
         tenant_group=np.array([group_position[tenant.group] for tenant in tenants.values()], dtype=np.int64),
-        namespace_names=pa.array(list(namespaces), pa.string()),
+        namespace_names=pa.array(named, pa.string()),
+        glob_patterns=pa.array(globs, pa.string()),
+        exempt_names=pa.array([name for name in exempt if "*" not in name], pa.string()),
+        exempt_globs=pa.array([name for name in exempt if "*" in name], pa.string()),
         namespace_limits=make_limits([member.limit for member in members]),
         namespace_windows=make_windows([(member.by_count, member.by_size) for member in members]),
         namespace_group=np.array([group_position[member.group] for member in members], dtype=np.int64),

@@ -18,7 +18,7 @@ from spark_throttle.core.quota import (
     Overflow,
     QueueBounds,
 )
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import ConfigurationError, PolicyError
 
 POLICY = load_policies("""
 resource_groups:
@@ -225,3 +225,31 @@ def test_many_namespaces_compile_as_each_would_alone() -> None:
         number = int(name.partition("/n")[2])
         assert compiled.namespace_limits.rate_micro_per_ms[position].tolist() == [number * 125, UNLIMITED]
         assert compiled.namespace_limits.weight[position] == number % 1000 + 1
+
+
+def test_globs_stand_behind_the_names_most_specific_first() -> None:
+    policy = compile_policy(
+        load_policies("namespaces: {'*': {}, b/y: {}, 'acme/*': {}, a/x: {}, 'acme/b*': {publish: {weight: 3}}}"),
+        "publish",
+    )
+    assert policy.namespace_names.to_pylist() == ["a/x", "b/y"]
+    assert policy.glob_patterns.to_pylist() == ["acme/b*", "acme/*", "*"]
+    assert policy.namespace_limits.weight.tolist() == [1, 1, 3, 1, 1, 1]
+    assert (len(policy.namespace_limits), policy.default_rule) == (6, 5)
+
+
+def test_exemptions_are_names_and_globs_with_one_rule_without_limits() -> None:
+    policy = compile_policy(
+        load_policies("{exempt: ['infra/*', a/x], defaults: {publish: {messages_per_second: 1}}}"), "publish"
+    )
+    assert policy.exempt_names.to_pylist() == ["a/x"]
+    assert policy.exempt_globs.to_pylist() == ["infra/*"]
+    assert policy.namespace_limits.rate_micro_per_ms.tolist() == [[-1, -1], [1000, -1]]
+    assert (policy.exempt_rule, policy.default_rule) == (0, 1)
+
+
+def test_too_many_globs_are_refused_unless_they_mean_whole_tenants() -> None:
+    document: dict[str, object] = {"namespaces": {f"t{i}/*": {} for i in range(2000)}}
+    assert len(compile_policy(load_policies(document), "publish").glob_patterns) == 2000
+    with pytest.raises(PolicyError, match=r"namespaces: 1001 globs other than tenant/\* stand here and 1000 may"):
+        load_policies({"namespaces": {f"t{i}*": {} for i in range(1001)}})

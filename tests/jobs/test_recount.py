@@ -20,7 +20,6 @@ from jobs.recount import (
     count_tokens,
     largest_messages,
     offered_tokens,
-    resolve_scopes,
     scope_limits,
 )
 from jobs.tables import Batch, BatchRows
@@ -124,16 +123,6 @@ defaults: {resource_group: other, publish: {weight: 7}}
 """
 
 
-def test_group_is_the_namespaces_own_then_its_tenants_then_the_default() -> None:
-    policy = policy_of(POLICY)
-    names = ["gold-00/ns-0000", "gold-01/ns-0001", "gold-00/ns-0002", "free-00/ns-0000", "gold-00", "free"]
-    tenant, group, own = resolve_scopes(policy, pa.array(names))
-    groups = [*policy.group_names.to_pylist(), None]
-    assert [groups[g] for g in group] == ["other", "gold", "gold", "other", "gold", "other"]
-    assert tenant.tolist() == [0, 1, 0, -1, 0, -1]
-    assert own.tolist() == [0, 1, 2, 2, 2, 2]
-
-
 def test_limits_are_those_that_are_enforced_and_met() -> None:
     names = pa.array(["gold-00/ns-0000", "gold-01/ns-0001", "gold-00/ns-0002", "free-00/ns-0000"])
     limits = {limit.name: limit for limit in scope_limits(policy_of(POLICY), names, shards=4)}
@@ -143,6 +132,13 @@ def test_limits_are_those_that_are_enforced_and_met() -> None:
     assert limits["gold"].burst_micro.tolist() == [20 * MICRO, 0]
     assert (limits["gold"].debt_messages, limits["gold-01/ns-0001"].debt_messages) == (4, 1)
     assert limits["gold-00"].members.tolist() == [0, 2]
+
+
+def test_exempt_namespace_is_in_no_limit() -> None:
+    policy = policy_of(POLICY + "job: {publish: {messages_per_second: 9}}\nexempt: [gold-01/*]\n")
+    limits = {limit.name: limit for limit in scope_limits(policy, pa.array(["gold-01/ns-0001", "free"]), shards=4)}
+    assert limits.keys() == {"job"}
+    assert limits["job"].members.tolist() == [1]
 
 
 # ---------------------------------------------------------------------------------------------------- limits

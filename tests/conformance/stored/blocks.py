@@ -1,11 +1,11 @@
-"""What the stored blocks of version 1 hold, and how they were made.
+"""What the stored blocks hold, and how they were made.
 
 A block of a released version is written once and never again: later releases must read it. After a change of a
 format, add files of the new version beside these::
 
     python -m tests.conformance.stored.blocks 2
 
-writes ``<kind>_v2.bin`` for every kind that has no such file.
+writes ``<kind>_v2.bin`` for every kind whose version is 2 and that has no such file.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.codec import (
+    POLICY_VERSION,
     Epoch,
     ShardGrant,
     StoredShard,
@@ -36,8 +37,9 @@ from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make
 HERE = Path(__file__).parent
 
 
-def policy() -> CompiledPolicy:
-    """Return a policy that has something of everything."""
+def policy(version: int = 1) -> CompiledPolicy:
+    """Return a policy that has something of everything that a version of the format knows."""
+    globs = {"zoë/*": Namespace(limit(weight=2), "gold"), "*/logs": Namespace(limit(bytes_per_second=7))}
     return make_policy(
         job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
         tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
@@ -45,7 +47,9 @@ def policy() -> CompiledPolicy:
         namespaces={
             "acme/orders": Namespace(limit(messages_per_second=0), None, Window(2_000, 100, 5_000, 50)),
             "zoë/ü/logs": Namespace(limit(weight=1000), "gold", Window(), Window(1024, 1, 2048, 2)),
+            **(globs if version > 1 else {}),
         },
+        exempt=["acme/audit", "infra/*"] if version > 1 else [],
         default=Namespace(limit(messages_per_second=5)),
         queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
         revision="0123456789abcdef",
@@ -93,7 +97,7 @@ def grant() -> ShardGrant:
 
 BLOCKS: Mapping[str, Callable[[], bytes]] = {
     "shard": lambda: pack_shard(shard()),
-    "policy": lambda: pack_policy(policy()),
+    "policy": lambda: pack_policy(policy(POLICY_VERSION)),
     "usage": lambda: pack_usage(usage()),
     "epoch": lambda: pack_epoch(epoch()),
     "grant": lambda: pack_grant(grant()),
@@ -101,11 +105,12 @@ BLOCKS: Mapping[str, Callable[[], bytes]] = {
 
 
 def main() -> None:
-    """Write the files of a version that are missing."""
+    """Write the files that are missing of the kinds whose newest version is the one asked for."""
     for kind, pack in BLOCKS.items():
         path = HERE / f"{kind}_v{int(sys.argv[1])}.bin"
-        if not path.exists():
-            path.write_bytes(pack())
+        block = pack()
+        if not path.exists() and int.from_bytes(block[8:12], "little") == int(sys.argv[1]):
+            path.write_bytes(block)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,94 @@
+"""Globs over namespaces: which of many patterns a name falls under, the most specific one first.
+
+A pattern is a name with stars; a star stands for any text, a slash and nothing included, and every other character for
+itself. So `acme/*` is every namespace of the tenant `acme`. A namespace whose own name has a star cannot be meant
+alone. Of two patterns the more specific is, in this order, the one
+
+1. with more bytes before its first star: `acme/*` before `*/orders`;
+2. with more bytes beside its stars: `acme/*-eu` before `acme/*`;
+3. with fewer stars;
+4. whose own bytes come first.
+
+Names are matched column by column, never one by one: all patterns of the form `tenant/*` at once, by the tenant, and
+each other pattern by one call.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.quota import Int64s
+
+STAR: Final = "*"
+
+_OF_TENANT = r"\A[^*/]+/\*\z"
+_SPECIAL = re.compile(r"[\\.+?()\[\]{}|^$*]")
+
+
+def is_glob(name: str) -> bool:
+    """Return whether a name of a policy is a pattern."""
+    return STAR in name
+
+
+def specificity(pattern: str) -> tuple[int, int, int, bytes]:
+    """Return what patterns are sorted by, the most specific first.
+
+    Examples
+    --------
+    >>> sorted(["*", "*/orders", "acme/*", "acme/*-eu"], key=specificity)
+    ['acme/*-eu', 'acme/*', '*/orders', '*']
+    """
+    prefix, _, _ = pattern.partition(STAR)
+    stars = pattern.count(STAR)
+    return -len(prefix.encode()), stars - len(pattern.encode()), stars, pattern.encode()
+
+
+def is_of_tenant(pattern: str) -> bool:
+    """Return whether a pattern means all namespaces of one tenant; any number of such cost one call."""
+    tenant, slash, rest = pattern.partition("/")
+    return bool(tenant and slash) and rest == STAR and STAR not in tenant
+
+
+def first_match(names: pa.StringArray, tenants: pa.StringArray, patterns: pa.StringArray) -> Int64s:
+    """Return for every name the position of the first pattern that it falls under, -1 for none.
+
+    Parameters
+    ----------
+    tenants
+        Of every name: what stands before its first slash.
+
+    Examples
+    --------
+    >>> names, tenants = pa.array(["acme/a", "b/orders", "acme"]), pa.array(["acme", "b", "acme"])
+    >>> first_match(names, tenants, pa.array(["acme/*", "*/orders"])).tolist()
+    [0, 1, -1]
+    """
+    none = len(patterns)
+    found = np.full(len(names), none, dtype=np.int64)
+    of_tenant = pc.match_substring_regex(patterns, pattern=_OF_TENANT).to_numpy(zero_copy_only=False)
+    for position in np.flatnonzero(~of_tenant).tolist():
+        hit = _matches(names, patterns[position].as_py()).to_numpy(zero_copy_only=False)
+        found = np.where(hit, np.minimum(found, position), found)
+    by_tenant = np.flatnonzero(of_tenant)
+    if len(by_tenant):
+        known = pc.utf8_slice_codeunits(patterns.take(pa.array(by_tenant)), start=0, stop=-2)
+        at = pc.fill_null(pc.index_in(tenants, value_set=known), -1).to_numpy(zero_copy_only=False)
+        # A name without a slash is its own tenant, and not under `tenant/*`.
+        hit = (at >= 0) & pc.match_substring(names, pattern="/").to_numpy(zero_copy_only=False)
+        found = np.where(hit, np.minimum(found, by_tenant[at]), found)
+    return np.where(found == none, -1, found)
+
+
+def _matches(names: pa.StringArray, pattern: str) -> pa.BooleanArray:
+    prefix, _, rest = pattern.partition(STAR)
+    if not rest:
+        return pc.starts_with(names, pattern=prefix)
+    if not prefix and STAR not in rest:
+        return pc.ends_with(names, pattern=rest)
+    parts = (_SPECIAL.sub(r"\\\g<0>", part) for part in pattern.split(STAR))
+    return pc.match_substring_regex(names, pattern=rf"(?s)\A{'.*'.join(parts)}\z")
