@@ -18,7 +18,14 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from spark_throttle.admin import attachment_calls, group_calls, job_calls, page_files, policy_calls, revision_calls
+from spark_throttle.admin import (
+    attachment_calls,
+    group_calls,
+    job_calls,
+    page_files,
+    policy_calls,
+    revision_calls,
+)
 from spark_throttle.admin.answers import Problem, answer_errors
 from spark_throttle.admin.calls import Context
 from spark_throttle.admin.gate import Gate

@@ -187,7 +187,7 @@ def get_series(
     limit: Annotated[int, Query(ge=1, le=BATCHES_KEPT)] = 300,
 ) -> SeriesPage:
     """Return rates and backlog of the job and its groups over the newest batches."""
-    batches = [kept for kept in _view(served.watch, job).batches if kept.batch > after_batch][-limit:]
+    batches = [kept for kept in view_of(served.watch, job).batches if kept.batch > after_batch][-limit:]
     keys = sorted({key for kept in batches for key in kept.shared}, key=lambda key: (key[0] != "job", key))
     offset = 0 if dimension == "messages" else 1
     return SeriesPage(
@@ -203,7 +203,7 @@ def get_namespaces(
     throttled: bool = False, limit: Count = 50,
 ) -> NamespaceRows:  # fmt: skip
     """Return the namespaces that wait most, and what holds them; a tenant admin sees its own tenant's."""
-    window = _view(served.watch, job).window
+    window = view_of(served.watch, job).window
     if window is None:
         return NamespaceRows(namespaces=[], active=0, backlogged=0, fairness_ratio=None)
     page = namespaces_of(
@@ -226,7 +226,14 @@ def get_metrics(served: Served) -> Response:
     return Response(exposed(served.watch, served.service.store), media_type=CONTENT_TYPE)
 
 
-def _view(watch: JobWatch, job: str) -> JobView:
+def view_of(watch: JobWatch, job: str) -> JobView:
+    """Return what is known of a job.
+
+    Raises
+    ------
+    NotFoundError
+        If the server does not watch it.
+    """
     view = watch.view(job)
     if view is None:
         raise NotFoundError(

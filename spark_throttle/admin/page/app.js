@@ -1,7 +1,7 @@
 // The page: signs in, asks for what is new once a second, and hands it to the groups' cards and the tables.
 
 import { GroupCard } from "./group.js";
-import { call, count, element, quantity, segment, session } from "./client.js";
+import { call, count, element, quantity, segment, session, size } from "./client.js";
 
 const EVERY_MS = 1000;
 const HISTORY_EVERY = 3;
@@ -87,7 +87,7 @@ async function update() {
       card.showMembers(value, dimension);
     }
   }
-  showThrottled(throttled, dimension);
+  if (!$("throttled").contains(document.activeElement)) showThrottled(job, throttled, dimension);
 }
 
 function chooseJobs(names) {
@@ -145,14 +145,15 @@ function showNothing() {
   $("throttled-count").textContent = "The server watches no job: start it with --control name=<checkpoint>/throttle.";
 }
 
-function showThrottled(page, dimension) {
+function showThrottled(job, page, dimension) {
   const n = page.namespaces.length;
   $("throttled-count").textContent = n
     ? `${count(page.backlogged)} of ${count(page.active)} active namespaces wait; those that wait most come first.`
     : `None of ${count(page.active)} active namespaces waits or is rejected.`;
   $("throttled").hidden = n === 0;
   $("throttled").tBodies[0].replaceChildren(...page.namespaces.map((row) => element("tr", {},
-    element("th", { scope: "row", title: row.namespace }, row.namespace),
+    element("th", { scope: "row" }, element("button", { type: "button", class: "name", title: `Why: ${row.namespace}`,
+      onclick: () => explain(job, row.namespace) }, row.namespace)),
     element("td", {}, row.resource_group ?? "–"),
     ...[count(row.offered_per_second), count(row.admitted_per_second), count(row.rejected_per_second),
       quantity(row[`waiting_${dimension}`], dimension)].map((text) => element("td", { class: "number" }, text)),
@@ -166,6 +167,35 @@ function heldBy(row) {
     job: "the job's quota" }[held.level];
   const used = held.used_ratio === null ? "a quota of 0" : `${Math.round(held.used_ratio * 100)} % used`;
   return `${level} (${held.dimension}, ${used})`;
+}
+
+const LEVELS = { namespace: "namespace", tenant: "tenant", resource_group: "group", job: "job" };
+
+async function explain(job, namespace) {
+  const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment(job.job)}`);
+  const rates = (pair) => [pair[0] === null ? null : `${count(pair[0])} messages`, pair[1] === null ? null : size(pair[1])]
+    .filter(Boolean).join(", ") || "–";
+  const seconds = (ms) => (ms === null ? "–" : `${count(ms / 1000)} s`);
+  $("explanation-title").textContent = `Why is ${namespace} held?`;
+  const seen = value.last_batch;
+  $("explanation-text").replaceChildren(
+    element("h3", {}, "Which rule, and why"),
+    element("ul", {}, ...[...value.reasons, ...value.notes].map((reason) => element("li", {}, reason))),
+    element("h3", {}, "Each level that it passes"),
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Levels" },
+      element("table", {}, element("thead", {}, element("tr", {},
+        ...["Level", "Quota a second", "On excess", "Balance", "Waiting in it", "Free in"].map((title) =>
+          element("th", { scope: "col" }, title)))),
+      element("tbody", {}, ...value.levels.map((level) => element("tr", {},
+        element("th", { scope: "row" }, level.level === "job" ? "job" : `${LEVELS[level.level]} ${level.scope}`),
+        element("td", {}, level.per_second.every((rate) => rate === null) ? "no limit" : rates(level.per_second)),
+        element("td", {}, level.on_excess), element("td", {}, rates(level.balance)),
+        element("td", {}, level.waiting ? rates(level.waiting) : "–"), element("td", {}, seconds(level.release_ms))))))),
+    seen ? element("p", {}, `In batch ${count(seen.batch_id)}: ${rates(seen.offered)} offered, ${rates(seen.admitted)} `
+      + `admitted, ${rates(seen.rejected)} rejected, ${rates(seen.waiting)} waiting. `
+      + (value.predicted_release_ms === null ? "" : `What waits has left in ${seconds(value.predicted_release_ms)}, `
+        + "if nothing more comes.")) : "");
+  $("explanation").showModal();
 }
 
 async function showHistory() {
