@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from spark_throttle.admin import (
     attachment_calls,
+    explain_calls,
     group_calls,
     job_calls,
     page_files,
@@ -39,7 +40,7 @@ from spark_throttle.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PORT: Final = 8182
+DEFAULT_PORT: Final = 8642
 REQUESTS_PER_SECOND: Final = 100
 ANONYMOUS_REQUESTS_PER_SECOND: Final = 20
 """Of all who have no token together."""
@@ -93,7 +94,7 @@ def make_app(
     answer_errors(app)
     for router in (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
-        job_calls.metrics_router, page_files.router,
+        explain_calls.router, job_calls.metrics_router, page_files.router,
     ):  # fmt: skip
         app.include_router(router)
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["health"])

@@ -170,7 +170,7 @@ class Asked:
         acting = [_acting(view, made.revision, store) for view in self.context.watch.views()]
         notes = list(made.notes)
         if not acting:
-            notes.append("no job is watched (--control): whether one follows this store is not known here")
+            notes.append("no job is watched (--job): whether one follows this store is not known here")
         return Changed(revision=made.revision, changed=made.is_changed, notes=notes, acting=acting)
 
 

@@ -43,7 +43,7 @@ LOOK_SECONDS: Final = 0.25
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """The newest batches of a job, added up by namespace; arrays run over the namespaces that were active."""
+    """The newest batches of a job, of one revision, by namespace; arrays run over the namespaces that were active."""
 
     policy: CompiledPolicy
     """Of the newest batch; positions below are of it."""
@@ -206,7 +206,8 @@ class _Job:
             batches.append(numbers.without_namespaces())
             for key, counts in numbers.shared.items():
                 totals[key] = totals.get(key, np.zeros(6, np.int64)) + counts[:6]
-            self._newest = [*self._newest[-(WINDOW_BATCHES - 1) :], numbers]
+            is_same = bool(self._newest) and self._newest[-1].revision == numbers.revision
+            self._newest = [*self._newest[-(WINDOW_BATCHES - 1) :], numbers] if is_same else [numbers]
         while len(self._newest) > 1 and sum(len(kept.names) for kept in self._newest) > WINDOW_ROWS:
             self._newest = self._newest[1:]
         window = self._window()

@@ -1,7 +1,7 @@
 // The page: signs in, asks for what is new once a second, and hands it to the groups' cards and the tables.
 
 import { GroupCard } from "./group.js";
-import { call, count, element, quantity, segment, session, size } from "./client.js";
+import { Rows, call, count, element, quantity, segment, session, size } from "./client.js";
 
 const EVERY_MS = 1000;
 const HISTORY_EVERY = 3;
@@ -9,6 +9,9 @@ const GROUPS = 60;
 const $ = (id) => document.getElementById(id);
 
 const cards = new Map();
+const throttledRows = new Rows($("throttled").tBodies[0], (row) => element("button", { type: "button", class: "name",
+  title: `Why: ${row.namespace}`, onclick: () => explain(row.namespace).catch((error) => showAlert(error.message)) },
+row.namespace));
 let isAdmin = false;
 let turn = 0;
 let timer = null;
@@ -87,7 +90,7 @@ async function update() {
       card.showMembers(value, dimension);
     }
   }
-  if (!$("throttled").contains(document.activeElement)) showThrottled(job, throttled, dimension);
+  showThrottled(throttled, dimension);
 }
 
 function chooseJobs(names) {
@@ -142,22 +145,20 @@ async function readGroups() {
 
 function showNothing() {
   for (const card of cards.values()) card.show({ job: "", recent: [] }, null, [], null, $("dimension").value);
-  $("throttled-count").textContent = "The server watches no job: start it with --control name=<checkpoint>/throttle.";
+  $("throttled-count").textContent = "The server watches no job: start it with --job name=<checkpoint>/throttle.";
 }
 
-function showThrottled(job, page, dimension) {
+function showThrottled(page, dimension) {
   const n = page.namespaces.length;
   $("throttled-count").textContent = n
     ? `${count(page.backlogged)} of ${count(page.active)} active namespaces wait; those that wait most come first.`
     : `None of ${count(page.active)} active namespaces waits or is rejected.`;
   $("throttled").hidden = n === 0;
-  $("throttled").tBodies[0].replaceChildren(...page.namespaces.map((row) => element("tr", {},
-    element("th", { scope: "row" }, element("button", { type: "button", class: "name", title: `Why: ${row.namespace}`,
-      onclick: () => explain(job, row.namespace) }, row.namespace)),
-    element("td", {}, row.resource_group ?? "–"),
-    ...[count(row.offered_per_second), count(row.admitted_per_second), count(row.rejected_per_second),
-      quantity(row[`waiting_${dimension}`], dimension)].map((text) => element("td", { class: "number" }, text)),
-    element("td", {}, heldBy(row)))));
+  throttledRows.show(page.namespaces, "namespace", (row) => [
+    ["", row.resource_group ?? "–"], ["number", count(row.offered_per_second)], ["number", count(row.admitted_per_second)],
+    ["number", count(row.rejected_per_second)], ["number", quantity(row[`waiting_${dimension}`], dimension)],
+    ["", heldBy(row)],
+  ]);
 }
 
 function heldBy(row) {
@@ -171,8 +172,8 @@ function heldBy(row) {
 
 const LEVELS = { namespace: "namespace", tenant: "tenant", resource_group: "group", job: "job" };
 
-async function explain(job, namespace) {
-  const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment(job.job)}`);
+async function explain(namespace) {
+  const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment($("job").value)}`);
   const rates = (pair) => [pair[0] === null ? null : `${count(pair[0])} messages`, pair[1] === null ? null : size(pair[1])]
     .filter(Boolean).join(", ") || "–";
   const seconds = (ms) => (ms === null ? "–" : `${count(ms / 1000)} s`);

@@ -73,3 +73,35 @@ export function element(tag, attributes = {}, ...children) {
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 }
+
+// Rows of a table that stay the same elements while their numbers change, so that focus and clicks are not lost.
+export class Rows {
+  constructor(body, head) {
+    this.body = body;
+    this.head = head;
+    this.rows = new Map();
+  }
+
+  // `items` by `key`; `cells` gives the class and the content of every cell after the first.
+  show(items, key, cells) {
+    const kept = new Map();
+    for (const item of items) {
+      const name = item[key];
+      const row = this.rows.get(name) || element("tr", {}, element("th", { scope: "row" }, this.head(item)));
+      const wanted = cells(item);
+      while (row.children.length <= wanted.length) row.append(element("td"));
+      wanted.forEach(([kind, content], at) => {
+        const cell = row.children[at + 1];
+        cell.className = kind;
+        if (typeof content !== "string") cell.replaceChildren(content);
+        else if (cell.textContent !== content) cell.textContent = content;
+      });
+      kept.set(name, row);
+    }
+    for (const [name, row] of this.rows) if (!kept.has(name)) row.remove();
+    this.rows = kept;
+    [...kept.values()].forEach((row, at) => {
+      if (this.body.children[at] !== row) this.body.insertBefore(row, this.body.children[at] || null);
+    });
+  }
+}

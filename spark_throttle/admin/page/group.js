@@ -1,7 +1,7 @@
 // One resource group: its numbers, its chart, who shares it, and its quotas, which an admin edits in place.
 
 import { RateChart } from "./charts.js";
-import { Refused, call, count, element, quantity, segment, size, typed } from "./client.js";
+import { Refused, Rows, call, count, element, quantity, segment, size, typed } from "./client.js";
 
 const DIRECTIONS = ["publish", "dispatch"];
 const QUOTA = [
@@ -29,6 +29,7 @@ export class GroupCard {
     this.form = element("div");
     this.fairness = element("p", { class: "quiet" });
     this.members = element("tbody");
+    this.rows = new Rows(this.members, (row) => row.namespace);
     this.details = element("details", { ontoggle: () => { if (this.details.open) this.onChanged(); } },
       element("summary", {}, "Fairness: who gets how much of it"), this.fairness,
       element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Namespaces of ${name}` },
@@ -51,10 +52,10 @@ export class GroupCard {
     const { value, etag } = await call(this.path);
     this.fields = value;
     this.etag = etag;
-    this.said.replaceChildren(...DIRECTIONS.flatMap((direction, at) => {
-      const text = quotaText(value, direction);
-      return [at ? element("br") : null, element("span", {}, `${direction}: ${text}`)].filter(Boolean);
-    }));
+    const said = DIRECTIONS.map((direction) => [direction, quotaText(value, direction)]).filter(([, text]) => text);
+    this.said.replaceChildren(...said.flatMap(([direction, text], at) =>
+      [...(at ? [element("br")] : []), `${direction}: ${text}`]));
+    if (!said.length) this.said.textContent = "no limit, in either direction";
   }
 
   // What the job did: `job` of the status, its scope, and the series of the group.
@@ -90,13 +91,13 @@ export class GroupCard {
       + (ratio === null ? "Fewer than two are backlogged, so nobody competes."
         : `The best served backlogged one gets ${ratio.toFixed(2)} times what the worst gets, by weight (1 is even).`);
     const most = Math.max(...page.namespaces.map((row) => row.service || 0), 1e-9);
-    this.members.replaceChildren(...page.namespaces.map((row) => element("tr", {},
-      element("th", { scope: "row", title: row.namespace }, row.namespace),
-      cell(count(row.weight)), cell(count(row.offered_per_second)), cell(count(row.admitted_per_second)),
-      cell(quantity(row[`waiting_${dimension}`], dimension)),
-      element("td", {}, row.service === null ? "–" : element("div", { class: "service" },
+    this.rows.show(page.namespaces, "namespace", (row) => [
+      ["number", count(row.weight)], ["number", count(row.offered_per_second)],
+      ["number", count(row.admitted_per_second)], ["number", quantity(row[`waiting_${dimension}`], dimension)],
+      ["", row.service === null ? "–" : element("div", { class: "service" },
         element("meter", { min: 0, max: 1, value: row.service / most, "aria-label": "service by weight" }),
-        `${(row.service * 100).toFixed(2)} %`)))));
+        `${(row.service * 100).toFixed(2)} %`)],
+    ]);
   }
 
   edit() {
@@ -197,7 +198,6 @@ export class GroupCard {
 }
 
 const figure = (title, text) => element("div", {}, element("dt", {}, title), element("dd", {}, text));
-const cell = (text) => element("td", { class: "number" }, text);
 
 function exactSize(bytes) {
   for (const [unit, factor] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
@@ -212,7 +212,7 @@ function quotaText(fields, direction) {
     of("RateInMsgs") === null ? null : `${count(of("RateInMsgs"))} messages/s`,
     of("RateInBytes") === null ? null : `${size(of("RateInBytes"))}/s`,
   ].filter(Boolean);
-  if (!parts.length) return "no limit";
+  if (!parts.length) return "";
   parts.push(`burst ${count(of("BurstInSeconds") ?? 10)} s`, `weight ${count(of("Weight") ?? 1)}`);
   return `${parts.join(", ")}, ${EXCESS[of("OnExcess") || "delay"]}`;
 }
