@@ -1,0 +1,103 @@
+"""What the API answers when it does not do what it was asked: one form, problem details (RFC 9457), for every error.
+
+An answer never holds a token or a stack; text that utf-8 cannot write is escaped, so every error can be sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from spark_throttle.errors import (
+    ConfigurationError,
+    ConflictError,
+    DuplicateError,
+    InUseError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PolicyError,
+    StoreError,
+    StoreUnavailableError,
+    ThrottleError,
+)
+
+PROBLEM_TYPE: Final = "application/problem+json"
+
+_STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
+    (PolicyError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (ConfigurationError, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (NotFoundError, HTTPStatus.NOT_FOUND),
+    (DuplicateError, HTTPStatus.CONFLICT),
+    (InUseError, HTTPStatus.PRECONDITION_FAILED),
+    (ConflictError, HTTPStatus.PRECONDITION_FAILED),
+    (StoreUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (OutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (ThrottleError, HTTPStatus.SERVICE_UNAVAILABLE),
+)
+_LONGEST_DETAIL: Final = 2000
+
+
+class Problem(BaseModel):
+    """Why a request was not done."""
+
+    title: str
+    status: int
+    detail: str
+    path: str | None = None
+    """The field of the request that is wrong."""
+
+
+def problem(status: int, detail: str, *, path: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer that says why not."""
+    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path)
+    text = json.dumps(body.model_dump(exclude_none=True))
+    return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the errors of a call, as its OpenAPI description has them; every call may be refused or throttled."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": {PROBLEM_TYPE: {"schema": schema}}}
+        for status in sorted({400, 401, 403, 413, 422, 429, 503, 504, *statuses})
+    }
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Have `app` answer every error of this package, and every request that does not fit its call, as a problem."""
+
+    async def of_package(request: Request, error: Exception) -> Response:
+        status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+        if isinstance(error, ConflictError) and not _is_conditional(request):
+            # Nobody asked for a revision: the change lost too many races.
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+        if isinstance(error, PolicyError):
+            return problem(status, error.problem, path=error.path)
+        headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+        return problem(status, str(error), headers=headers)
+
+    async def of_request(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part not in ("path", "query", "body", "header"))
+        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, first["msg"], path=where or "body")
+
+    async def of_http(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+        return problem(error.status_code, str(error.detail), headers=error.headers)
+
+    app.add_exception_handler(ThrottleError, of_package)
+    app.add_exception_handler(RequestValidationError, of_request)
+    app.add_exception_handler(HTTPException, of_http)
+
+
+def _is_conditional(request: Request) -> bool:
+    return any(name in request.headers for name in ("if-match", "if-none-match"))

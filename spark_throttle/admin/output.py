@@ -1,0 +1,208 @@
+"""How commands answer: tables for people, JSON for programs, and an exit code for each thing that a caller may do next.
+
+Everything is shown in both forms; a name that a terminal would act upon (a control character in it) is escaped in
+tables and exact in JSON. Answers go to stdout, errors to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from typing import Any, Final
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from spark_throttle.errors import (
+    ConflictError,
+    DuplicateError,
+    InUseError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StoredFormatError,
+    StoreUnavailableError,
+    ThrottleError,
+)
+
+
+class Exit(IntEnum):
+    """What a command's exit code says."""
+
+    DONE = 0
+    FAULT = 1
+    """A fault of the program, or stored files that it cannot read."""
+
+    USAGE = 2
+    """The command line cannot be understood."""
+
+    INVALID = 3
+    """A policy, a name or a setting cannot be applied: mend it."""
+
+    NOT_FOUND = 4
+    DUPLICATE = 5
+    IN_USE = 6
+    CONFLICT = 7
+    """Another change came first; nothing was changed: read again."""
+
+    UNAVAILABLE = 8
+    """The store cannot be reached; nothing was changed: try again later."""
+
+    UNKNOWN = 9
+    """The change may or may not have happened: look into the history."""
+
+    DIFFERENT = 10
+    """`policy diff --check` found a difference; `import` met what a policy cannot express."""
+
+
+_EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
+    (NotFoundError, Exit.NOT_FOUND), (DuplicateError, Exit.DUPLICATE), (InUseError, Exit.IN_USE),
+    (ConflictError, Exit.CONFLICT), (StoreUnavailableError, Exit.UNAVAILABLE), (OutcomeUnknownError, Exit.UNKNOWN),
+    (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
+)  # fmt: skip
+
+
+class Form(StrEnum):
+    """How a command answers."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def exit_of(error: ThrottleError) -> Exit:
+    """Return the exit code that says what to do about an error.
+
+    Examples
+    --------
+    >>> exit_of(NotFoundError("tenant", "acme")).value
+    4
+    """
+    return next(code for kind, code in _EXITS if isinstance(error, kind))
+
+
+class Output:
+    """One command's answer.
+
+    Parameters
+    ----------
+    form
+        For people or for programs.
+    """
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+
+    def show(self, value: object, table: Callable[[], RenderableType | str]) -> None:
+        """Write an answer: `value` for programs, `table()` for people."""
+        if self.form is Form.JSON:
+            sys.stdout.write(as_json(value) + "\n")
+        else:
+            console().print(table(), highlight=False)
+
+    def fail(self, error: ThrottleError) -> Exit:
+        """Write an error to stderr, and return the exit code for it."""
+        code = exit_of(error)
+        if self.form is Form.JSON:
+            sys.stderr.write(
+                as_json({"error": type(error).__name__, "exit_code": int(code), "message": str(error)}) + "\n"
+            )
+        else:
+            Console(stderr=True, soft_wrap=True).print(
+                f"[bold red]error:[/] {escape(shown(str(error)))}", highlight=False
+            )
+        return code
+
+
+def console() -> Console:
+    """Return a console on today's stdout; without a terminal it takes the room that a table needs."""
+    return Console() if sys.stdout.isatty() else Console(width=160)
+
+
+def as_json(value: object) -> str:
+    """Return a value as JSON, dataclasses as mappings.
+
+    Examples
+    --------
+    >>> as_json({"quota": Decimal("0.2"), "pair": (1, None)})
+    '{"quota": 0.2, "pair": [1, null]}'
+    """
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Decimal):
+        return float(value) if value % 1 else int(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def shown(text: str) -> str:
+    r"""Return a text without what a terminal would act upon.
+
+    Examples
+    --------
+    >>> shown("acme/ü"), shown("a\x1b[2Jb\n")
+    ('acme/ü', 'a\\x1b[2Jb\\n')
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def table_of(columns: Iterable[tuple[str, bool]], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+    """Return a table; a column is its head and whether its values are numbers."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for head, is_number in columns:
+        table.add_column(head, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+    for row in rows:
+        table.add_row(*("" if cell is None else escape(shown(str(cell))) for cell in row))
+    return table
+
+
+def count(value: float | None) -> str:
+    """Return a number of messages as people read it, an empty text for none.
+
+    Examples
+    --------
+    >>> count(1234567), count(0.2), count(None)
+    ('1,234,567', '0.2', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value % 1 == 0 else f"{value:,.3f}".rstrip("0")
+
+
+def size(value: float | None) -> str:
+    """Return a number of bytes as people read it.
+
+    Examples
+    --------
+    >>> size(0), size(1536), size(8 * 2**20), size(None)
+    ('0 B', '1.5 KiB', '8 MiB', '')
+    """
+    if value is None:
+        return ""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.1f}".removesuffix(".0") + f" {unit}"
+        value /= 1024
+    return f"{value:.1f}".removesuffix(".0") + " TiB"
+
+
+def wait(value_ms: int | None) -> str:
+    """Return a time as people read it.
+
+    Examples
+    --------
+    >>> wait(250), wait(61_000), wait(7_200_000)
+    ('250 ms', '1.0 min', '2.0 h')
+    """
+    if value_ms is None:
+        return ""
+    for bound, unit_ms, unit in ((1000, 1, "ms"), (60_000, 1000, "s"), (3_600_000, 60_000, "min")):
+        if value_ms < bound:
+            return f"{value_ms} ms" if unit == "ms" else f"{value_ms / unit_ms:.1f} {unit}"
+    return f"{value_ms / 3_600_000:.1f} h"

@@ -1,0 +1,44 @@
+"""The page's files: a fixed few, shipped in the package; nothing of a request becomes a path."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from fastapi import APIRouter, Response
+from starlette.exceptions import HTTPException
+
+router = APIRouter(include_in_schema=False)
+
+_TYPES: Final = {
+    "index.html": "text/html; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "app.js": "text/javascript; charset=utf-8",
+    "charts.js": "text/javascript; charset=utf-8",
+    "client.js": "text/javascript; charset=utf-8",
+    "group.js": "text/javascript; charset=utf-8",
+    "uPlot.iife.min.js": "text/javascript; charset=utf-8",
+    "uPlot.min.css": "text/css; charset=utf-8",
+    "uPlot.LICENSE": "text/plain; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@router.get("/")
+def get_page() -> Response:
+    """Return the page."""
+    return get_page_file("index.html")
+
+
+@router.get("/page/{name}")
+def get_page_file(name: str) -> Response:
+    """Return one of the page's files."""
+    if name not in _TYPES:
+        raise HTTPException(404, "the page has no such file")
+    return Response(_content(name), media_type=_TYPES[name])
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (files("spark_throttle.admin") / "page" / name).read_bytes()

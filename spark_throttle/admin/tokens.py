@@ -1,0 +1,225 @@
+"""Who may call the admin API: bearer tokens, of which the server knows the hashes alone.
+
+A token is ``throttle_<id>_<secret>``. The id names it in lists and in the audit, and is no secret; the secret is 256
+random bits, shown once. The file keeps a keyed BLAKE2b of it under a salt of its own. A slow hash guards passwords,
+which can be guessed; nobody guesses 256 random bits, and a slow hash at every request would be a lever for
+whoever wants the server busy.
+
+The file is read again when it changes, so a revoked token ends at its next request. It is written whole, readable by
+its owner alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from spark_throttle.errors import ConfigurationError, DamagedError, NotFoundError, UnknownVersionError, did_you_mean
+
+Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+FORMAT: Final = 1
+
+_TOKEN = re.compile(r"throttle_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_GLOB = re.compile(r"[*?\[]")
+_NO_DIGEST: Final = bytes(32)
+_LONGEST_NAME: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request."""
+
+    token_id: str
+    name: str
+    role: Role
+    tenant: str | None
+    """Of a tenant admin: the one tenant that it may see and change."""
+
+    @property
+    def who(self) -> str:
+        """How the audit names the caller."""
+        return f"{self.name} (token {self.token_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What the file says of one token."""
+
+    id: str
+    name: str
+    role: Role
+    tenant: str | None
+    created_ms: int
+    expires_ms: int | None
+    """`None` is never."""
+
+    salt: str
+    digest: str
+
+    @property
+    def caller(self) -> Caller:
+        """Who comes with this token."""
+        return Caller(self.id, self.name, self.role, self.tenant)
+
+
+class TokenFile:
+    """The tokens of a server; safe for use by several threads and processes.
+
+    Parameters
+    ----------
+    path
+        A JSON file; one that is not there holds no token.
+    clock_ms
+        The wall clock, for the times of creation and expiry.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> tokens = TokenFile(Path(tempfile.mkdtemp()) / "tokens.json", clock_ms=lambda: 0)
+    >>> text = tokens.create("ann", "admin")
+    >>> tokens.caller(text).name
+    'ann'
+    >>> tokens.revoke(tokens.list()[0].id)
+    >>> tokens.caller(text) is None
+    True
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, clock_ms: Callable[[], int]) -> None:
+        self.path = Path(path)
+        self._clock_ms = clock_ms
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._tokens: dict[str, Token] = {}
+
+    def create(self, name: str, role: str, *, tenant: str | None = None, days: int | None = None) -> str:
+        """Make a token and return its text, which is kept nowhere.
+
+        Parameters
+        ----------
+        name
+            Whom the audit names.
+        tenant
+            Of a tenant admin, and of no other.
+        days
+            After which it ends.
+
+        Raises
+        ------
+        ConfigurationError
+            If these do not go together.
+        """
+        _check(name, role, tenant, days)
+        token_id, secret, salt = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_bytes(16)
+        now_ms = self._clock_ms()
+        expires_ms = None if days is None else now_ms + days * 86_400_000
+        known_role: Role = next(known for known in ROLES if known == role)
+        digest = _digest(secret, salt).hex()
+        with self._changing() as tokens:
+            tokens[token_id] = Token(token_id, name, known_role, tenant, now_ms, expires_ms, salt.hex(), digest)
+        return f"throttle_{token_id}_{secret}"
+
+    def revoke(self, token_id: str) -> None:
+        """Forget a token; requests that carry it are refused from then on.
+
+        Raises
+        ------
+        NotFoundError
+            If there is none of that id.
+        """
+        with self._changing() as tokens:
+            if tokens.pop(token_id, None) is None:
+                raise NotFoundError("token", token_id, did_you_mean(token_id, tokens))
+
+    def list(self) -> list[Token]:
+        """Return all tokens, oldest first."""
+        return sorted(self._current().values(), key=lambda token: (token.created_ms, token.id))
+
+    def caller(self, text: str) -> Caller | None:
+        """Return who comes with a token, or `None` where it is not known or has ended."""
+        parts = _TOKEN.fullmatch(text)
+        if parts is None:
+            return None
+        token = self._current().get(parts[1])
+        salt, digest = (bytes.fromhex(token.salt), bytes.fromhex(token.digest)) if token else (bytes(16), _NO_DIGEST)
+        is_right = hmac.compare_digest(_digest(parts[2], salt), digest)
+        if token is None or not is_right:
+            return None
+        if token.expires_ms is not None and token.expires_ms <= self._clock_ms():
+            return None
+        return token.caller
+
+    def _current(self) -> dict[str, Token]:
+        with self._lock:
+            seen = self._signature()
+            if seen != self._seen:
+                self._tokens = self._read()
+                self._seen = seen
+            return self._tokens
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_mtime_ns, status.st_ino, status.st_size
+
+    def _read(self) -> dict[str, Token]:
+        what = f"the token file {self.path}"
+        try:
+            fields: dict[str, Any] = json.loads(self.path.read_text())
+            if fields["format"] > FORMAT:
+                raise UnknownVersionError(what, fields["format"], FORMAT)
+            return {token["id"]: Token(**token) for token in fields["tokens"]}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedError(what, type(error).__name__) from error
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, Token]]:
+        """Yield the tokens as they are, and write what becomes of them; one process at a time."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_name(self.path.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            tokens = self._read()
+            yield tokens
+            text = json.dumps({"format": FORMAT, "tokens": [asdict(token) for token in tokens.values()]}, indent=1)
+            written = self.path.with_name(self.path.name + ".tmp")
+            written.unlink(missing_ok=True)
+            with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text + "\n")
+            written.replace(self.path)
+
+
+def redacted(token: Token) -> Token:
+    """Return a token without its salt and hash, to be shown."""
+    return replace(token, salt="", digest="")
+
+
+def _digest(secret: str, salt: bytes) -> bytes:
+    return hashlib.blake2b(secret.encode(), key=salt, digest_size=32).digest()
+
+
+def _check(name: str, role: str, tenant: str | None, days: int | None) -> None:
+    if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise ConfigurationError(f"a token needs the name of its owner, of 1 to {_LONGEST_NAME} printable characters")
+    if role not in ROLES:
+        raise ConfigurationError(f"the role {role!r} is none of {', '.join(ROLES)}{did_you_mean(role, ROLES)}")
+    if (tenant is None) == (role == "tenant_admin"):
+        raise ConfigurationError("a tenant_admin needs its tenant, and the other roles have none")
+    if tenant is not None and (not tenant or "/" in tenant or _GLOB.search(tenant)):
+        raise ConfigurationError(f"{tenant!r} names no single tenant: write what stands before the first '/'")
+    if days is not None and days < 1:
+        raise ConfigurationError(f"{days} days end before they begin; give 1 or more, or none for ever")

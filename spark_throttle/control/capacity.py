@@ -1,0 +1,96 @@
+"""How a fixed capacity is divided among tenants: KIP-124's helper.
+
+KIP-124 measures a client's use of a broker in percent of one thread's time, and not of all threads', so that a quota
+keeps its meaning when the number of threads changes. A broker's capacity is then 100 % for each of its I/O and network
+threads: 8 and 3 of them make 1,100 %, and 32 cores, with as many threads of each kind as cores, 6,400 %. What tenants
+with a fixed share leave is divided among the others equally.
+
+Shares are shown to a tenth, rounded half up as the published examples are: 1,100 / 120 is 9.2 and 6,400 / 115 is 55.7.
+A rounded share times the tenants may be a little more than there is; `promised_percent` says how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Final
+
+from spark_throttle.errors import ConfigurationError
+
+_TENTH: Final = Decimal("0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """A capacity and the shares of it, in percent of one thread."""
+
+    capacity_percent: int
+    tenants: int
+    fixed_percent: Decimal
+    """What the tenants with a fixed share have together."""
+
+    variable_tenants: int
+    """Those that divide the rest."""
+
+    variable_percent: Decimal | None
+    """What each of them has; `None` where there is none."""
+
+    @property
+    def promised_percent(self) -> Decimal:
+        """What all shares add up to."""
+        return self.fixed_percent + self.variable_tenants * (self.variable_percent or Decimal(0))
+
+
+def capacity_of_threads(io_threads: int, network_threads: int) -> int:
+    """Return what a broker's threads can do, in percent of one thread.
+
+    Examples
+    --------
+    >>> capacity_of_threads(8, 3)
+    1100
+    """
+    if io_threads < 1 or network_threads < 1:
+        raise ConfigurationError(
+            f"{io_threads} I/O threads and {network_threads} network threads serve nobody; give 1 or more of each"
+        )
+    return 100 * (io_threads + network_threads)
+
+
+def capacity_of_cores(cores: int) -> int:
+    """Return what a broker with as many threads of each kind as cores can do, in percent of one thread.
+
+    Examples
+    --------
+    >>> capacity_of_cores(32)
+    6400
+    """
+    return capacity_of_threads(cores, cores)
+
+
+def divide(capacity_percent: int, tenants: int, fixed_percents: Sequence[Decimal] = ()) -> Division:
+    """Divide a capacity among tenants, some of which have a fixed share.
+
+    Examples
+    --------
+    >>> [str(divide(*case).variable_percent) for case in ((1100, 120), (6400, 50), (6400, 100), (6400, 115))]
+    ['9.2', '128.0', '64.0', '55.7']
+    >>> divide(1100, 12, [Decimal(200), Decimal(100)]).variable_percent
+    Decimal('80.0')
+    """
+    fixed = sum(fixed_percents, Decimal(0))
+    others = tenants - len(fixed_percents)
+    if tenants < 1:
+        raise ConfigurationError(f"{tenants} tenants share nothing; give 1 or more")
+    if others < 0:
+        raise ConfigurationError(f"{len(fixed_percents)} tenants have a fixed share and there are {tenants} in all")
+    if any(percent <= 0 for percent in fixed_percents):
+        raise ConfigurationError("a fixed share is 0 or less; give more, or leave the tenant out")
+    if fixed > capacity_percent:
+        raise ConfigurationError(
+            f"the fixed shares are {fixed} % together and the capacity is {capacity_percent} %; lower them"
+        )
+    if not others:
+        return Division(capacity_percent, tenants, fixed, 0, None)
+    share = ((capacity_percent - fixed) / others).quantize(_TENTH, ROUND_HALF_UP)
+    return Division(capacity_percent, tenants, fixed, others, share)

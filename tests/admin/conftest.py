@@ -1,0 +1,74 @@
+"""A served store, and clients of each role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from spark_throttle.admin.api import make_app
+from spark_throttle.admin.job_watch import JobWatch
+from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.control.delta_store import DeltaStore
+from spark_throttle.control.memory_store import MemoryStore
+from spark_throttle.control.service import PolicyService
+from spark_throttle.control.store import PolicyStore
+
+ROLES = ("admin", "tenant_admin", "viewer")
+START_MS = 1_795_266_764_070
+
+
+@dataclass
+class Served:
+    """An application without a socket, and a token of each role; `acme` is the tenant admin's tenant."""
+
+    app: FastAPI
+    store: PolicyStore
+    token_file: TokenFile
+    tokens: dict[str, str] = field(repr=False)
+    clock: list[int] = field(default_factory=lambda: [START_MS])
+
+    @property
+    def service(self) -> PolicyService:
+        return PolicyService(self.store, clock_ms=lambda: self.clock[0])
+
+    def client(self, role: str | None = "admin") -> TestClient:
+        headers = {} if role is None else {"Authorization": f"Bearer {self.tokens[role]}"}
+        return TestClient(self.app, headers=headers, raise_server_exceptions=True)
+
+
+def served_over(store: PolicyStore, folder: Path, **settings: Any) -> Served:
+    clock = [START_MS]
+    tokens = TokenFile(folder / "tokens.json", clock_ms=lambda: clock[0])
+    texts = {role: tokens.create(f"{role}-of-test", role, tenant="acme" if role == "tenant_admin" else None)
+             for role in ROLES}  # fmt: skip
+    watch = settings.pop("watch", None) or JobWatch({})
+    settings.setdefault("requests_per_second", 1_000_000)
+    app = make_app(store, tokens, watch, clock_ms=lambda: clock[0], **settings)
+    return Served(app, store, tokens, texts, clock)
+
+
+@pytest.fixture(params=["memory", "delta"])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+    store = MemoryStore() if request.param == "memory" else DeltaStore.create(str(tmp_path / "policies"))
+    yield served_over(store, tmp_path)
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Served:
+    return served_over(MemoryStore(), tmp_path)
+
+
+@pytest.fixture
+def admin(served: Served) -> TestClient:
+    return served.client("admin")
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Callable[..., Served]:
+    return lambda store, **settings: served_over(store, tmp_path, **settings)

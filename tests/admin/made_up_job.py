@@ -1,0 +1,61 @@
+"""A job without Spark: the real control plane over a store, and shards that the real kernel decides.
+
+Its control directory is that of a running query, so whatever reads one can be tried on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.followed_store import FollowedStore
+from spark_throttle.control.manifest import bind
+from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName
+from spark_throttle.control.storage import Directory
+from spark_throttle.control.store import PolicyStore
+from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.testing.worlds import make_arrivals
+
+
+@dataclass
+class MadeUpJob:
+    """One shard that follows a store; `batch` runs one batch, a second after the one before."""
+
+    control_path: Path
+    store: PolicyStore
+    now_ms: int = 1_795_266_764_000
+    epoch: EpochName = NO_EPOCH
+    number: int = -1
+    state: ShardState | None = None
+    policy: CompiledPolicy | None = None
+    plane: ControlPlane = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.directory = Directory(str(self.control_path))
+        bind(self.directory, shards=1, direction="publish")
+        policies = FollowedStore(self.store.location, open_at=lambda _: self.store)
+        self.plane = ControlPlane(self.directory, policies, "publish", 1, lambda: self.now_ms)
+
+    def batch(self, offered: Mapping[str, int], *, size_bytes: int = 1000, seconds: float = 1) -> int:
+        """Offer so many messages of each namespace, and return the batch's number."""
+        self.now_ms += int(1000 * seconds)
+        end = self.plane.next_epoch(self.epoch)
+        before, after = self.policy, self.plane.policy_for(self.epoch, end) or self.policy
+        assert after is not None
+        if self.state is None or before is None:
+            self.state = ShardState.initial(len(after.shared))
+        epoch = self.plane.load(end)
+        grants = Grants(epoch.number, epoch.lending.balance_micro[0], epoch.lending.headroom_micro[0], self.now_ms)
+        self.state = replace(self.state, grants=grants)
+        self.policy, self.epoch, self.number = after, end, self.number + 1
+        rows = [(name, size_bytes) for name, count in offered.items() for _ in range(count)]
+        plan = plan_admission(self.state, make_arrivals(rows), after, now_ms=self.now_ms, shards=1)
+        self.state = plan.state
+        write_reports(self.directory, self.number, [pack_usage(plan.usage)])
+        return self.number
+

@@ -1,0 +1,188 @@
+"""PIP-82's calls: groups, attachments, their status codes and their ETags."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.admin.conftest import Served
+
+GROUP = "/admin/v2/resourcegroup"
+
+
+def test_written_group_reads_as_it_was_written(admin: TestClient) -> None:
+    fields = {"publishRateInMsgs": 5000, "publishRateInBytes": 8_388_608, "publishWeight": 4, "dispatchRateInMsgs": 0.5}
+    made = admin.put(f"{GROUP}/gold", json=fields)
+    assert made.status_code == 200
+    assert made.json() | {"notes": []} == {"revision": 1, "changed": True, "notes": [], "acting": []}
+    found = admin.get(f"{GROUP}/gold")
+    assert {key: value for key, value in found.json().items() if value is not None} == fields
+    assert found.headers["ETag"] == made.headers["ETag"] == '"1"'
+
+
+def test_put_says_the_whole_group_so_what_is_left_out_is_unlimited(admin: TestClient) -> None:
+    admin.put(f"{GROUP}/gold", json={"publishRateInMsgs": 5, "dispatchRateInMsgs": 5})
+    admin.put(f"{GROUP}/gold", json={"publishRateInMsgs": 5})
+    assert admin.get(f"{GROUP}/gold").json()["dispatchRateInMsgs"] is None
+
+
+def test_zero_is_a_quota_and_null_is_none(served: Served, admin: TestClient) -> None:
+    admin.put(f"{GROUP}/shut", json={"publishRateInMsgs": 0, "publishRateInBytes": None})
+    assert served.service.get("resource_group", "shut").values == {"publish": {"messages_per_second": 0}}
+
+
+def test_same_put_again_commits_nothing(admin: TestClient) -> None:
+    admin.put(f"{GROUP}/gold", json={"publishRateInMsgs": 5})
+    again = admin.put(f"{GROUP}/gold", json={"publishRateInMsgs": 5})
+    assert (again.json()["changed"], again.json()["revision"]) == (False, 1)
+
+
+def test_groups_are_listed_page_by_page(admin: TestClient) -> None:
+    for name in ("c", "a", "b/1", "é"):
+        assert admin.put(f"{GROUP}/{name.replace('/', '%2F')}", json={}).status_code == 200
+    first = admin.get(GROUP, params={"limit": 3})
+    assert first.json() == ["a", "b/1", "c"]
+    assert first.headers["Link"] == '</admin/v2/resourcegroup?after=c&limit=3>; rel="next"'
+    second = admin.get("/admin/v2/resourcegroup?after=c&limit=3")
+    assert second.json() == ["é"]
+    assert "Link" not in second.headers
+
+
+def test_creating_a_group_that_is_there_is_a_conflict(admin: TestClient) -> None:
+    assert admin.post(f"{GROUP}/gold", json={}).status_code == 201
+    again = admin.post(f"{GROUP}/gold", json={"publishRateInMsgs": 5})
+    assert again.status_code == 409
+    assert again.headers["Content-Type"] == "application/problem+json"
+    assert "'gold' is there already" in again.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "said"),
+    [
+        ({"publishRateInMsgs": -1}, "publishRateInMsgs", "0 admits nothing, and leaving the key out sets no limit"),
+        ({"publishRateInMsgs": 0.0001}, "publishRateInMsgs", "0.001 a second is the finest step"),
+        ({"publishRateInMsgs": "5"}, "publishRateInMsgs", "give a JSON number"),
+        ({"publishRateInMsgs": True}, "publishRateInMsgs", "true"),
+        ({"dispatchRateInBytes": 1e300}, "dispatchRateInBytes", "give less"),
+        ({"publishWeight": 0}, "publishWeight", "0 is less than 1"),
+        ({"publishOnExcess": "drop"}, "publishOnExcess", "delay"),
+        ({"dispatchRateInMsgs": 2**40, "dispatchBurstInSeconds": 2}, "dispatchBurstInSeconds", "burst"),
+        ({"publishRateInMsgs": [5]}, "publishRateInMsgs", "list"),
+        ({"publishRateinMsgs": 5}, "publishRateinMsgs", "Extra inputs are not permitted"),
+    ],
+)
+def test_wrong_field_is_named_and_nothing_is_written(
+    served: Served, admin: TestClient, fields: dict[str, object], path: str, said: str
+) -> None:
+    answer = admin.put(f"{GROUP}/gold", json=fields)
+    assert (answer.status_code, answer.json()["path"]) == (422, path)
+    assert said in answer.json()["detail"]
+    assert served.store.revision() == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"publishRateInMsgs": NaN}', b"[" * 5000])
+def test_body_that_is_no_object_of_fields_is_refused(admin: TestClient, body: bytes) -> None:
+    answer = admin.put(f"{GROUP}/gold", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in {400, 422}
+    assert answer.json()["detail"]
+
+
+def test_unknown_group_is_not_found_and_the_nearest_is_named(admin: TestClient) -> None:
+    admin.put(f"{GROUP}/gold", json={})
+    for answer in (admin.get(f"{GROUP}/golt"), admin.delete(f"{GROUP}/golt")):
+        assert answer.status_code == 404
+        assert "did you mean gold" in answer.json()["detail"]
+
+
+def test_group_in_use_is_not_deleted(admin: TestClient) -> None:
+    admin.put(f"{GROUP}/gold", json={})
+    admin.put("/admin/v2/tenants/acme/resourcegroup/gold")
+    admin.put("/admin/v2/namespaces/acme/orders/resourcegroup/gold")
+    refused = admin.delete(f"{GROUP}/gold")
+    assert refused.status_code == 412
+    assert "in use by tenant acme, namespace acme/orders" in refused.json()["detail"]
+    assert admin.delete("/admin/v2/namespaces/acme/orders/resourcegroup").status_code == 200
+    assert admin.delete("/admin/v2/tenants/acme/resourcegroup").status_code == 200
+    assert admin.delete(f"{GROUP}/gold").status_code == 200
+    assert admin.get(f"{GROUP}/gold").status_code == 404
+
+
+@pytest.mark.parametrize("member", ["namespaces/acme/orders", "tenants/acme"])
+def test_member_is_attached_to_one_group(admin: TestClient, member: str) -> None:
+    for group in ("gold", "bronze"):
+        admin.put(f"{GROUP}/{group}", json={})
+    where = f"/admin/v2/{member}/resourcegroup"
+    assert admin.get(where).status_code == 404
+    assert admin.put(f"{where}/none").status_code == 404
+    assert admin.put(f"{where}/gold").status_code == 200
+    assert admin.get(where).json() == "gold"
+    assert admin.put(f"{where}/gold").json()["changed"] is False
+    assert admin.put(f"{where}/bronze").status_code == 409
+    assert admin.delete(f"{where}/bronze").status_code == 404
+    assert admin.delete(f"{where}/gold").status_code == 200
+    assert admin.delete(where).status_code == 404
+
+
+def test_attached_namespace_is_told_that_the_defaults_hold_it_no_longer(admin: TestClient) -> None:
+    admin.put(f"{GROUP}/gold", json={})
+    made = admin.put("/admin/v2/namespaces/acme/orders/resourcegroup/gold").json()
+    assert any("entry of its own" in note for note in made["notes"])
+
+
+# ------------------------------------------------------------------------------------------------------------- ETags
+
+
+def test_edit_of_what_another_has_changed_is_refused(admin: TestClient) -> None:
+    admin.put(f"{GROUP}/gold", json={"publishRateInMsgs": 1})
+    seen = admin.get(f"{GROUP}/gold").headers["ETag"]
+    assert admin.put(f"{GROUP}/gold", json={"publishRateInMsgs": 2}, headers={"If-Match": seen}).status_code == 200
+    late = admin.put(f"{GROUP}/gold", json={"publishRateInMsgs": 3}, headers={"If-Match": seen})
+    assert late.status_code == 412
+    assert "is at revision 2 and the change was made for revision 1" in late.json()["detail"]
+    assert admin.delete(f"{GROUP}/gold", headers={"If-Match": seen}).status_code == 412
+    assert admin.get(f"{GROUP}/gold").json()["publishRateInMsgs"] == 2
+
+
+def test_change_of_another_entry_does_not_matter_to_an_etag(admin: TestClient) -> None:
+    admin.put(f"{GROUP}/gold", json={})
+    admin.put(f"{GROUP}/bronze", json={})
+    assert admin.put(f"{GROUP}/gold", json={"publishWeight": 2}, headers={"If-Match": '"1"'}).status_code == 200
+
+
+def test_star_asks_whether_an_entry_is_there(admin: TestClient) -> None:
+    assert admin.put(f"{GROUP}/gold", json={}, headers={"If-Match": "*"}).status_code == 412
+    assert admin.put(f"{GROUP}/gold", json={}, headers={"If-None-Match": "*"}).status_code == 200
+    assert admin.put(f"{GROUP}/gold", json={}, headers={"If-None-Match": "*"}).status_code == 412
+    assert admin.put(f"{GROUP}/gold", json={}, headers={"If-Match": "*"}).status_code == 200
+
+
+@pytest.mark.parametrize("tag", ["1", 'W/"1"', '"01"', '"-1"', '"1", "2"', '"x"', '"' + "9" * 30 + '"'])
+def test_tag_that_is_none_of_ours_is_refused(admin: TestClient, tag: str) -> None:
+    answer = admin.put(f"{GROUP}/gold", json={}, headers={"If-Match": tag})
+    assert (answer.status_code, answer.json()["path"]) == (422, "If-Match")
+
+
+def test_reader_who_has_the_entry_is_told_that_it_is_unchanged(admin: TestClient) -> None:
+    admin.put(f"{GROUP}/gold", json={})
+    answer = admin.get(f"{GROUP}/gold", headers={"If-None-Match": '"1"'})
+    assert (answer.status_code, answer.content) == (304, b"")
+
+
+def test_of_two_edits_of_one_revision_one_is_made(served: Served) -> None:
+    import threading
+
+    admin = served.client()
+    admin.put(f"{GROUP}/gold", json={})
+    statuses: list[int] = []
+
+    def edit(weight: int) -> None:
+        answer = served.client().put(f"{GROUP}/gold", json={"publishWeight": weight}, headers={"If-Match": '"1"'})
+        statuses.append(answer.status_code)
+
+    threads = [threading.Thread(target=edit, args=(weight,)) for weight in (2, 3, 4, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(statuses) == [200, 412, 412, 412]
+    assert served.store.revision() == 2
