@@ -24,8 +24,8 @@ from spark_throttle.core.token_bucket import full, throttle_time_ms
 from spark_throttle.core.usage import UsageReport
 
 if TYPE_CHECKING:
-    from spark_throttle.core.admission import Decisions
     from spark_throttle.core.arrivals import Entered
+    from spark_throttle.core.decisions import Decisions
     from spark_throttle.core.flow_plan import FlowPlan
     from spark_throttle.core.layout import Candidates
 
@@ -137,12 +137,13 @@ def _next_event_ms(
     scope_wait_ms = throttle_time_ms(plan.grants.balance_micro, policy.shared.rate_micro_per_ms).max(axis=1)
     is_own = stops.level == Level.NAMESPACE
     wait_ms = np.where(is_own, own_wait_ms, np.where(stops.scope >= 0, scope_wait_ms[stops.scope], 0))
-    head = np.full(len(wait_ms), -1, dtype=np.int64)
-    # The last of equal positions stays: going backwards, each flow's first row.
-    head[waiting.flow[::-1]] = np.arange(len(waiting) - 1, -1, -1)
-    heads = np.flatnonzero(head >= 0)
-    leaves_ms = np.maximum(now_ms + np.minimum(wait_ms[heads], NEVER_MS - now_ms), waiting.release_ms[head[heads]])
-    event_ms = int(leaves_ms.min())
+    leaves_ms = now_ms + np.minimum(wait_ms, NEVER_MS - now_ms)
+    waits = np.zeros(len(leaves_ms), dtype=np.bool_)
+    waits[waiting.flow] = True
+    if waiting.holds(now_ms):
+        heads, index = np.unique(waiting.flow, return_index=True)
+        leaves_ms[heads] = np.maximum(leaves_ms[heads], waiting.release_ms[index])
+    event_ms = int(leaves_ms[waits].min())
     if policy.queue.age_ms is not None:
         event_ms = min(event_ms, int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1)
     return event_ms

@@ -20,73 +20,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_throttle.core import account, queue_bounds
 from spark_throttle.core.arrivals import Arrivals, Entered, enter
+from spark_throttle.core.decisions import Causes, Deciding, Decisions
 from spark_throttle.core.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.layout import Candidates
 from spark_throttle.core.pegasus import plan_windows
-from spark_throttle.core.quota import CompiledPolicy, Int64s, Level, OnExcess, Verdict
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, OnExcess, Verdict
 from spark_throttle.core.reasons import REASONS, Reason
 from spark_throttle.core.state import Queue, ShardState
 from spark_throttle.core.token_bucket import throttle_time_ms
 from spark_throttle.core.usage import UsageReport
 
 __all__ = ["REASONS", "AdmissionPlan", "Arrivals", "plan_admission"]
-
-Int8s = npt.NDArray[np.int8]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Decisions:
-    """What becomes of every row; arrays run over the queue's rows, then the arrivals."""
-
-    verdict: Int8s
-    reason: Int8s
-    """A `Reason`; on an admitted row, why an observing scope would have held it."""
-
-    level: Int8s
-    """A `Level`, -1 where no level refused or marked the row."""
-
-    dimension: Int8s
-    """A `Dimension`, -1 where none refused or marked the row."""
-
-    scope: Int64s
-    """Position of the shared scope that refused or marked the row; -1 for the row's own namespace or none."""
-
-    throttle_time_ms: Int64s
-
-    @classmethod
-    def admitting(cls, rows: int) -> Decisions:
-        """Return decisions that admit every row."""
-        return cls(
-            verdict=np.full(rows, Verdict.ADMIT, dtype=np.int8),
-            reason=np.full(rows, Reason.NONE, dtype=np.int8),
-            level=np.full(rows, -1, dtype=np.int8),
-            dimension=np.full(rows, -1, dtype=np.int8),
-            scope=np.full(rows, -1, dtype=np.int64),
-            throttle_time_ms=np.zeros(rows, dtype=np.int64),
-        )
-
-    def decide(
-        self,
-        rows: Int64s,
-        verdict: Verdict | Int8s,
-        reason: Reason | Int8s,
-        *,
-        level: Int64s | int = -1,
-        dimension: Int64s | int = -1,
-        scope: Int64s | int = -1,
-        wait_ms: Int64s | int = 0,
-    ) -> None:
-        """Overwrite the decisions on `rows`: the one place where these arrays are filled in."""
-        self.verdict[rows] = verdict
-        self.reason[rows] = reason
-        self.level[rows] = level
-        self.dimension[rows] = dimension
-        self.scope[rows] = scope
-        self.throttle_time_ms[rows] = wait_ms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,10 +79,12 @@ def plan_admission(
     """
     entered = enter(state, arrivals, policy, now_ms=now_ms)
     queued, flows = len(state.queue), entered.flows
-    decisions = Decisions.admitting(queued + len(arrivals))
-    decisions.decide(queued + entered.unusable, Verdict.REJECT, entered.reason)
+    decisions = Deciding(queued + len(arrivals))
+    decisions.decide(
+        queued + entered.unusable, Verdict.REJECT, Causes.of(entered.reason), np.arange(len(entered.reason))
+    )
     expired = np.flatnonzero(queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms))
-    decisions.decide(expired, Verdict.REJECT, Reason.QUEUE_AGE)
+    decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
     windowed = _through_windows(decisions, entered, policy, queued, now_ms=now_ms)
     rows = Candidates.of_batch(
         state.queue, entered.queue_flow, entered.flow, entered.size_bytes, windowed.release_ms, now_ms=now_ms
@@ -144,22 +93,25 @@ def plan_admission(
     candidates = rows if not len(closed) else rows.take(np.flatnonzero(decisions.verdict == Verdict.ADMIT))
     grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
     plan = plan_flows(candidates, flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
-    waiting, refused = _decide_rest(decisions, candidates, plan, entered, policy, now_ms=now_ms, shards=shards)
+    behind = candidates.take(plan.outcome.behind)
+    is_waiting = _decide_rest(decisions, candidates, behind, plan, entered, policy, now_ms=now_ms, shards=shards)
+    waiting, refused = plan.outcome.behind[is_waiting], plan.outcome.behind[~is_waiting]
     overflow = queue_bounds.overflowing(
         candidates, waiting, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
     )
     if len(overflow):
-        decisions.decide(candidates.row_at(overflow), Verdict.REJECT, Reason.QUEUE_FULL)
+        decisions.decide(candidates.row_at(overflow), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
         waiting, refused = np.setdiff1d(waiting, overflow), np.concatenate([refused, overflow])
-    still = candidates.take(waiting)
+    still = behind if len(waiting) == len(behind) else candidates.take(waiting)
     kept, position = account.remembered(entered, plan, windowed.units, still.flow)
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
+    decided = decisions.decided()
     usage = account.report(
         account.Moved(rows, candidates, refused, still, np.concatenate([expired, queued + windowed.rejected])),
-        decisions, plan, entered, policy,
+        decided, plan, entered, policy,
         account.Batch(shard, now_ms, max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0),
     )  # fmt: skip
-    return AdmissionPlan(decisions, ShardState(now_ms, kept, queue, plan.grants), usage)
+    return AdmissionPlan(decided, ShardState(now_ms, kept, queue, plan.grants), usage)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,7 +129,7 @@ class _Windowed:
 
 
 def _through_windows(
-    decisions: Decisions, entered: Entered, policy: CompiledPolicy, queued: int, *, now_ms: int
+    decisions: Deciding, entered: Entered, policy: CompiledPolicy, queued: int, *, now_ms: int
 ) -> _Windowed:
     """Ask the Pegasus rules about the arrivals of flows that have any, and reject what they reject."""
     has_rule = policy.namespace_windows.has_rule[entered.matches.rule]
@@ -190,68 +142,55 @@ def _through_windows(
     windowed = plan_windows(flow, entered.size_bytes[asked], entered.flows.window_units, rules, now_ms=now_ms)
     rejected = np.flatnonzero(windowed.rejected_by >= 0)
     dimension = windowed.rejected_by[rejected]
-    decisions.decide(
-        queued + asked[rejected],
-        Verdict.REJECT,
-        Reason.THROTTLING,
-        level=Level.NAMESPACE,
-        dimension=dimension,
-        wait_ms=rules.reject_ms[flow[rejected], dimension],
-    )
+    wait_ms = rules.reject_ms[flow[rejected], dimension]
+    causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, dimension=dimension, wait_ms=wait_ms)
+    decisions.decide(queued + asked[rejected], Verdict.REJECT, causes, np.arange(len(rejected)))
     release_ms = np.zeros(len(entered.flow), dtype=np.int64)
     release_ms[asked] = windowed.release_ms
     return _Windowed(asked[rejected], release_ms, windowed.units)
 
 
-def _decide_rest(
-    decisions: Decisions,
+def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
+    decisions: Deciding,
     candidates: Candidates,
+    behind: Candidates,
     plan: FlowPlan,
     entered: Entered,
     policy: CompiledPolicy,
     *,
     now_ms: int,
     shards: int,
-) -> tuple[Int64s, Int64s]:
+) -> Bools:
     """Decide the rows behind the admitted ones of their flow, and mark those that an observing scope would stop.
 
-    Returns the positions among the candidates of those that are delayed, ascending, and of those that are rejected.
+    Returns which of the former are delayed; the others are rejected.
     """
-    behind, stops, marks = plan.outcome.behind, plan.outcome.stops, plan.outcome.marks
-    nothing = np.zeros(0, dtype=np.int64)
+    stops, marks = plan.outcome.stops, plan.outcome.marks
     if not len(behind) and not len(marks.row):
-        return nothing, nothing
+        return np.zeros(0, dtype=np.bool_)
     rate = policy.shared.rate_micro_per_ms
     part = np.where(rate > 0, np.maximum(rate // shards, 1), rate)
     shared_wait_ms = throttle_time_ms(plan.grants.balance_micro, part)
     own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
 
-    of_flow = np.arange(len(stops.scope))
-    on_excess = np.where(stops.scope >= 0, policy.shared.on_excess[stops.scope], entered.limits.on_excess)
-    wait_ms = np.where(
-        stops.scope >= 0, shared_wait_ms[stops.scope, stops.dimension], own_wait_ms[of_flow, stops.dimension]
-    )
-    flow = candidates.flow[behind]
-    hold_ms = np.maximum(candidates.release_ms[behind] - now_ms, 0)
-    is_held = (hold_ms > 0) | (stops.level < 0)[flow]
-    is_rejected = (on_excess == OnExcess.REJECT)[flow] & ~is_held & (behind >= candidates.queued)
-    decisions.decide(
-        candidates.row_at(behind),
-        np.where(is_rejected, Verdict.REJECT, Verdict.DELAY),
-        np.where(is_held, Reason.THROTTLING, Reason.QUOTA),
-        level=np.where(is_held, Level.NAMESPACE, stops.level[flow]),
-        dimension=np.where(is_held, -1, stops.dimension[flow]),
-        scope=np.where(is_held, -1, stops.scope[flow]),
-        wait_ms=np.where(is_held, hold_ms, wait_ms[flow]),
-    )
+    is_shared, of_flow = stops.scope >= 0, np.arange(len(stops.scope))
+    wait_ms = np.where(is_shared, shared_wait_ms[stops.scope, stops.dimension], own_wait_ms[of_flow, stops.dimension])
+    causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms)
+    rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
+    is_rejected = np.zeros(len(behind), dtype=np.bool_)
+    if rejects.any():
+        is_rejected[behind.queued :] = rejects[behind.flow[behind.queued :]]
+    held = np.flatnonzero(behind.is_held(now_ms) | (stops.level < 0)[behind.flow]) if candidates.holds(now_ms) else None
+    if held is not None:
+        is_rejected[held] = False
+    rows = candidates.row_at(plan.outcome.behind)
+    decisions.decide(rows, np.where(is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY)), causes, behind.flow)
+    if held is not None:
+        hold_ms = np.maximum(behind.release_ms[held] - now_ms, 0)
+        causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, wait_ms=hold_ms)
+        decisions.decide(rows[held], Verdict.DELAY, causes, np.arange(len(held)))
     own = own_wait_ms[candidates.flow[marks.row], marks.dimension]
-    decisions.decide(
-        candidates.row_at(marks.row),
-        Verdict.ADMIT,
-        Reason.QUOTA,
-        level=marks.level,
-        dimension=marks.dimension,
-        scope=marks.scope,
-        wait_ms=np.where(marks.scope >= 0, shared_wait_ms[marks.scope, marks.dimension], own),
-    )
-    return behind[~is_rejected], behind[is_rejected]
+    wait_ms = np.where(marks.scope >= 0, shared_wait_ms[marks.scope, marks.dimension], own)
+    causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
+    decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))
+    return ~is_rejected

@@ -111,7 +111,9 @@ def plan_flows(
     contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
     by_messages, passing = own.prefixes(layout)
     is_observing = limits.on_excess == OnExcess.OBSERVE
-    released = layout.segments.first((candidates.release_ms > now_ms)[layout.segments.order])
+    released = counts
+    if candidates.holds(now_ms):
+        released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
     count, stops = contest.decide(eligible)
     levels = contest.marked_from(count)
@@ -167,7 +169,7 @@ def _wanted_if_all_fits(
     candidates: Candidates, own: _OwnRoom, room: Room, matches: Matches, policy: CompiledPolicy, *, now_ms: int
 ) -> Int64s | None:
     """Return messages and bytes by flow if every row may leave and no balance runs short of them, else `None`."""
-    if (candidates.release_ms > now_ms).any():
+    if candidates.holds(now_ms):
         return None
     flows = len(own.messages)
     messages = np.bincount(candidates.flow, minlength=flows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.segments import Segments, name_hash, running_total, sums
 from spark_throttle.core.state import Queue
 
@@ -53,9 +53,18 @@ class Candidates:
     def take(self, at: Int64s) -> Candidates:
         """Return those at `at`, which ascends."""
         return Candidates(
-            self.row_at(at), self.flow[at], self.size_bytes[at], self.arrival_ms[at], self.release_ms[at],
-            int(np.searchsorted(at, self.queued)),
+            self.row_at(at), self.flow[at], self.size_bytes[at], _taken(self.arrival_ms, at),
+            _taken(self.release_ms, at), int(np.searchsorted(at, self.queued)),
         )  # fmt: skip
+
+    def is_held(self, now_ms: int) -> Bools:
+        """Return which may not leave yet."""
+        return self.release_ms > now_ms
+
+    def holds(self, now_ms: int) -> bool:
+        """Return whether any may not leave yet."""
+        release_ms = self.release_ms[: 1 if _is_constant(self.release_ms) else None]
+        return int(release_ms.max(initial=0)) > now_ms
 
     def row_at(self, at: Int64s) -> Int64s:
         """Return the positions among all rows of the batch of those at `at`."""
@@ -65,6 +74,15 @@ class Candidates:
         """Return, by flow, messages and bytes of those at `at`; shape (flows, 2)."""
         flow = self.flow[at]
         return np.stack([np.bincount(flow, minlength=flows), sums(flow, self.size_bytes[at], flows)], axis=1)
+
+
+def _is_constant(values: Int64s) -> bool:
+    """Return whether `values` is a view of one number."""
+    return values.strides == (0,)
+
+
+def _taken(values: Int64s, at: Int64s) -> Int64s:
+    return np.full(len(at), values[0]) if _is_constant(values) and len(at) else values[at]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -187,23 +187,23 @@ class _Decided:
 
     def _explained(self, at: Int64s) -> pa.StructArray:
         """Return the ``throttle`` column of the rows at `at`."""
-        d, before, policy = self.plan.decisions, self.before, self.policy
+        d, before, policy = self.plan.decisions.take(at), self.before, self.policy
         queued = len(before.queue)
         namespaces = pa.concat_arrays([
             before.flows.names.take(pa.array(before.queue.flow[at[at < queued]])),
             self.arrivals.namespaces.take(pa.array(at[at >= queued] - queued)),
         ])  # fmt: skip
         shared_names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
-        shared = shared_names.take(pa.array(d.scope[at], mask=d.scope[at] < 0))
-        is_own = pa.array(d.level[at] == Level.NAMESPACE)
-        wait_ms = d.throttle_time_ms[at]
+        scope, reason, wait_ms = d.scope, d.reason, d.throttle_time_ms
+        shared = shared_names.take(pa.array(scope, mask=scope < 0))
+        is_own = pa.array(d.level == Level.NAMESPACE)
         just_arrived = np.full(len(self.arrivals), self.now_ms, dtype=np.int64)
         arrival_ms = np.concatenate([before.queue.arrival_ms, just_arrived])
         columns = [
-            _words([v.name for v in Verdict], d.verdict[at]),
-            _words(REASONS, np.where(d.reason[at] > 0, d.reason[at], -1)),
-            _words([level.name.lower() for level in Level], d.level[at]),
-            _words([dimension.name.lower() for dimension in Dimension], d.dimension[at]),
+            _words([v.name for v in Verdict], d.verdict),
+            _words(REASONS, np.where(reason > 0, reason, -1)),
+            _words([level.name.lower() for level in Level], d.level),
+            _words([dimension.name.lower() for dimension in Dimension], d.dimension),
             pc.if_else(is_own, namespaces, shared),
             pa.array(wait_ms, mask=wait_ms >= NEVER_MS),
             pa.array(np.maximum(self.now_ms - arrival_ms[at], 0)),
