@@ -142,7 +142,8 @@ class WatchedDeltaWriter(ThrottleDeltaWriter):
 
     def file_writer(self, destination: Destination, part: str) -> TableFileWriter:
         found = super().file_writer(destination, part)
-        if os.environ.get(_POINT) == IN_FILE and batch_of_task() >= int(os.environ[_TURN]):
+        is_admitted = destination == self.plan.admitted
+        if is_admitted and os.environ.get(_POINT) == IN_FILE and batch_of_task() >= int(os.environ[_TURN]):
             found.__class__ = TearingFileWriter
         return found
 

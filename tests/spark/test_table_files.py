@@ -66,6 +66,18 @@ def test_footer_says_what_sparks_readers_look_for(tmp_path: Path) -> None:
     assert file.path.endswith(".zstd.parquet")
 
 
+def test_columns_that_repeat_have_a_dictionary_wherever_they_are_nested(tmp_path: Path) -> None:
+    inner = pa.struct([("a", pa.string()), ("l", pa.list_(pa.int64()))])
+    schema = pa.schema([("id", pa.int64()), ("ns", pa.string()), ("m", pa.map_(pa.string(), inner))])
+    rows = batch([(n, f"ns{n % 3}", [("k", {"a": "x", "l": [1]})]) for n in range(50)], schema)
+    (file,) = write(tmp_path, [rows], FileForm(schema))
+    group = pq.ParquetFile(tmp_path / file.path).metadata.row_group(0)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    assert {c.path_in_schema for c in columns if c.has_dictionary_page} == {
+        "ns", "m.key_value.key", "m.key_value.value.a", "m.key_value.value.l.list.element"
+    }  # fmt: skip
+
+
 def test_partitions_have_directories_that_any_value_is_safe_in(tmp_path: Path) -> None:
     rows = batch([(1, "a/b c", True), (2, "../é%", True), (3, None, False), (4, "", False), (5, "a/b c", None)])
     files = write(tmp_path, [rows], FileForm(SCHEMA, partition_columns=("ns", "on")))
