@@ -10,6 +10,7 @@ from spark_throttle.control.storage import Directory
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
 
 _NAME = "manifest.json"
+_INCARNATION = "incarnation"
 FORMAT = 1
 
 
@@ -39,6 +40,17 @@ def read_manifest(directory: Directory) -> Manifest | None:
         return Manifest(found, str(fields["query"]), int(fields["shards"]), str(fields["direction"]))
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(what, repr(error)) from error
+
+
+def next_incarnation(directory: Directory) -> int:
+    """Return a number that is larger than at every start of the query before: it tells others that this is a new run."""
+    content = directory.read(_INCARNATION)
+    try:
+        incarnation = 1 + int(content or b"0")
+    except ValueError as error:
+        raise DamagedError(f"the count of starts {directory.path(_INCARNATION)}", repr(error)) from error
+    directory.write(_INCARNATION, str(incarnation).encode())
+    return incarnation
 
 
 def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:

@@ -10,7 +10,7 @@ their own folder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -19,7 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.manifest import read_manifest
+from spark_throttle.control.manifest import Manifest, read_manifest
+from spark_throttle.control.model import Direction
+from spark_throttle.control.share_status import read_observation
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import unpack_policy, unpack_usage
 from spark_throttle.core.quota import CompiledPolicy
@@ -27,6 +29,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, EpochMissingError
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.shared_status import scope_shares, with_shares
 from spark_throttle.spark.usage_table import usage_rows
 
 BatchFunction = Callable[[DataFrame, int], None]
@@ -120,11 +123,20 @@ class BatchSink:
                 self._write_rejected(self._rows(frames, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
             if self.usage is not None and reports:
                 policy = _policy_of(directory, reports[0])
-                rows = frames.sparkSession.createDataFrame(usage_rows(reports, policy, batch))
-                self.usage.write(rows, f"{manifest.query}/usage", batch)
+                self._write_usage(self.usage, frames, usage_rows(reports, policy, batch), policy, manifest, batch)
             write_reports(directory, batch, packed)
         finally:
             frames.unpersist()
+
+    def _write_usage(
+        self, usage: Target, frames: DataFrame, rows: pa.Table, policy: CompiledPolicy, manifest: Manifest, batch: int
+    ) -> None:
+        observation = read_observation(Directory(self.control_path))
+        if observation is not None:  # the table may be older than the sharing
+            direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
+            rows = with_shares(rows, scope_shares(observation, policy, direction)).combine_chunks()
+            usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
+        usage.write(frames.sparkSession.createDataFrame(rows), f"{manifest.query}/usage", batch)
 
     def _rows(self, frames: DataFrame, kind: FrameKind) -> DataFrame:
         wanted = frames.where(_is(kind)).select("frame")

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_throttle.control.feedback import newest_batch, read_reports
+from spark_throttle.control.manifest import read_manifest
+from spark_throttle.control.model import Direction
+from spark_throttle.control.share_status import Observation, PeerStatus, read_observation
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.spark.shared_status import ScopeShare, scope_shares
 from spark_throttle.spark.usage_table import usage_rows
 
 
@@ -28,6 +32,26 @@ class ScopeStatus:
     observed_messages: int
     messages_per_second: float | None
     bytes_per_second: float | None
+    shared: ScopeShare | None = None
+    """This job's part, where jobs share the scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStatus:
+    """How this job stands with those that share its quotas."""
+
+    is_leased: bool
+    """False while only the floor may be used."""
+
+    lease_age_ms: int
+    lease_left_ms: int
+    as_of_ms: int
+    """Wall clock when the job last looked."""
+
+    problem: str | None
+    """What is wrong with the exchange."""
+
+    peers: tuple[PeerStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +63,8 @@ class Status:
     epoch: int
     revision: str
     scopes: tuple[ScopeStatus, ...]
+    exchange: ExchangeStatus | None = None
+    """`None` where the job shares nothing."""
 
     def of_level(self, level: str) -> dict[str, ScopeStatus]:
         """Return the scopes of a level, by name."""
@@ -50,18 +76,35 @@ def read_status(control_path: str) -> Status:
     directory = Directory(control_path)
     batch = newest_batch(directory)
     reports = read_reports(directory, after_batch=batch - 1).get(batch, []) if batch >= 0 else []
+    observation = read_observation(directory)
+    exchange = None if observation is None else _exchange_status(observation)
     content = directory.read(f"policies/{reports[0].revision}") if reports else None
     if content is None:
-        return Status(batch, 0, 0, "", ())
+        return Status(batch, 0, 0, "", (), exchange)
     policy = unpack_policy(content, "the policy revision of the last batch")
     quotas = _quotas(policy)
     of_others = _per_second(policy.namespace_limits.rate_micro_per_ms[-1])
+    manifest = read_manifest(directory)
+    direction: Direction = "dispatch" if manifest is not None and manifest.direction == "dispatch" else "publish"
+    shares = {} if observation is None else scope_shares(observation, policy, direction)
     scopes = []
     for row in usage_rows(reports, policy, batch).to_pylist():
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
         messages, size_bytes = quotas.get((row["level"], row["scope"]), of_others)
-        scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes))
-    return Status(batch, reports[0].now_ms, reports[0].epoch, policy.revision, tuple(scopes))
+        shared = shares.get((row["level"], row["scope"]))
+        scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes, shared=shared))
+    return Status(batch, reports[0].now_ms, reports[0].epoch, policy.revision, tuple(scopes), exchange)
+
+
+def _exchange_status(observation: Observation) -> ExchangeStatus:
+    return ExchangeStatus(
+        observation.is_leased,
+        observation.lease_age_ms,
+        observation.lease_left_ms,
+        observation.as_of_ms,
+        observation.problem or None,
+        observation.peers,
+    )
 
 
 def _quotas(policy: CompiledPolicy) -> dict[tuple[str, str], tuple[float | None, ...]]:

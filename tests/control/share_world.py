@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from spark_throttle.control.share_report import ShareReport
-from spark_throttle.control.sharing import Found, Measured, Sharing, ShareSettings, Update
+from spark_throttle.control.sharing import Found, Measured, ShareSettings, Sharing, Update
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22
