@@ -32,6 +32,10 @@ help: ## list the targets
 run: setup jars ## run the demonstration: a throttled stream of 200 namespaces, a table, a picture, one line of JSON
 	@$(call spark_env,delta) $(PYTHON) jobs/demo.py $(ARGS)
 
+.PHONY: shares
+shares: setup jars ## run three jobs that share two quotas, one of which is killed: tables, a picture, one line of JSON
+	@$(call spark_env,delta) $(PYTHON) jobs/shares.py $(ARGS)
+
 .PHONY: test
 test: setup jars ## run every test except Kafka's, with Spark
 	@$(PYTHON) -m pytest $(ARGS)

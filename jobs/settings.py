@@ -60,6 +60,19 @@ class ThrottleSettings(_Settings):
     shards: int = Field(default=8, ge=1, le=4096)
 
 
+class ExchangeSettings(_Settings):
+    """Where and how jobs share their quotas; without a path they do not."""
+
+    path: str | None = None
+    job: str | None = None
+    interval: Seconds = Field(default=Decimal(5), gt=0)
+    lease: Seconds = Field(default=Decimal(60), gt=0)
+    report_change: Decimal = Field(default=Decimal("0.1"), ge=0, le=1)
+    report_every: int = Field(default=12, ge=1)
+    floor: Decimal = Field(default=Decimal("0.03"), ge=0, le=1)
+    policy: Literal["max_min", "proportional", "residual", "steal", "static"] = "max_min"
+
+
 class SinkSettings(_Settings):
     """Where rows go to: a path, a table, or what the options say."""
 
@@ -110,6 +123,7 @@ class JobSettings(_Settings):
 
     source: SourceSettings
     throttle: ThrottleSettings
+    exchange: ExchangeSettings = ExchangeSettings()
     sink: SinkSettings
     rejected: RejectedSettings | None = None
     usage: str | None = None

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = load_settings(asked.conf, asked.set)
         load_policies(Path(settings.throttle.policies))
-        throttle = make_throttle(settings.throttle)
+        throttle = make_throttle(settings.throttle, settings.exchange)
     except (ConfigurationError, PolicyError) as error:
         logger.error("%s", error)  # noqa: TRY400 - a wrong setting is no failure of the program
         return 2

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from jobs.settings import JobSettings, SourceSettings, ThrottleSettings
+from jobs.settings import ExchangeSettings, JobSettings, SourceSettings, ThrottleSettings
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.load_source import ThrottleLoadSource
 
@@ -39,7 +39,7 @@ def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:
     return events.selectExpr(*source.select) if source.select else events
 
 
-def make_throttle(settings: ThrottleSettings) -> Throttle:
+def make_throttle(settings: ThrottleSettings, exchange: ExchangeSettings | None = None) -> Throttle:
     """Return the throttle that the settings describe."""
     return Throttle(
         policies=settings.policies,
@@ -48,6 +48,7 @@ def make_throttle(settings: ThrottleSettings) -> Throttle:
         order_by=settings.order_by or None,
         direction=settings.direction,
         shards=settings.shards,
+        exchange=None if exchange is None or exchange.path is None else exchange.model_dump(),
     )
 
 

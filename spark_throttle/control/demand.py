@@ -1,8 +1,8 @@
 """What a job's namespaces want of each shared scope: its batches' usage, as rates.
 
-Demand is what arrived within the last cycle and what waits, as far as a namespace's own limits would let it pass: what a
-namespace may not use anyway is no claim on its group. Backlog counts as wanted within a cycle. A scope that had no demand for
-some cycles is left out: the job gives it up.
+Demand is what arrived within the last cycle and what waits, as far as a namespace's own limits would let it pass: what
+a namespace may not use anyway is no claim on its group. Backlog counts as wanted within a cycle. A scope that had no
+demand for some cycles is left out: the job gives it up.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, OnExces
 from spark_throttle.core.segments import name_hash, sums
 from spark_throttle.core.usage import UsageReport
 
+_FEW_SCOPES = 1000
 _MOST_TOKENS = 1 << 42
 _MICRO_PER_MS = 1_000_000
 
@@ -53,6 +54,9 @@ class SharedScopes:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
     time_ms: int
+    added_ms: int
+    """When its reports came: when it had ended."""
+
     before_ms: int
     """Time of the batch before: what this one brought arrived since."""
 
@@ -82,6 +86,7 @@ class DemandMeter:
         self._patience_ms = patience_ms
         self._batches: deque[_Batch] = deque()
         self._newest_ms = -1
+        self._began_ms: int | None = None
         self._wanted_ms: dict[int, int] = {}
         self._scopes: tuple[str, SharedScopes] | None = None
 
@@ -91,7 +96,7 @@ class DemandMeter:
             self._scopes = policy.revision, SharedScopes.of(policy, self._direction)
         return self._scopes[1]
 
-    def add(self, reports: Sequence[UsageReport]) -> None:
+    def add(self, reports: Sequence[UsageReport], *, now_ms: int) -> None:
         """Take in the reports of a batch."""
         if not reports:
             return
@@ -100,6 +105,7 @@ class DemandMeter:
         self._batches.append(
             _Batch(
                 time_ms,
+                now_ms,
                 before_ms,
                 pa.concat_arrays([report.names for report in reports]),
                 np.concatenate([report.admitted + report.rejected for report in reports]),
@@ -112,18 +118,24 @@ class DemandMeter:
 
     def measure(self, policy: CompiledPolicy, *, now_ms: int) -> Measured:
         """Return what is wanted and used now."""
-        while len(self._batches) > 1 and self._batches[0].time_ms <= now_ms - self._cycle_ms:
+        while len(self._batches) > 1 and self._batches[0].time_ms <= self._batches[-1].time_ms - self._cycle_ms:
             self._batches.popleft()
         scopes = self.scopes(policy)
-        if not self._batches or not len(scopes.ids):
-            return Measured.nothing()
+        if self._began_ms is None:
+            self._began_ms = now_ms
+        if len(scopes.ids) <= _FEW_SCOPES and now_ms - self._began_ms <= self._patience_ms:
+            # A job that starts takes its seats before there are rows to wait for them.
+            self._wanted_ms |= dict.fromkeys(scopes.ids.tolist(), self._began_ms)
+        if not self._batches:
+            nothing = np.zeros((0, 2), dtype=np.int64)
+            return self._by_scope(policy, scopes, pa.array([], pa.string()), nothing, nothing, now_ms)
         newest, oldest = self._batches[-1], self._batches[0]
         names = pc.unique(pa.chunked_array([batch.names for batch in self._batches]))
         if isinstance(names, pa.ChunkedArray):
             names = names.combine_chunks()
         n = len(names)
         served, wanted, admitted, waiting = (np.zeros((n, 2), dtype=np.int64) for _ in range(4))
-        is_over = now_ms - newest.time_ms > self._cycle_ms  # and nothing came since
+        is_over = now_ms - newest.added_ms > self._cycle_ms  # and nothing came since
         for batch in self._batches:
             at = pc.index_in(batch.names, value_set=names).to_numpy(zero_copy_only=False).astype(np.int64)
             if not is_over:

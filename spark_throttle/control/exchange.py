@@ -1,9 +1,9 @@
 """Where jobs that share quotas leave their reports: named objects, each written by one job and replaced whole.
 
-It need not be durable, nor fast, nor be there at all times: a job that cannot reach it keeps its share until its lease ends,
-then its floor. What it must be is coherent: a visit that finds the visitor's own last report must find of the others none
-that was replaced longer ago than the margin of a lease (a tenth). Disks, HDFS, object stores and Delta tables are; a network
-file system is where its attribute cache is shorter.
+It need not be durable, nor fast, nor be there at all times: a job that cannot reach it keeps its share until its lease
+ends, then its floor. What it must be is coherent: a visit that finds the visitor's own last report must find of the
+others none that was replaced longer ago than the margin of a lease (a tenth). Disks, HDFS, object stores and Delta
+tables are; a network file system is where its attribute cache is shorter.
 """
 
 from __future__ import annotations

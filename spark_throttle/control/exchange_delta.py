@@ -1,7 +1,7 @@
 """An exchange in a Delta table, for those who have nothing else: a row an object, a partition a row.
 
-Jobs replace different partitions, so their commits do not conflict in substance; where two commit at once, one is told to try
-again. The table's history says nothing that anyone needs: old files and log entries are removed now and then.
+Jobs replace different partitions, so their commits do not conflict in substance; where two commit at once, one is told
+to try again. The table's history says nothing that anyone needs: old files and log entries are removed now and then.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Keeps a job's lease: visits the exchange in a thread of its own, so that no batch waits for it.
 
 The thread and the control plane meet in one `Sharing`, under a lock that is held for computing only. A visit reads all
-registers, lets the plane take up a smaller share if there is one, and writes this job's report. Whatever the exchange does, the
-plane gets an answer: the share while the lease lasts, then the floor. A visit that hangs is waited for by nobody.
+registers, lets the plane take up a smaller share if there is one, and writes this job's report. Whatever the exchange
+does, the plane gets an answer: the share while the lease lasts, then the floor. A visit that hangs is waited for by
+nobody.
 """
 
 from __future__ import annotations
@@ -121,8 +122,8 @@ class LeaseKeeper:
         Parameters
         ----------
         patience_ms
-            How long the plane may take to write an epoch with a smaller share, before the larger one is reported once more;
-            half an interval by default.
+            How long the plane may take to write an epoch with a smaller share, before the larger one is reported once
+            more; half an interval by default.
         """
         self._visit_began_ms = self._clocks.steady_ms()
         try:

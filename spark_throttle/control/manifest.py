@@ -10,6 +10,7 @@ from spark_throttle.control.storage import Directory
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
 
 _NAME = "manifest.json"
+_INCARNATION = "incarnation"
 FORMAT = 1
 
 
@@ -57,6 +58,17 @@ def bound_manifest(directory: Directory) -> Manifest:
 
 def _gone(directory: Directory) -> DamagedError:
     return DamagedError(f"the control directory {directory.location}", f"its {_NAME} is missing")
+
+
+def next_incarnation(directory: Directory) -> int:
+    """Return a number that is larger than at every start of the query before: it tells others that this is a new run."""
+    content = directory.read(_INCARNATION)
+    try:
+        incarnation = 1 + int(content or b"0")
+    except ValueError as error:
+        raise DamagedError(f"the count of starts {directory.path(_INCARNATION)}", repr(error)) from error
+    directory.write(_INCARNATION, str(incarnation).encode())
+    return incarnation
 
 
 def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:

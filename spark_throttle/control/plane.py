@@ -222,7 +222,7 @@ class ControlPlane:
                     break
                 self._last_report.update({report.shard: report for report in reports})
                 if self._shared is not None:
-                    self._shared.add(reports)
+                    self._shared.add(reports, now_ms=self._clock_ms())
                 self._unsettled[batch] = reports
                 self._newest_batch = batch
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
@@ -257,7 +257,8 @@ class ControlPlane:
             )
             lent = epoch.lending.balance_micro[missing]
             used = np.where([True, False], admissible_messages(lent), np.maximum(lent // MICRO, 0)).sum(axis=0)
-            # The time before is paid first, up to the burst: what stood through a pause is not followed by what it earned.
+            # The time before is paid first, up to the burst: what stood through a pause is not followed by what it
+            # earned.
             at_ms = max(now_ms if share is None else 0, buckets.as_of_ms)
             buckets = refill_share(buckets, policy, share, now_ms=at_ms).debit(used, policy)
         return buckets

@@ -1,7 +1,7 @@
 """Reports in an exchange: how a job's register is written, and how all registers are read.
 
-A register is the object ``<member>.head``, and, once its report is longer than a few pages, a base (`share_report`). The
-base is written anew when the heads since then have cost as much: so what a job writes is within twice the least.
+A register is the object ``<member>.head``, and, once its report is longer than a few pages, a base (`share_report`).
+The base is written anew when the heads since then have cost as much: so what a job writes is within twice the least.
 """
 
 from __future__ import annotations
@@ -146,8 +146,7 @@ class ShareRegister:
                 if base is None:
                     return None
                 known = (key, unpack_base(base, f"the report {name}").only(self._ids))
-            rows = known[1].only(self._ids) if len(known[1]) else known[1]
-            rows = rows.updated(report.rows.only(self._ids), head.removed)
+            rows = known[1].updated(report.rows.only(self._ids), head.removed)
             self._known[member] = (key, rows)
         return ShareReport(member, report.name, report.mark, report.published_ms, report.seen, rows)
 

@@ -1,13 +1,14 @@
 """What a job tells the others that share its quotas: the contents of its register, and their form in storage.
 
-A job's *register* is written by that job alone, and replaced whole, so a reader sees one of its reports or another. A report
-holds, for each scope that the job uses, what its namespaces want (a histogram), what they used, what the job claims of the
-quota, and the part of the claim that stays its own while it is silent; and of every other job the last report seen.
-Scopes are told as 63-bit hashes of their names, rates as 32-bit codes: about 40 bytes a scope.
+A job's *register* is written by that job alone, and replaced whole, so a reader sees one of its reports or another. A
+report holds, for each scope that the job uses, what its namespaces want (a histogram), what they used, what the job
+claims of the quota, and the part of the claim that stays its own while it is silent; and of every other job the last
+report seen. Scopes are told as 63-bit hashes of their names, rates as 32-bit codes: about 40 bytes a scope.
 
 In storage a register is two objects: a *base*, with all scopes, written seldom and never changed, and a *head*, which
-names its base and holds the scopes that changed since. So a cycle in which one scope in a hundred changed writes about a
-hundredth. Within one base the scopes of a head only grow in number: a reader can apply any head to any earlier state.
+names its base and holds the scopes that changed since. So a cycle in which one scope in a hundred changed writes about
+a hundredth. Within one base the scopes of a head only grow in number: a reader can apply any head to any earlier
+state.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class ScopeRows:
 
     def only(self, ids: Int64s) -> ScopeRows:
         """Return the rows of the scopes that are among `ids`, which ascend."""
-        return self.take(np.flatnonzero(found_in(self.ids, ids)))
+        rows = np.flatnonzero(found_in(self.ids, ids))
+        return self.take(rows) if len(rows) else EMPTY_ROWS
 
     def updated(self, changed: ScopeRows, removed: Int64s) -> ScopeRows:
         """Return these rows with some replaced or added, and some removed."""
@@ -122,6 +124,9 @@ class ScopeRows:
         differs[row[mine.bin_row[bin_differs]]] = True
         out[rows] = differs
         return out
+
+
+EMPTY_ROWS = ScopeRows.empty()
 
 
 def found_in(values: Int64s, ascending: Int64s) -> Bools:

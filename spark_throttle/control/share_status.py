@@ -1,7 +1,7 @@
 """What a job knows of the quotas that it shares, as a block that `status` and the usage table read.
 
-The job's exchange thread writes it after every visit, into the job's own control directory, so that nobody who looks has
-to wait for the exchange.
+The job's exchange thread writes it after every visit, into the job's own control directory, so that nobody who looks
+has to wait for the exchange.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class SharedQuotas:
         self._pinned: tuple[str, int, int] | None = None
         self._pinning: tuple[Share, int, int] | None = None
 
-    def add(self, reports: Sequence[UsageReport]) -> None:
+    def add(self, reports: Sequence[UsageReport], *, now_ms: int) -> None:
         """Take in the reports of a batch."""
-        self._meter.add(reports)
+        self._meter.add(reports, now_ms=now_ms)
         self._is_new = True
 
     def rate(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:

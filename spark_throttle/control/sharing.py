@@ -1,35 +1,37 @@
 """One job's part of the quotas that it shares: the reports of others in, a lease out.
 
-There is no coordinator, and nothing that compares and swaps: each job writes a register of its own and reads those of the
-others, whole but late, or not at all. Still the sum of what the jobs may use never passes the quota:
+There is no coordinator, and nothing that compares and swaps: each job writes a register of its own and reads those of
+the others, whole but late, or not at all. Still the sum of what the jobs may use never passes the quota:
 
 - A report carries the job's *claim* in every scope, and names the last report of every other job that it had seen.
-- The *window* of a job is its reports from the newest that every live job has seen up to the newest it published: any of
-  them may be what another job goes by. What it may use is at most its least claim in the window.
+- The *window* of a job is its reports from the newest that every live job has seen up to the newest it published: any
+  of them may be what another job goes by. What it may use is at most its least claim in the window.
 - It may come to use more only up to the quota less the claims in the reports of the others that it has seen itself.
 
-For take any two jobs. When B grows, it goes by some report of A, and has seen no later one. So A cannot have been told of a
-later one being seen, that report is in A's window, and what A uses is at most the claim in it, for which B leaves room.
-So growing waits for shrinking (Doorman's rule), and late, lost or repeated reports cost time and no tokens.
+For take any two jobs. When B grows, it goes by some report of A, and has seen no later one. So A cannot have been told
+of a later one being seen, that report is in A's window, and what A uses is at most the claim in it, for which B leaves
+room. So growing waits for shrinking (Doorman's rule), and late, lost or repeated reports cost time and no tokens.
 
 *Leases.* What a job claimed must come free when it dies. A job that publishes no more is held for dead by another that
-looked, and found its last report still there, `hold + margin` after it first saw it. A job that cannot show its reports falls to
-its floor `hold` after the last that was seen: before anyone counts on it. Both measure durations, each by its own steady clock;
-no two clocks are compared. It keeps its floor, which the others leave alone, for a hundred leases. A job that fell begins
-anew: as a new incarnation, whose reports all must see, and that waits a margin first, so that of two jobs which do
-not know of each other at least one does by then. Whoever sees a job for the first time counts its own next report as the first
-that this job goes by: a newcomer may use nothing until all have answered it.
+looked, and found its last report still there, `hold + margin` after it first saw it. A job that cannot show its
+reports falls to its floor `hold` after the last that was seen: before anyone counts on it. Both measure durations,
+each by its own steady clock; no two clocks are compared. It keeps its floor, which the others leave alone, for a
+hundred leases. A job that fell begins anew: as a new incarnation, whose reports all must see, and that waits a margin
+first, so that of two jobs which do not know of each other at least one does by then. Whoever sees a job for the first
+time counts its own next report as the first that this job goes by: a newcomer may use nothing until all have answered
+it.
 
-*Division.* The claim is the job's part of a division (`core.division`) of what was reported, its own demand included, which
-is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows until they agree.
-PIP-82's policies give out more than there is at times, so under them a job uses what its policy says, lease or not.
+*Division.* The claim is the job's part of a division (`core.division`) of what was reported, its own demand included,
+which is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows until they
+agree. PIP-82's policies give out more than there is at times, so under them a job uses what its policy says, lease or
+not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -54,6 +56,8 @@ SHARE_POLICIES: Final = get_args(SharePolicy)
 
 FORGET_LEASES = 100
 """After so many leases of silence a job has no floor any more, and its register is removed."""
+
+_Numbers = TypeVar("_Numbers", Int64s, Codes)
 
 _MILLI = 1000
 _PERCENT = 100
@@ -236,7 +240,8 @@ class Sharing:
     def measure(self, measured: Measured) -> None:
         """Take in what the job's namespaces want and use.
 
-        A scope that is named no more is given up: nothing of it may be used, and once `pin` says so, it is reported no more.
+        A scope that is named no more is given up: nothing of it may be used, and once `pin` says so, it is reported no
+        more.
         """
         old = self._own.ids
         leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned > 0).any(axis=1))
@@ -329,8 +334,8 @@ class Sharing:
     def _first_to_go_by(self) -> int:
         """Return the number of this job's first report that a peer which begins can go by; 0 if only its answer tells.
 
-        One that begins uses nothing before it has an answer, and this job's next report is the first that can be one. But
-        if this job begins itself, the other may be at work already, and not know of it.
+        One that begins uses nothing before it has an answer, and this job's next report is the first that can be one.
+        But if this job begins itself, the other may be at work already, and not know of it.
         """
         return 0 if self._is_fallen else self._number + 1
 
@@ -502,7 +507,7 @@ class Sharing:
         """Return which rows changed enough, or were reported long enough ago, to be reported."""
         settings, out = self.settings, np.zeros(len(new), dtype=np.bool_)
         if settings.policy == "proportional":
-            return drifted(decode(new.usage), decode(old.usage), since, np.int64(settings.report_every))
+            return drifted(decode(new.usage), decode(old.usage), since, np.full_like(since, settings.report_every))
         for now, then in (
             (decode(new.usage), decode(old.usage)),
             tuple(sums(rows.bin_row, decode(rows.bin_demand), len(rows)) for rows in (new, old)),
@@ -550,8 +555,8 @@ class Sharing:
             PeerStatus(member, member, now_ms - since_ms, "unreadable")
             for member, (_, since_ms) in self._blocked_by.items()
         ]
-        scope, who, claim, theirs = (np.zeros(0, dtype=np.int64) for _ in range(4))
-        claim, theirs = claim.reshape(-1, 2), theirs.reshape(-1, 2)
+        scope = who = np.zeros(0, dtype=np.int64)
+        claim = theirs = np.zeros((0, 2), dtype=np.int64)
         if self._peers and len(own.ids):
             is_dead, rows, scope = self._seats()
             counts = [int(found_in(peer.report.rows.ids, own.ids).sum()) for peer in self._peers.values()]
@@ -565,7 +570,7 @@ class Sharing:
         )  # fmt: skip
 
 
-def _moved(values: Int64s, old: Int64s, new: Int64s) -> Int64s:
+def _moved(values: _Numbers, old: Int64s, new: Int64s) -> _Numbers:
     """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 for what is new."""
     out = np.zeros((len(new), *values.shape[1:]), dtype=values.dtype)
     rows = np.flatnonzero(found_in(new, old))

@@ -8,6 +8,10 @@ import pyarrow as pa
 
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.followed import read_followed
+from spark_throttle.control.manifest import read_manifest
+from spark_throttle.control.model import Direction
+from spark_throttle.control.share_status import Observation, PeerStatus, read_observation
+from spark_throttle.control.shared_status import ScopeShare, scope_shares
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import usage_rows
 from spark_throttle.core.codec import unpack_policy
@@ -32,6 +36,26 @@ class ScopeStatus:
     observed_messages: int
     messages_per_second: float | None
     bytes_per_second: float | None
+    shared: ScopeShare | None = None
+    """This job's part, where jobs share the scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStatus:
+    """How this job stands with those that share its quotas."""
+
+    is_leased: bool
+    """False while only the floor may be used."""
+
+    lease_age_ms: int
+    lease_left_ms: int
+    as_of_ms: int
+    """Wall clock when the job last looked."""
+
+    problem: str | None
+    """What is wrong with the exchange."""
+
+    peers: tuple[PeerStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +67,8 @@ class Status:
     epoch: int
     revision: str
     scopes: tuple[ScopeStatus, ...]
+    exchange: ExchangeStatus | None = None
+    """`None` where the job shares nothing."""
 
     problem: str | None = None
     """Why what the policy file or store says now is not in force; `None` if it is."""
@@ -60,20 +86,38 @@ def read_status(control_path: str) -> Status:
     directory = Directory(control_path)
     batch = newest_batch(directory)
     reports = read_reports(directory, after_batch=batch - 1).get(batch, []) if batch >= 0 else []
+    observation = read_observation(directory)
+    exchange = None if observation is None else _exchange_status(observation)
     content = directory.read(f"policies/{reports[0].revision}") if reports else None
     followed = read_followed(directory)
     problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
     if content is None:
-        return Status(batch, 0, 0, "", (), problem, store_revision)
+        return Status(batch, 0, 0, "", (), exchange, problem, store_revision)
     policy = unpack_policy(content, "the policy revision of the last batch")
     rows = usage_rows(reports, policy, batch).to_pylist()
     quotas = _quotas(policy, [row["scope"] for row in rows if row["level"] == "namespace"])
+    manifest = read_manifest(directory)
+    direction: Direction = "dispatch" if manifest is not None and manifest.direction == "dispatch" else "publish"
+    shares = {} if observation is None else scope_shares(observation, policy, direction)
     scopes = []
     for row in rows:
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
         messages, size_bytes = quotas[row["level"], row["scope"]]
-        scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes))
-    return Status(batch, reports[0].now_ms, reports[0].epoch, policy.revision, tuple(scopes), problem, store_revision)
+        shared = shares.get((row["level"], row["scope"]))
+        scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes, shared=shared))
+    now_ms, epoch = reports[0].now_ms, reports[0].epoch
+    return Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
+
+
+def _exchange_status(observation: Observation) -> ExchangeStatus:
+    return ExchangeStatus(
+        observation.is_leased,
+        observation.lease_age_ms,
+        observation.lease_left_ms,
+        observation.as_of_ms,
+        observation.problem or None,
+        observation.peers,
+    )
 
 
 def _quotas(policy: CompiledPolicy, namespaces: list[str]) -> dict[tuple[str, str], tuple[float | None, ...]]:

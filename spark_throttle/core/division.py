@@ -1,12 +1,12 @@
 """How a quota is divided between jobs: what each may use, of what several of them want.
 
 Each job has a *seat* in every scope that it uses. What it wants there is a small histogram of its namespaces' demands
-and weights (`demand_bins`), not one sum: with a sum, a namespace would be worse off for living in a busier job. Rates are
-micro-tokens a millisecond, by `Dimension`.
+and weights (`demand_bins`), not one sum: with a sum, a namespace would be worse off for living in a busier job. Rates
+are micro-tokens a millisecond, by `Dimension`.
 
 `max_min` is ours: weighted max-min over demand (`allocation.water_fill`), and what nobody wants is handed out equally,
-as headroom. It is a pure function of what the jobs reported, so all who hold the same reports come to the same parts; the
-parts sum to no more than the quota; after a change of demand they are right at once. The others are PIP-82's:
+as headroom. It is a pure function of what the jobs reported, so all who hold the same reports come to the same parts;
+the parts sum to no more than the quota; after a change of demand they are right at once. The others are PIP-82's:
 
 - `proportional`: Pulsar's code, ``quota * usage / all usage``, in its float32 and with its floor of 1,
 - `residual`: each adds the whole of what is unused,
@@ -42,9 +42,9 @@ def demand_bins(scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s
     """Return the histogram of every scope's flows: the scope, the demand and the weight of each bin.
 
     Flows of a scope are put in the order of their dominant share by weight, the order in which a rising level satisfies
-    them. Up to 16 keep a bin each. Of more, those above the level that they alone would come to share a bin, as no level
-    will satisfy one of them; below, a bin spans a quarter of an octave, and the last one the rest. A level between two bins
-    divides exactly as it would by flows.
+    them. Up to 16 keep a bin each. Of more, those above the level that they alone would come to share a bin, as no
+    level will satisfy one of them; below, a bin spans a quarter of an octave, and the last one the rest. A level
+    between two bins divides exactly as it would by flows.
 
     Parameters
     ----------
@@ -170,8 +170,8 @@ def _filled(
 def proportional(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
     """Return what Pulsar's brokers set: ``usage + (quota - total) * usage / total``, at least 1.
 
-    The arithmetic is float32, cut to whole numbers, as Pulsar's. A quota below 0 is none (-1); while nobody uses anything
-    every job gets the whole quota. A job that uses nothing beside others that do gets 1, and so stays at 1.
+    The arithmetic is float32, cut to whole numbers, as Pulsar's. A quota below 0 is none (-1); while nobody uses
+    anything every job gets the whole quota. A job that uses nothing beside others that do gets 1, and so stays at 1.
 
     Parameters
     ----------
@@ -214,7 +214,8 @@ def _to_long(value: npt.NDArray[np.float32]) -> Int64s:
 def drifted(current: Int64s, reported: Int64s, since_ms: Int64s, most_ms: Int64s) -> Bools:
     """Return which usages Pulsar's broker would report: those that drifted by more than 5 %, or were long not reported.
 
-    A usage of 0 is no drift, as in Pulsar, whose brokers so keep for `most_ms` what they no longer use. Ours reports it.
+    A usage of 0 is no drift, as in Pulsar, whose brokers so keep for `most_ms` what they no longer use. Ours reports
+    it.
 
     Parameters
     ----------
@@ -243,8 +244,8 @@ def residual(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
 def steal(scope: Int64s, quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
     """Return PIP-82's second way: who uses less than its counterpart goes half-way towards it.
 
-    The counterpart of the lowest user of a scope is the highest, of the second lowest the second highest. Beside that, a
-    job gets its proportion, which is how the dominant one gives way once the other uses more.
+    The counterpart of the lowest user of a scope is the highest, of the second lowest the second highest. Beside that,
+    a job gets its proportion, which is how the dominant one gives way once the other uses more.
 
     Examples
     --------

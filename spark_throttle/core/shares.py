@@ -1,8 +1,9 @@
 """A job's shares of quotas: its buckets of what it shares with other jobs.
 
-A share is a part of a scope's rate; the same part of its burst goes with it. So the buckets of all jobs together hold and earn
-what the scope's one bucket would, as long as the shares sum to no more than the quota. A bucket that is given a larger
-share fills from what it holds; one whose share shrank is cut to its smaller burst. No bucket gains by a change of shares.
+A share is a part of a scope's rate; the same part of its burst goes with it. So the buckets of all jobs together hold
+and earn what the scope's one bucket would, as long as the shares sum to no more than the quota. A bucket that is given
+a larger share fills from what it holds; one whose share shrank is cut to its smaller burst. No bucket gains by a
+change of shares.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ their own folder.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -20,8 +20,9 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bound_manifest
+from spark_throttle.control.shared_status import batch_usage
 from spark_throttle.control.storage import Directory
-from spark_throttle.control.usage_table import policy_of, usage_rows
+from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
@@ -114,12 +115,16 @@ class BatchSink:
             if any(report.rejected.any() or report.invalid_messages for report in reports):
                 self._write_rejected(self._rows(frames, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
             if self.usage is not None and reports:
-                policy = policy_of(directory, reports[0])
-                rows = frames.sparkSession.createDataFrame(usage_rows(reports, policy, batch))
-                self.usage.write(rows, f"{manifest.query}/usage", batch)
+                self._write_usage(self.usage, frames, batch_usage(directory, reports, batch), manifest.query, batch)
             write_reports(directory, batch, packed)
         finally:
             frames.unpersist()
+
+    @staticmethod
+    def _write_usage(usage: Target, frames: DataFrame, rows: pa.Table, query: str, batch: int) -> None:
+        if rows.num_columns > len(USAGE_SCHEMA):  # the table may be older than the sharing
+            usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
+        usage.write(frames.sparkSession.createDataFrame(rows), f"{query}/usage", batch)
 
     def _rows(self, frames: DataFrame, kind: FrameKind) -> DataFrame:
         wanted = frames.where(_is(kind)).select("frame")

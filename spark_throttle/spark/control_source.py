@@ -23,11 +23,17 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.control.codec import parse_policies
 from spark_throttle.control.compile import revision_of
+from spark_throttle.control.exchange import open_exchange
+from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.followed_store import FollowedStore
-from spark_throttle.control.manifest import bind
+from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.control.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.model import Direction
 from spark_throttle.control.patience import PatientPolicies
 from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName, PolicySource, slice_of
+from spark_throttle.control.share_status import write_observation
+from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.control.sharing import Sharing
 from spark_throttle.control.source import PolicyFile, PolicySnapshot
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
@@ -120,9 +126,25 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             else:
                 policies = FixedPolicies.parse(self._options["policytext"])
             policies.current()
-            bind(directory, shards=shards, direction=direction)
-            self._plane = ControlPlane(directory, policies, direction, shards, self._clock_ms)
+            manifest = bind(directory, shards=shards, direction=direction)
+            shared = self._shared_quotas(directory, manifest, direction)
+            self._plane = ControlPlane(directory, policies, direction, shards, self._clock_ms, shared)
         return self._plane
+
+    def _shared_quotas(self, directory: Directory, manifest: Manifest, direction: Direction) -> SharedQuotas | None:
+        if "exchange" not in self._options:
+            return None
+        options = ExchangeOptions.from_json(self._options["exchange"])
+        name = options.job or manifest.query[:8]
+        sharing = Sharing(manifest.query, name, next_incarnation(directory), options.settings)
+        keeper = LeaseKeeper(
+            sharing,
+            open_exchange(options.path),
+            Clocks(_steady_clock_ms, self._clock_ms),
+            on_visit=lambda observation: write_observation(directory, observation),
+        )
+        keeper.start()
+        return SharedQuotas(keeper, direction)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first epoch; Spark calls it twice in batch 0, and when that is replayed."""
@@ -185,6 +207,12 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000  # noqa: TID251 - the control plane's clock; what it decides is pinned in epochs
+
+
+def _steady_clock_ms() -> int:
+    """Return a clock that is never set, and that goes on while the machine sleeps, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return (time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)) // 1_000_000
 
 
 def _offset(name: EpochName) -> dict[str, Any]:

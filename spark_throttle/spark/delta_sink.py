@@ -28,8 +28,8 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bound_manifest
+from spark_throttle.control.shared_status import SHARE_SCHEMA, batch_usage
 from spark_throttle.control.storage import Directory, file_system
-from spark_throttle.control.usage_table import policy_of, usage_rows
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.decided_stream import batch_of_task
@@ -198,7 +198,8 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         def write() -> list[WrittenFile]:
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
             writer = self.file_writer(destination, "part-00000-")
-            for rows in usage_rows(reports, policy_of(directory, reports[0]), batch).to_batches():
+            has_shares = set(SHARE_SCHEMA.names) <= set(destination.schema.names)
+            for rows in batch_usage(directory, reports, batch, has_shares=has_shares).to_batches():
                 writer.add(rows)
             return writer.finish()
 

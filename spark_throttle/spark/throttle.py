@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from spark_throttle.control.codec import dump_policies, load_policies
 from spark_throttle.control.compile import queue_bounds
 from spark_throttle.control.entries import EMPTY, policy_of
+from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.model import Direction, PolicyDocument, QueuePolicy
 from spark_throttle.control.open_store import is_store, open_store
 from spark_throttle.control.status import Status, read_status
@@ -61,6 +62,9 @@ class Throttle:
     shards
         Parallel parts of the state; fixed for the life of a checkpoint. Set ``spark.sql.shuffle.partitions`` to the
         same.
+    exchange
+        Where this job meets others with which it shares its tenants' and groups' quotas: a directory, ``delta:`` and a
+        table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default it has them for itself.
 
     Raises
     ------
@@ -76,6 +80,7 @@ class Throttle:
         order_by: Sequence[ColumnLike] | None = None,
         direction: Direction = "publish",
         shards: int = 8,
+        exchange: str | Mapping[str, Any] | None = None,
     ) -> None:
         if direction not in ("publish", "dispatch"):
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
@@ -87,7 +92,13 @@ class Throttle:
         self._order_by = order_by
         self._direction = direction
         self._shards = shards
+        self._exchange = None if exchange is None else ExchangeOptions.parse(exchange)
         self._control_paths: dict[str, str] = {}
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether the job shares its quotas with others."""
+        return self._exchange is not None
 
     def write_stream(self, events: DataFrame) -> ThrottledStreamWriter:
         """Return a writer to use in place of ``events.writeStream``."""
@@ -161,6 +172,8 @@ class Throttle:
     def _control(self, spark: SparkSession, keys: tuple[int, ...], control_path: str) -> DataFrame:
         spark.dataSource.register(ThrottleControlSource)
         options = {**self._policies, "controlPath": control_path, "direction": self._direction}
+        if self._exchange is not None:
+            options["exchange"] = self._exchange.to_json()
         return spark.readStream.format(CONTROL_FORMAT).options(**options, shardKeys=json.dumps(keys)).load()
 
 

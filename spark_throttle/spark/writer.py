@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.batch_sink import DELTA, Target
 from spark_throttle.spark.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
-from spark_throttle.spark.writer_choice import WRITER_OPTION, WriterChoice, choose_writer, parse_writer
+from spark_throttle.spark.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
 
 if TYPE_CHECKING:
     from spark_throttle.spark.throttle import Throttle
@@ -211,7 +211,8 @@ class ThrottledStreamWriter:
         words = {key.lower(): value for key, value in self._options.items()}
         asked = parse_writer(words.get(WRITER_OPTION))
         session, schema = self._events.sparkSession, self._events.schema
-        return choose_writer(session, asked, schema, control_path, admitted, rejected, self._usage)
+        targets = Targets(admitted, rejected, self._usage, self._throttle.has_shares)
+        return choose_writer(session, asked, schema, control_path, targets)
 
     def _checkpoint(self) -> str:
         for key, value in self._options.items():

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_throttle.control.shared_status import SHARE_SCHEMA
 from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.errors import ConfigurationError, NativeWriterError, did_you_mean
 from spark_throttle.spark.batch_sink import DELTA, Target
@@ -62,14 +63,24 @@ def parse_writer(word: str | None) -> str:
     return word
 
 
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where a query's rows go."""
+
+    admitted: Target | Callable[[DataFrame, int], None]
+    rejected: Target
+    usage: Target | None
+
+    has_shares: bool = False
+    """Whether the job shares quotas with others, so that its usage rows have more columns."""
+
+
 def choose_writer(
     spark: SparkSession,
     asked: str,
     schema: StructType,
     control_path: str,
-    admitted: Target | Callable[[DataFrame, int], None],
-    rejected: Target,
-    usage: Target | None,
+    targets: Targets,
 ) -> WriterChoice:
     """Return the writer for a query.
 
@@ -86,9 +97,9 @@ def choose_writer(
     try:
         plan = SinkPlan(
             control_path,
-            _destination(spark, "the sink", admitted, schema),
-            _destination(spark, "the dead letters", rejected, decided),
-            None if usage is None else _destination(spark, "the usage table", usage, from_arrow_schema(USAGE_SCHEMA)),
+            _destination(spark, "the sink", targets.admitted, schema),
+            _destination(spark, "the dead letters", targets.rejected, decided),
+            None if targets.usage is None else _usage_destination(spark, targets.usage, has_shares=targets.has_shares),
         )
     except NativeWriterError as error:
         if asked == NATIVE:
@@ -97,6 +108,16 @@ def choose_writer(
     return WriterChoice(
         plan, f"option {WRITER_OPTION} says so" if asked == NATIVE else "all it writes can go through it"
     )
+
+
+def _usage_destination(spark: SparkSession, usage: Target, *, has_shares: bool) -> Destination:
+    what = "the usage table"
+    if not has_shares:
+        return _destination(spark, what, usage, from_arrow_schema(USAGE_SCHEMA))
+    try:
+        return _destination(spark, what, usage, from_arrow_schema(pa.schema([*USAGE_SCHEMA, *SHARE_SCHEMA])))
+    except ConfigurationError as error:  # the table may be older than the sharing, and Spark's writer widens it
+        raise NativeWriterError(what, str(error)) from error
 
 
 def _destination(

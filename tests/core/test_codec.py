@@ -63,6 +63,9 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "usage_v1": blocks.usage,
     "epoch_v1": blocks.epoch,
     "grant_v1": blocks.grant,
+    "shard_v2": lambda: blocks.shard(blocks.SHARE),
+    "epoch_v2": lambda: blocks.epoch(blocks.SHARE),
+    "grant_v2": lambda: blocks.grant(blocks.SHARE),
 }
 FILES = sorted(STORED.glob("*.bin"))
 
@@ -102,7 +105,8 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     n, rows, scopes = (data.draw(st.integers(0, 4)) for _ in range(3))
     flows = Flows(strings(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n, 2))
     queue = Queue(*(arrays(data, rows) for _ in range(4)))
-    grants = Grants(data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64))
+    share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
+    grants = Grants(data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share)
     frames = data.draw(st.lists(st.binary(max_size=30), min_size=rows and 1, max_size=3))
     frame_of_row = np.sort(arrays(data, rows) % max(len(frames), 1))
     state = ShardState(data.draw(int64), flows, queue, grants)
@@ -130,14 +134,16 @@ def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     shards, scopes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     lending = Lending(arrays(data, shards, scopes, 2), arrays(data, shards, scopes, 2))
     buckets = Buckets(arrays(data, scopes, 2), data.draw(int64))
-    round_trip("epoch", Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64)))
+    share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
+    round_trip("epoch", Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share))
 
 
 @given(st.data())
 def test_grant_comes_back_as_it_was(data: st.DataObject) -> None:
     scopes = data.draw(st.integers(1, 4))
     policy = data.draw(st.one_of(st.none(), st.binary(min_size=1)))
-    round_trip("grant", ShardGrant(data.draw(int64), policy, arrays(data, scopes, 2), arrays(data, scopes, 2)))
+    share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
+    round_trip("grant", ShardGrant(data.draw(int64), policy, arrays(data, scopes, 2), arrays(data, scopes, 2), share))
 
 
 @pytest.mark.parametrize("kind", UNPACK)
@@ -193,7 +199,7 @@ def test_foreign_bytes_are_damaged() -> None:
 
 def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
     with pytest.raises(
-        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 1: run the"
+        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 2: run the"
     ) as e:
         unpack_shard(pack("stat", 7, {"what": "nobody knows"}), "the state of shard 3")
     assert (e.value.found, e.value.known) == (7, 1)
@@ -204,6 +210,11 @@ def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
 
 def test_every_kind_has_a_stored_block_of_every_version() -> None:
     assert {path.stem for path in FILES} == CONTENT.keys()
+
+
+@pytest.mark.parametrize("kind", ["shard", "epoch", "grant"])
+def test_job_that_shares_nothing_stores_what_the_first_release_stored(kind: str) -> None:
+    assert PACK[kind](CONTENT[f"{kind}_v1"]()) == (STORED / f"{kind}_v1.bin").read_bytes()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

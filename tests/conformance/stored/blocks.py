@@ -3,14 +3,13 @@
 A block of a released version is written once and never again: later releases must read it. After a change of a
 format, add files of the new version beside these::
 
-    python -m tests.conformance.stored.blocks 2
+    python -m tests.conformance.stored.blocks
 
-writes ``<kind>_v2.bin`` for every kind whose version is 2 and that has no such file.
+writes what has no file. A block of an older version cannot be written any more: it has its file alone.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.codec import (
-    POLICY_VERSION,
     Epoch,
     ShardGrant,
     StoredShard,
@@ -29,7 +27,7 @@ from spark_throttle.core.codec import (
     pack_usage,
 )
 from spark_throttle.core.grants import Buckets, Lending
-from spark_throttle.core.quota import CompiledPolicy, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make_policy
@@ -56,7 +54,11 @@ def policy(version: int = 1) -> CompiledPolicy:
     )
 
 
-def shard() -> StoredShard:
+SHARE = np.array([[-1, 0], [2**50, 7]])
+"""A job's shares of shared quotas, which blocks of version 2 have."""
+
+
+def shard(share: Int64s | None = None) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
         pa.array(["acme/orders", "zoë/ü/logs"]), np.array([[-1, 0], [2**60, -(2**61)]]), np.array([[0, 0], [5, -9]]),
@@ -66,7 +68,7 @@ def shard() -> StoredShard:
         np.array([0, 1, 1]), np.array([100, 0, 2**36]), 1_760_000_000_000 + np.arange(3),
         np.array([0, 1_760_000_000_100, 0]),
     )  # fmt: skip
-    grants = Grants(9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003)
+    grants = Grants(9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share)
     state = ShardState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
     return StoredShard(state, pack_policy(policy()), frames, np.array([0, 0, 1]), np.array([4, 7, 0]))
@@ -82,35 +84,39 @@ def usage() -> UsageReport:
     )  # fmt: skip
 
 
-def epoch() -> Epoch:
+def epoch(share: Int64s | None = None) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
     return Epoch(
-        9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000), Lending(lent, headroom), 8
-    )
+        9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000), Lending(lent, headroom), 8,
+        share,
+    )  # fmt: skip
 
 
-def grant() -> ShardGrant:
+def grant(share: Int64s | None = None) -> ShardGrant:
     """Return a control row that brings a policy."""
-    return ShardGrant(9, pack_policy(policy()), np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]))
+    balance, headroom = np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]])
+    return ShardGrant(9, pack_policy(policy()), balance, headroom, share)
 
 
 BLOCKS: Mapping[str, Callable[[], bytes]] = {
-    "shard": lambda: pack_shard(shard()),
-    "policy": lambda: pack_policy(policy(POLICY_VERSION)),
-    "usage": lambda: pack_usage(usage()),
-    "epoch": lambda: pack_epoch(epoch()),
-    "grant": lambda: pack_grant(grant()),
+    "shard_v1": lambda: pack_shard(shard()),
+    "policy_v2": lambda: pack_policy(policy(2)),
+    "usage_v1": lambda: pack_usage(usage()),
+    "epoch_v1": lambda: pack_epoch(epoch()),
+    "grant_v1": lambda: pack_grant(grant()),
+    "shard_v2": lambda: pack_shard(shard(SHARE)),
+    "epoch_v2": lambda: pack_epoch(epoch(SHARE)),
+    "grant_v2": lambda: pack_grant(grant(SHARE)),
 }
 
 
 def main() -> None:
-    """Write the files that are missing of the kinds whose newest version is the one asked for."""
-    for kind, pack in BLOCKS.items():
-        path = HERE / f"{kind}_v{int(sys.argv[1])}.bin"
-        block = pack()
-        if not path.exists() and int.from_bytes(block[8:12], "little") == int(sys.argv[1]):
-            path.write_bytes(block)
+    """Write the files that are missing."""
+    for name, pack in BLOCKS.items():
+        path = HERE / f"{name}.bin"
+        if not path.exists():
+            path.write_bytes(pack())
 
 
 if __name__ == "__main__":
