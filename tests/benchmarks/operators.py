@@ -11,8 +11,8 @@ read everything; each opponent runs once before it counts.
 ``floor``          30 batches of 100 rows: the fixed cost of a batch
 =================  =====================================================================================
 
-The opponents: `shuffle`, the job without a throttle; `identity`, a stateful operator over plain columns that returns what
-it is given, keyed by shard as ours; `namespace`, the textbook token bucket, keyed by namespace; `row_number`, which
+The opponents: `shuffle`, the job without a throttle; `identity`, a stateful operator over plain columns that returns
+what it is given, keyed by shard as ours; `namespace`, the textbook token bucket, keyed by namespace; `row_number`, which
 throws away what is over the limit.
 """
 

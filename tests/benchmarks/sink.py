@@ -58,6 +58,10 @@ class Workload:
 
     words: int
     value_bytes: int
+    namespaces: int = NAMESPACES
+
+    is_even: bool = False
+    """Whether namespaces bring the same number of rows; by default a few bring most."""
 
 
 WORKLOADS = {
@@ -82,12 +86,13 @@ def write_input(folder: Path, work: Workload) -> None:
     folder.mkdir()
     rng = np.random.default_rng(7)
     rows = work.rows // work.files
-    names = pa.array([f"tenant{n % 100}/namespace{n}" for n in range(NAMESPACES)])
+    names = pa.array([f"tenant{n % 100}/namespace{n}" for n in range(work.namespaces)])
     vocabulary = pa.array([f"word-{n}" for n in range(5_000)])
     for number in range(work.files):
+        drawn = rng.integers(0, work.namespaces, rows) if work.is_even else rng.zipf(1.3, rows)
         columns = {
             "id": pa.array(np.arange(number * rows, (number + 1) * rows)),
-            "ns": names.take(pa.array(rng.zipf(1.3, rows) % NAMESPACES)),
+            "ns": names.take(pa.array(drawn % work.namespaces)),
         }
         for place in range(work.numbers):
             columns[f"n{place}"] = pa.array(rng.random(rows) if place % 2 else rng.integers(0, 10**9, rows))
