@@ -58,4 +58,3 @@ class MadeUpJob:
         self.state = plan.state
         write_reports(self.directory, self.number, [pack_usage(plan.usage)])
         return self.number
-

@@ -12,8 +12,8 @@ read everything; each opponent runs once before it counts.
 =================  =====================================================================================
 
 The opponents: `shuffle`, the job without a throttle; `identity`, a stateful operator over plain columns that returns
-what it is given, keyed by shard as ours; `namespace`, the textbook token bucket, keyed by namespace; `row_number`, which
-throws away what is over the limit.
+what it is given, keyed by shard as ours; `namespace`, the textbook token bucket, keyed by namespace; `row_number`,
+which throws away what is over the limit.
 """
 
 from __future__ import annotations

@@ -127,7 +127,9 @@ def measure(namespaces: int, churn: float, seed: int = 82) -> dict[str, float]:
                  .repeat(JOBS, axis=0)[:namespaces, :JOBS_A_NAMESPACE]) % JOBS  # fmt: skip
         mine = np.flatnonzero((homes == 0).any(axis=1))
         names = pa.array([f"tenant-{n % 1000:04d}/namespace-{n:07d}" for n in mine])
-        group_limits = {f"group-{n:07d}": limit(messages_per_second=_RATE // 1000, bytes_per_second=_RATE) for n in mine}
+        group_limits = {
+            f"group-{n:07d}": limit(messages_per_second=_RATE // 1000, bytes_per_second=_RATE) for n in mine
+        }
         homes_of = {name: Namespace(group=f"group-{n:07d}") for name, n in zip(names.to_pylist(), mine, strict=True)}
         policy = make_policy(groups=group_limits, namespaces=homes_of)
         scopes = SharedScopes.of(policy, "publish")
@@ -189,7 +191,9 @@ def main() -> None:
     asked = parser.parse_args()
     print(f"{JOBS} jobs, {JOBS_A_NAMESPACE} a namespace; PIP-82 at 100,000: {PIP_82['memory_mb']} MB a job, "
           f"{PIP_82['mb_a_minute']} MB a minute in all, one report a minute")  # fmt: skip
-    print(f"{'namespaces':>10} {'churn':>6} {'MB a job':>9} {'MB/min, 60 s':>13} {'MB/min, 5 s':>12} {'CPU ms/cycle':>13}")
+    print(
+        f"{'namespaces':>10} {'churn':>6} {'MB a job':>9} {'MB/min, 60 s':>13} {'MB/min, 5 s':>12} {'CPU ms/cycle':>13}"
+    )
     found = []
     for namespaces in asked.namespaces:
         for churn in _CYCLES:

@@ -33,6 +33,8 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make_policy
 
 HERE = Path(__file__).parent
+POLICY = (HERE / "policy_v1.bin").read_bytes()
+"""A policy as it stands in a shard's state: as it was stored then, whatever this release would write."""
 
 
 def policy(version: int = 1) -> CompiledPolicy:
@@ -71,7 +73,7 @@ def shard(share: Int64s | None = None) -> StoredShard:
     grants = Grants(9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share)
     state = ShardState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
-    return StoredShard(state, pack_policy(policy()), frames, np.array([0, 0, 1]), np.array([4, 7, 0]))
+    return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]))
 
 
 def usage() -> UsageReport:
@@ -96,7 +98,7 @@ def epoch(share: Int64s | None = None) -> Epoch:
 def grant(share: Int64s | None = None) -> ShardGrant:
     """Return a control row that brings a policy."""
     balance, headroom = np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]])
-    return ShardGrant(9, pack_policy(policy()), balance, headroom, share)
+    return ShardGrant(9, POLICY, balance, headroom, share)
 
 
 BLOCKS: Mapping[str, Callable[[], bytes]] = {
