@@ -15,12 +15,13 @@ from spark_throttle.core.quota import (
     Dimension,
     Int64s,
     Level,
+    Limits,
     OnExcess,
     Verdict,
 )
 from spark_throttle.core.segments import sums
 from spark_throttle.core.state import Flows
-from spark_throttle.core.token_bucket import full, throttle_time_ms
+from spark_throttle.core.token_bucket import throttle_time_ms
 from spark_throttle.core.usage import UsageReport
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Batch:
 
 def remembered(entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s) -> tuple[Flows, Int64s]:
     """Return the flows that have something to remember, and the position there of every flow of `entered`."""
-    at, flows, limits = entered.at, entered.known.flows, entered.known.limits
+    at, flows = entered.at, entered.known.flows
     waits = np.zeros(len(at), dtype=np.bool_)
     waits[waiting_flow] = True
     # A flow that waits for nothing and is not ahead of its domain would come back without credit or penalty anyway.
@@ -81,7 +82,7 @@ def remembered(entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_f
         balance[at], lead[at], units[at] = plan.balance_micro, leads, window_units
         is_held = np.zeros(len(flows), dtype=np.bool_)
         is_held[at] = waits
-    is_short = balance < full(limits.rate_micro_per_ms, limits.burst_micro)
+    is_short = balance < entered.known.full_micro
     keep = is_held | is_short[:, 0] | is_short[:, 1]
     for column in (*lead.T, *units.T):
         keep |= column != 0
@@ -105,13 +106,7 @@ def report(
     observed = np.bincount(candidates.flow[outcome.marks.row], minlength=flows)
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
-    rate = np.maximum(limits.rate_micro_per_ms, 0)
-    # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
-    earning_ms = np.minimum(batch.elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
-    soon = plan.balance_micro // MICRO + 1 + rate * earning_ms // MICRO
-    is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
-    may_pass = np.where(is_enforced, np.maximum(soon, 0), NEVER_MS)
-    demand = np.minimum(offered + still_waiting, may_pass)
+    demand = np.minimum(offered + still_waiting, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
     active = np.flatnonzero((offered + admitted + rejected + still_waiting)[:, Dimension.MESSAGES])
     return UsageReport(
         batch.shard, plan.grants.epoch, policy.revision, now_ms,
@@ -122,6 +117,19 @@ def report(
         _next_event_ms(plan, entered, policy, moved.waiting, now_ms=now_ms),
         len(entered.unusable),
     )  # fmt: skip
+
+
+def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
+    """Return what each flow's own limits may let pass until the next batch; shape (flows, 2)."""
+    is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
+    passing = np.full(is_enforced.shape, NEVER_MS)
+    if is_enforced.any():
+        rate = np.maximum(limits.rate_micro_per_ms, 0)
+        # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
+        earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
+        soon = balance_micro // MICRO + 1 + rate * earning_ms // MICRO
+        np.copyto(passing, np.maximum(soon, 0), where=is_enforced)
+    return passing
 
 
 def _next_event_ms(

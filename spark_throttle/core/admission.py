@@ -95,14 +95,17 @@ def plan_admission(
     plan = plan_flows(candidates, flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
     behind = candidates.take(plan.outcome.behind)
     is_waiting = _decide_rest(decisions, candidates, behind, plan, entered, policy, now_ms=now_ms, shards=shards)
-    waiting, refused = plan.outcome.behind[is_waiting], plan.outcome.behind[~is_waiting]
+    waiting, refused, still = plan.outcome.behind, plan.outcome.behind[:0], behind
+    if not is_waiting.all():
+        waiting, refused = plan.outcome.behind[is_waiting], plan.outcome.behind[~is_waiting]
+        still = candidates.take(waiting)
     overflow = queue_bounds.overflowing(
-        candidates, waiting, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
+        candidates, waiting, still, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
     )
     if len(overflow):
         decisions.decide(candidates.row_at(overflow), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
         waiting, refused = np.setdiff1d(waiting, overflow), np.concatenate([refused, overflow])
-    still = behind if len(waiting) == len(behind) else candidates.take(waiting)
+        still = candidates.take(waiting)
     kept, position = account.remembered(entered, plan, windowed.units, still.flow)
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
     decided = decisions.decided()

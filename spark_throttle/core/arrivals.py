@@ -43,8 +43,8 @@ class Known:
     flows: Flows
     """Those of the state, at their old positions, then those that the arrivals bring."""
 
-    limits: Limits
-    """The namespaces' own limits."""
+    full_micro: Int64s
+    """Shape (n, 2): what full buckets of theirs hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,18 +84,20 @@ def enter(state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, *, now_
     if is_new.any():
         names = pa.concat_arrays([names, read.names.filter(pa.array(is_new))])
     matches = match(names, policy)
-    limits = policy.namespace_limits.take(matches.rule)
-    flows = _refilled(state, names, limits, now_ms=now_ms)
-    at = _concerned(flows, state.queue, position)
-    known = Known(flows, limits)
-    if len(at) == len(flows):
-        place = np.arange(len(flows))
+    known = _refilled(state, names, matches.rule, policy.namespace_limits, now_ms=now_ms)
+    at = _concerned(known.flows, state.queue, position)
+    if len(at) == len(names):
+        flows, queue_flow = known.flows, state.queue.flow
     else:
-        place = np.full(len(flows), -1, dtype=np.int64)
+        place = np.full(len(names), -1, dtype=np.int64)
         place[at] = np.arange(len(at))
-        flows, matches, limits = flows.take(at), _taken(matches, at), limits.take(at)
+        flows, matches = known.flows.take(at), _taken(matches, at)
+        position, queue_flow = place[position], place[state.queue.flow]
+    # A shard that knows no namespace numbers those that arrive as they are numbered already.
+    is_numbered = not len(state.flows) and not len(read.unusable)
+    flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1)[read.name]
     return Entered(
-        known, at, flows, matches, limits, place[state.queue.flow], np.append(place[position], -1)[read.name],
+        known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
         read.size_bytes, read.unusable, read.reason,
     )  # fmt: skip
 
@@ -182,18 +184,21 @@ def _index_in(values: pa.StringArray, table: pa.StringArray) -> Int64s:
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _refilled(state: ShardState, names: pa.StringArray, limits: Limits, *, now_ms: int) -> Flows:
+def _refilled(state: ShardState, names: pa.StringArray, rule: Int64s, limits: Limits, *, now_ms: int) -> Known:
     """Return the flows at `now_ms`: known buckets refilled, new ones full, windows of other seconds cleared."""
     known, new = len(state.flows), len(names) - len(state.flows)
     # A clock that went back pays nothing, and the refill goes on from the new time.
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
-    rate, burst = limits.rate_micro_per_ms, limits.burst_micro
-    balance = np.concatenate(
-        [refill(state.flows.balance_micro, rate[:known], burst[:known], elapsed_ms), full(rate[known:], burst[known:])]
-    )
+    full_micro = full(limits.rate_micro_per_ms, limits.burst_micro)[rule]
+    filled = refill(state.flows.balance_micro, limits.rate_micro_per_ms[rule[:known]], full_micro[:known], elapsed_ms)
     nothing = np.zeros((new, 2), dtype=np.int64)
     second = now_ms // 1000
-    is_current = state.flows.window_second == second
-    units = np.concatenate([np.where(is_current[:, None], state.flows.window_units, 0), nothing])
-    lead = np.concatenate([state.flows.lead, nothing])
-    return Flows(names, balance, lead, np.full(len(names), second, dtype=np.int64), units)
+    units = np.where((state.flows.window_second == second)[:, None], state.flows.window_units, 0)
+    flows = Flows(
+        names,
+        np.concatenate([filled, full_micro[known:]]),
+        np.concatenate([state.flows.lead, nothing]),
+        np.full(len(names), second, dtype=np.int64),
+        np.concatenate([units, nothing]),
+    )
+    return Known(flows, full_micro)
