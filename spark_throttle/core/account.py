@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.match_memory import taken
+from spark_throttle.core.matching import Matches
 from spark_throttle.core.quota import (
     MICRO,
     NEVER_MS,
@@ -68,8 +70,10 @@ class Batch:
     """Time since the batch before, taken as the time until the next."""
 
 
-def remembered(entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s) -> tuple[Flows, Int64s]:
-    """Return the flows that have something to remember, and the position there of every flow of `entered`."""
+def remembered(
+    entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s
+) -> tuple[Flows, Matches, Int64s]:
+    """Return the flows that have something to remember, their matches, and where every flow of `entered` is in them."""
     at, flows = entered.at, entered.known.flows
     waits = np.zeros(len(at), dtype=np.bool_)
     waits[waiting_flow] = True
@@ -88,9 +92,9 @@ def remembered(entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_f
         keep |= column != 0
     position = np.cumsum(keep) - 1
     if keep.all():
-        return Flows(flows.names, balance, lead, flows.window_second, units), position[at]
+        return Flows(flows.names, balance, lead, flows.window_second, units), entered.known.matches, position[at]
     kept = Flows(flows.names.filter(pa.array(keep)), balance[keep], lead[keep], flows.window_second[keep], units[keep])
-    return kept, position[at]
+    return kept, taken(entered.known.matches, keep), position[at]
 
 
 def report(
