@@ -64,7 +64,8 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     of_flow = Segments.by_key(rows.flow, len(names))
     place = of_flow.rank[of_flow.position][old_messages:]
     flows, flow = np.unique(rows.flow[old_messages:], return_inverse=True)
-    tie = Layout.of(candidates, len(names)).ties(flows, candidates, names, now_ms=now_ms)
+    counts = np.bincount(candidates.flow, minlength=len(names))
+    tie = Layout.of(candidates, counts).ties(flows, candidates, names, now_ms=now_ms)
     order = np.lexsort((tie[flow], place))
     total_bytes = running_total(size_bytes[old_messages:][order])[1:]
     fits = (np.arange(1, len(new) + 1) <= room_messages) & (total_bytes <= room_bytes)
