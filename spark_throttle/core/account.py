@@ -21,7 +21,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     Verdict,
 )
-from spark_throttle.core.segments import sums
+from spark_throttle.core.segments import by_row, sums
 from spark_throttle.core.state import Flows
 from spark_throttle.core.token_bucket import throttle_time_ms
 from spark_throttle.core.usage import UsageReport
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from spark_throttle.core.flow_plan import FlowPlan
     from spark_throttle.core.layout import Candidates
 
+_MESSAGES = Dimension.MESSAGES
 _MOST_EARNED_MICRO = 1 << 62
 
 
@@ -78,7 +79,7 @@ def remembered(
     waits = np.zeros(len(at), dtype=np.bool_)
     waits[waiting_flow] = True
     # A flow that waits for nothing and is not ahead of its domain would come back without credit or penalty anyway.
-    leads = np.where((waits | (plan.lead.max(axis=1, initial=0) > 0))[:, None], plan.lead, 0)
+    leads = plan.lead * (waits | (by_row(np.maximum, plan.lead) > 0))[:, None]
     if len(at) == len(flows):
         balance, lead, units, is_held = plan.balance_micro, leads, window_units, waits
     else:
@@ -93,8 +94,9 @@ def remembered(
     position = np.cumsum(keep) - 1
     if keep.all():
         return Flows(flows.names, balance, lead, flows.window_second, units), entered.known.matches, position[at]
-    kept = Flows(flows.names.filter(pa.array(keep)), balance[keep], lead[keep], flows.window_second[keep], units[keep])
-    return kept, taken(entered.known.matches, keep), position[at]
+    stays = np.flatnonzero(keep)
+    kept = Flows(flows.names, balance, lead, flows.window_second, units).take(stays)
+    return kept, taken(entered.known.matches, stays), position[at]
 
 
 def report(
@@ -111,12 +113,15 @@ def report(
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
     demand = np.minimum(offered + still_waiting, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
-    active = np.flatnonzero((offered + admitted + rejected + still_waiting)[:, Dimension.MESSAGES])
+    active = np.flatnonzero(
+        offered[:, _MESSAGES] + admitted[:, _MESSAGES] + rejected[:, _MESSAGES] + still_waiting[:, _MESSAGES]
+    )
     return UsageReport(
         batch.shard, plan.grants.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
         entered.matches.tenant[active], entered.matches.group[active], limits.weight[active],
-        offered[active], admitted[active], rejected[active], still_waiting[active], demand[active],
+        offered.take(active, axis=0), admitted.take(active, axis=0), rejected.take(active, axis=0),
+        still_waiting.take(active, axis=0), demand.take(active, axis=0),
         observed[active], delayed_ms[active],
         _next_event_ms(plan, entered, policy, moved.waiting, now_ms=now_ms),
         len(entered.unusable),
@@ -132,7 +137,7 @@ def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
         # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
         earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
         soon = balance_micro // MICRO + 1 + rate * earning_ms // MICRO
-        np.copyto(passing, np.maximum(soon, 0), where=is_enforced)
+        return np.where(is_enforced, np.maximum(soon, 0), passing)
     return passing
 
 
@@ -143,7 +148,8 @@ def _next_event_ms(
     if not len(waiting):
         return NEVER_MS
     stops = plan.outcome.stops
-    own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms).max(axis=1)
+    own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
+    own_wait_ms = by_row(np.maximum, own_wait_ms)
     # At the scope's whole rate: the control plane may lend this shard all that comes in.
     scope_wait_ms = throttle_time_ms(plan.grants.balance_micro, policy.shared.rate_micro_per_ms).max(axis=1)
     is_own = stops.level == Level.NAMESPACE

@@ -27,7 +27,7 @@ from spark_throttle.core.quota import (
     Limits,
     OnExcess,
 )
-from spark_throttle.core.segments import sums
+from spark_throttle.core.segments import by_row, sums
 from spark_throttle.core.state import Flows, Grants
 from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit
 
@@ -226,14 +226,14 @@ class _Contest:
         """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped it."""
         stops = Stops.none(len(eligible))
         scope = _running_short(self.order.enforcing, eligible, self.layout.bytes_of_first(eligible), self.room)
-        contenders = np.flatnonzero((scope >= 0).any(axis=1) & (eligible > 0))
+        contenders = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (eligible > 0))
         if not len(contenders):
             return eligible, stops
         # No row can pass that its own flow alone would keep out; the first such row shows what stopped the flow.
-        messages = np.append(self.room.messages, _UNBOUNDED)[scope].min(axis=1)
-        within = self.layout.rows_within(np.append(self.room.bytes, _UNBOUNDED)[scope].min(axis=1))
+        messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[scope])
+        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[scope]))
         most = np.minimum(eligible, np.minimum(messages, within) + 1)[contenders]
-        rows, scope = self._rows(contenders), scope[contenders]
+        rows, scope = self._rows(contenders), scope.take(contenders, axis=0)
         admitted = contention.admit_in_order(rows, most, scope, self.room)
         count = eligible.copy()
         count[contenders] = admitted
@@ -247,7 +247,7 @@ class _Contest:
     def marked_from(self, count: Int64s) -> list[MarkedFrom]:
         """Return from which of the first `count` rows of each flow on its observing scopes find their balance short."""
         scope = _running_short(self.order.observing, count, self.layout.bytes_of_first(count), self.room)
-        watched = np.flatnonzero((scope >= 0).any(axis=1) & (count > 0))
+        watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
         if not len(watched):
             return []
         rows, levels = self._rows(watched), []

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.matching import Matches, match
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
+from spark_throttle.core.quota import CompiledPolicy, Int64s
 
 _MOST_NAMES = 1 << 20
 _MOST_TABLES = 256
@@ -58,9 +58,9 @@ class MatchMemory:
             del self._tables[0]
 
 
-def taken(matches: Matches, at: Int64s | Bools) -> Matches:
-    """Return the matches at `at`, positions or marks."""
-    return Matches(*(getattr(matches, field.name)[at] for field in fields(matches)))
+def taken(matches: Matches, at: Int64s) -> Matches:
+    """Return the matches at `at`."""
+    return Matches(*(getattr(matches, field.name).take(at, axis=0) for field in fields(matches)))
 
 
 def _joined(first: Matches, second: Matches) -> Matches:

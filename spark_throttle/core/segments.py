@@ -91,6 +91,20 @@ def running_total(values: Int64s) -> Int64s:
     return total
 
 
+def by_row(combine: np.ufunc, table: np.ndarray) -> np.ndarray:
+    """Return `combine` over the columns of every row; numpy's own reduction is slow on tables of two or three columns.
+
+    Examples
+    --------
+    >>> by_row(np.maximum, np.array([[1, 5], [4, 2]])).tolist()
+    [5, 4]
+    """
+    out = table[:, 0]
+    for column in table.T[1:]:
+        out = combine(out, column)
+    return out
+
+
 def ranges(first: Int64s, count: Int64s) -> Int64s:
     """Return the `count` whole numbers from each `first` on, one run after the other.
 
