@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.match_memory import taken
+from spark_throttle.core.matching import Matches
 from spark_throttle.core.quota import (
     MICRO,
     NEVER_MS,
@@ -15,12 +17,13 @@ from spark_throttle.core.quota import (
     Dimension,
     Int64s,
     Level,
+    Limits,
     OnExcess,
     Verdict,
 )
-from spark_throttle.core.segments import sums
+from spark_throttle.core.segments import by_row, sums
 from spark_throttle.core.state import Flows
-from spark_throttle.core.token_bucket import full, throttle_time_ms
+from spark_throttle.core.token_bucket import throttle_time_ms
 from spark_throttle.core.usage import UsageReport
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from spark_throttle.core.flow_plan import FlowPlan
     from spark_throttle.core.layout import Candidates
 
+_MESSAGES = Dimension.MESSAGES
 _MOST_EARNED_MICRO = 1 << 62
 
 
@@ -67,13 +71,15 @@ class Batch:
     """Time since the batch before, taken as the time until the next."""
 
 
-def remembered(entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s) -> tuple[Flows, Int64s]:
-    """Return the flows that have something to remember, and the position there of every flow of `entered`."""
-    at, flows, limits = entered.at, entered.known.flows, entered.known.limits
+def remembered(
+    entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s
+) -> tuple[Flows, Matches, Int64s]:
+    """Return the flows that have something to remember, their matches, and where every flow of `entered` is in them."""
+    at, flows = entered.at, entered.known.flows
     waits = np.zeros(len(at), dtype=np.bool_)
     waits[waiting_flow] = True
     # A flow that waits for nothing and is not ahead of its domain would come back without credit or penalty anyway.
-    leads = np.where((waits | (plan.lead.max(axis=1, initial=0) > 0))[:, None], plan.lead, 0)
+    leads = plan.lead * (waits | (by_row(np.maximum, plan.lead) > 0))[:, None]
     if len(at) == len(flows):
         balance, lead, units, is_held = plan.balance_micro, leads, window_units, waits
     else:
@@ -81,15 +87,16 @@ def remembered(entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_f
         balance[at], lead[at], units[at] = plan.balance_micro, leads, window_units
         is_held = np.zeros(len(flows), dtype=np.bool_)
         is_held[at] = waits
-    is_short = balance < full(limits.rate_micro_per_ms, limits.burst_micro)
+    is_short = balance < entered.known.full_micro
     keep = is_held | is_short[:, 0] | is_short[:, 1]
     for column in (*lead.T, *units.T):
         keep |= column != 0
     position = np.cumsum(keep) - 1
     if keep.all():
-        return Flows(flows.names, balance, lead, flows.window_second, units), position[at]
-    kept = Flows(flows.names.filter(pa.array(keep)), balance[keep], lead[keep], flows.window_second[keep], units[keep])
-    return kept, position[at]
+        return Flows(flows.names, balance, lead, flows.window_second, units), entered.known.matches, position[at]
+    stays = np.flatnonzero(keep)
+    kept = Flows(flows.names, balance, lead, flows.window_second, units).take(stays)
+    return kept, taken(entered.known.matches, stays), position[at]
 
 
 def report(
@@ -105,24 +112,34 @@ def report(
     observed = np.bincount(candidates.flow[outcome.marks.row], minlength=flows)
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
-    rate = np.maximum(limits.rate_micro_per_ms, 0)
-    # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
-    earning_ms = np.minimum(batch.elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
-    soon = plan.balance_micro // MICRO + 1 + rate * earning_ms // MICRO
-    is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
-    may_pass = np.where(is_enforced, np.maximum(soon, 0), NEVER_MS)
-    demand = np.minimum(offered + still_waiting, may_pass)
-    active = np.flatnonzero((offered + admitted + rejected + still_waiting)[:, Dimension.MESSAGES])
+    demand = np.minimum(offered + still_waiting, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
+    active = np.flatnonzero(
+        offered[:, _MESSAGES] + admitted[:, _MESSAGES] + rejected[:, _MESSAGES] + still_waiting[:, _MESSAGES]
+    )
     return UsageReport(
         batch.shard, plan.grants.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
         entered.matches.tenant[active], entered.matches.group[active],
         np.where(entered.matches.is_exempt, 0, limits.weight)[active],
-        offered[active], admitted[active], rejected[active], still_waiting[active], demand[active],
+        offered.take(active, axis=0), admitted.take(active, axis=0), rejected.take(active, axis=0),
+        still_waiting.take(active, axis=0), demand.take(active, axis=0),
         observed[active], delayed_ms[active],
         _next_event_ms(plan, entered, policy, moved.waiting, now_ms=now_ms),
         len(entered.unusable),
     )  # fmt: skip
+
+
+def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
+    """Return what each flow's own limits may let pass until the next batch; shape (flows, 2)."""
+    is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
+    passing = np.full(is_enforced.shape, NEVER_MS)
+    if is_enforced.any():
+        rate = np.maximum(limits.rate_micro_per_ms, 0)
+        # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
+        earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
+        soon = balance_micro // MICRO + 1 + rate * earning_ms // MICRO
+        return np.where(is_enforced, np.maximum(soon, 0), passing)
+    return passing
 
 
 def _next_event_ms(
@@ -132,7 +149,8 @@ def _next_event_ms(
     if not len(waiting):
         return NEVER_MS
     stops = plan.outcome.stops
-    own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms).max(axis=1)
+    own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
+    own_wait_ms = by_row(np.maximum, own_wait_ms)
     # At the scope's whole rate: the control plane may lend this shard all that comes in.
     scope_wait_ms = throttle_time_ms(plan.grants.balance_micro, policy.shared.rate_micro_per_ms).max(axis=1)
     is_own = stops.level == Level.NAMESPACE

@@ -26,12 +26,16 @@ from spark_throttle.core.arrivals import Arrivals, Entered, enter
 from spark_throttle.core.decisions import Causes, Deciding, Decisions
 from spark_throttle.core.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.layout import Candidates
+from spark_throttle.core.match_memory import MatchMemory
 from spark_throttle.core.pegasus import plan_windows
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, OnExcess, Verdict
 from spark_throttle.core.reasons import REASONS, Reason
 from spark_throttle.core.state import Queue, ShardState
 from spark_throttle.core.token_bucket import throttle_time_ms
 from spark_throttle.core.usage import UsageReport
+
+_MATCHES = MatchMemory()
+"""Of this process; what is decided does not depend on it."""
 
 __all__ = ["REASONS", "AdmissionPlan", "Arrivals", "plan_admission"]
 
@@ -77,7 +81,7 @@ def plan_admission(
     QueueOverflowError
         If rows would overfill the queue and the policy says to fail.
     """
-    entered = enter(state, arrivals, policy, now_ms=now_ms)
+    entered = enter(state, arrivals, policy, _MATCHES, now_ms=now_ms)
     queued, flows = len(state.queue), entered.flows
     decisions = Deciding(queued + len(arrivals))
     decisions.decide(
@@ -95,15 +99,19 @@ def plan_admission(
     plan = plan_flows(candidates, flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
     behind = candidates.take(plan.outcome.behind)
     is_waiting = _decide_rest(decisions, candidates, behind, plan, entered, policy, now_ms=now_ms, shards=shards)
-    waiting, refused = plan.outcome.behind[is_waiting], plan.outcome.behind[~is_waiting]
+    waiting, refused, still = plan.outcome.behind, plan.outcome.behind[:0], behind
+    if not is_waiting.all():
+        waiting, refused = plan.outcome.behind[is_waiting], plan.outcome.behind[~is_waiting]
+        still = candidates.take(waiting)
     overflow = queue_bounds.overflowing(
-        candidates, waiting, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
+        candidates, waiting, still, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
     )
     if len(overflow):
         decisions.decide(candidates.row_at(overflow), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
         waiting, refused = np.setdiff1d(waiting, overflow), np.concatenate([refused, overflow])
-    still = behind if len(waiting) == len(behind) else candidates.take(waiting)
-    kept, position = account.remembered(entered, plan, windowed.units, still.flow)
+        still = candidates.take(waiting)
+    kept, matches, position = account.remembered(entered, plan, windowed.units, still.flow)
+    _MATCHES.keep(kept.names, matches, policy)
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
     decided = decisions.decided()
     usage = account.report(

@@ -6,14 +6,15 @@ forgotten; everything else is done for those alone that have rows, or a lead tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.matching import Matches, match
+from spark_throttle.core.match_memory import MatchMemory, taken
+from spark_throttle.core.matching import Matches
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.reasons import MAX_NAMESPACE_BYTES, Reason
 from spark_throttle.core.state import Flows, Queue, ShardState
@@ -43,8 +44,9 @@ class Known:
     flows: Flows
     """Those of the state, at their old positions, then those that the arrivals bring."""
 
-    limits: Limits
-    """The namespaces' own limits."""
+    matches: Matches
+    full_micro: Int64s
+    """Shape (n, 2): what full buckets of theirs hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,28 +76,32 @@ class Entered:
     """Of every unusable arrival: what is wrong with it."""
 
 
-def enter(state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int) -> Entered:
+def enter(
+    state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
+) -> Entered:
     """Take the arrivals of a batch in."""
     read = _read(arrivals)
     position = _positions(read.names, state.flows.names)
     is_new = position < 0
     position[is_new] = len(state.flows) + np.arange(int(is_new.sum()))
-    names = state.flows.names
-    if is_new.any():
-        names = pa.concat_arrays([names, read.names.filter(pa.array(is_new))])
-    matches = match(names, policy)
-    limits = policy.namespace_limits.take(matches.rule)
-    flows = _refilled(state, names, limits, now_ms=now_ms)
-    at = _concerned(flows, state.queue, position)
-    known = Known(flows, limits)
-    if len(at) == len(flows):
-        place = np.arange(len(flows))
+    names, new_names = state.flows.names, read.names.filter(pa.array(is_new))
+    matches = memory.match(names, new_names, policy)
+    if len(new_names):
+        names = pa.concat_arrays([names, new_names])
+    known = _refilled(state, names, matches, policy.namespace_limits, now_ms=now_ms)
+    at = _concerned(known.flows, state.queue, position)
+    if len(at) == len(names):
+        flows, queue_flow = known.flows, state.queue.flow
     else:
-        place = np.full(len(flows), -1, dtype=np.int64)
+        place = np.full(len(names), -1, dtype=np.int64)
         place[at] = np.arange(len(at))
-        flows, matches, limits = flows.take(at), _taken(matches, at), limits.take(at)
+        flows, matches = known.flows.take(at), taken(matches, at)
+        position, queue_flow = place[position], place[state.queue.flow]
+    # A shard that knows no namespace numbers those that arrive as they are numbered already.
+    is_numbered = not len(state.flows) and not len(read.unusable)
+    flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1)[read.name]
     return Entered(
-        known, at, flows, matches, limits, place[state.queue.flow], np.append(place[position], -1)[read.name],
+        known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
         read.size_bytes, read.unusable, read.reason,
     )  # fmt: skip
 
@@ -106,10 +112,6 @@ def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:
     is_concerned[queue.flow] = True
     is_concerned[arriving] = True
     return np.flatnonzero(is_concerned)
-
-
-def _taken(matches: Matches, at: Int64s) -> Matches:
-    return Matches(*(getattr(matches, field.name)[at] for field in fields(matches)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,18 +184,20 @@ def _index_in(values: pa.StringArray, table: pa.StringArray) -> Int64s:
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _refilled(state: ShardState, names: pa.StringArray, limits: Limits, *, now_ms: int) -> Flows:
+def _refilled(state: ShardState, names: pa.StringArray, matches: Matches, limits: Limits, *, now_ms: int) -> Known:
     """Return the flows at `now_ms`: known buckets refilled, new ones full, windows of other seconds cleared."""
     known, new = len(state.flows), len(names) - len(state.flows)
     # A clock that went back pays nothing, and the refill goes on from the new time.
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
-    rate, burst = limits.rate_micro_per_ms, limits.burst_micro
-    balance = np.concatenate(
-        [refill(state.flows.balance_micro, rate[:known], burst[:known], elapsed_ms), full(rate[known:], burst[known:])]
-    )
-    nothing = np.zeros((new, 2), dtype=np.int64)
+    full_micro = full(limits.rate_micro_per_ms, limits.burst_micro).take(matches.rule, axis=0)
+    rate = limits.rate_micro_per_ms.take(matches.rule[:known], axis=0)
+    filled = refill(state.flows.balance_micro, rate, full_micro[:known], elapsed_ms)
     second = now_ms // 1000
-    is_current = state.flows.window_second == second
-    units = np.concatenate([np.where(is_current[:, None], state.flows.window_units, 0), nothing])
-    lead = np.concatenate([state.flows.lead, nothing])
-    return Flows(names, balance, lead, np.full(len(names), second, dtype=np.int64), units)
+    lead, units, is_current = state.flows.lead, state.flows.window_units, state.flows.window_second == second
+    if not is_current.all():
+        units = np.where(is_current[:, None], units, 0) if is_current.any() else np.zeros_like(units)
+    if new:
+        nothing = np.zeros((new, 2), dtype=np.int64)
+        filled = np.concatenate([filled, full_micro[known:]])
+        lead, units = np.concatenate([lead, nothing]), np.concatenate([units, nothing])
+    return Known(Flows(names, filled, lead, np.full(len(names), second, dtype=np.int64), units), matches, full_micro)

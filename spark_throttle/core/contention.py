@@ -22,7 +22,7 @@ import numpy as np
 
 from spark_throttle.core.ends import Claims, OrderedRows, Room, rows_before_end
 from spark_throttle.core.quota import Bools, Dimension, Int64s
-from spark_throttle.core.segments import sums
+from spark_throttle.core.segments import by_row, sums
 
 
 def admit_in_order(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room) -> Int64s:
@@ -34,7 +34,7 @@ def admit_in_order(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room) 
         Shape (flows, levels): the scopes that can stop the flow, -1 where there is none.
     """
     scopes = len(room.messages)
-    admitted, until, covered = np.where((scope >= 0).any(axis=1), 0, count), count.copy(), np.zeros_like(scope)
+    admitted, until, covered = np.where(by_row(np.logical_or, scope >= 0), 0, count), count.copy(), np.zeros_like(scope)
     while True:
         flow, level = np.nonzero((scope >= 0) & (admitted < until)[:, None])
         if not len(flow):
@@ -104,7 +104,7 @@ def _after_last(
 
     The rows that were admitted are those of `flow` in `of_scope`; `scope` is of shape (stopped, levels).
     """
-    if (np.count_nonzero(scope >= 0, axis=1) <= 1).all():
+    if int(by_row(np.add, (scope >= 0).astype(np.int8)).max(initial=0)) <= 1:
         return scope >= 0  # a flow's only scope is the one that stopped it
     scopes = 1 + max(int(scope.max()), int(of_scope.max(initial=-1)))
     last_key, last_tie = np.full(scopes, -1, dtype=np.int64), np.full(scopes, -1, dtype=np.int64)
@@ -112,7 +112,7 @@ def _after_last(
     np.maximum.at(last_key, of_scope, key)
     is_last = key == last_key[of_scope]
     is_tied = (refused_key == last_key[scope]) & (scope >= 0)
-    flows = np.unique(np.concatenate([flow[is_last], stopped[is_tied.any(axis=1)]]))
+    flows = np.unique(np.concatenate([flow[is_last], stopped[by_row(np.logical_or, is_tied)]]))
     tie = np.full(len(admitted), -1, dtype=np.int64)
     tie[flows] = rows.ties(flows)
     np.maximum.at(last_tie, of_scope[is_last], tie[flow[is_last]])

@@ -50,10 +50,15 @@ class Causes:
         wait_ms: Int64s | int = 0,
     ) -> Causes:
         """Return as many causes as the longest argument has positions."""
-        columns = np.broadcast_arrays(*(np.atleast_1d(value) for value in (reason, level, dimension, scope, wait_ms)))
+        rows = max(np.size(column) for column in (reason, level, dimension, scope, wait_ms))
+
+        def filled(value: Int8s | Int64s | int, dtype: type[np.int8 | np.int64]) -> np.ndarray:
+            return np.full(rows, value, dtype=dtype) if np.ndim(value) == 0 else np.asarray(value, dtype=dtype)
+
         return cls(
-            *(column.astype(np.int8) for column in columns[:3]), *(column.astype(np.int64) for column in columns[3:])
-        )
+            filled(reason, np.int8), filled(level, np.int8), filled(dimension, np.int8), filled(scope, np.int64),
+            filled(wait_ms, np.int64),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

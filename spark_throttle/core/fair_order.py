@@ -52,13 +52,13 @@ class FairOrder:
         for column in _DOMAIN_COLUMNS:
             domain = np.where(domain < 0, enforcing[:, column], domain)
         has_domain = domain >= 0
-        is_limited = shared.is_limited[domain] & has_domain[:, None]
+        is_limited = shared.is_limited.take(domain, axis=0) & has_domain[:, None]
         return cls(
             enforcing,
             observing,
             domain,
             is_limited,
-            shared.rate_micro_per_ms[domain],
+            shared.rate_micro_per_ms.take(domain, axis=0),
             limits.weight,
             np.where(has_domain, shared.weight[domain], 1),
             base_clocks(flows.lead, is_limited),
@@ -66,7 +66,7 @@ class FairOrder:
 
     def take(self, at: Int64s) -> FairOrder:
         """Return this of the flows at `at`, in that order."""
-        return FairOrder(*(getattr(self, field.name)[at] for field in fields(self)))
+        return FairOrder(*(getattr(self, field.name).take(at, axis=0) for field in fields(self)))
 
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return the start tags of rows, relative to their domain's virtual time; 0 without a domain."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.core.segments import by_row
 
 VT_BITS = 30
 VT_SECOND = 1 << VT_BITS
@@ -160,6 +161,6 @@ def base_clocks(lead: Int64s, is_limited: np.ndarray) -> Int64s:
     [[0, -2], [9, -7]]
     """
     base = np.maximum(lead, -DELTA)
-    dominant = np.where(is_limited, base, -DELTA).max(axis=1)
+    dominant = by_row(np.maximum, np.where(is_limited, base, -DELTA))
     shifted = base + np.maximum(0, -dominant)[:, None]
     return np.where(is_limited, shifted, 0)

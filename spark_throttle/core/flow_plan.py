@@ -27,7 +27,7 @@ from spark_throttle.core.quota import (
     Limits,
     OnExcess,
 )
-from spark_throttle.core.segments import sums
+from spark_throttle.core.segments import by_row, sums
 from spark_throttle.core.state import Flows, Grants
 from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit
 
@@ -99,14 +99,14 @@ def plan_flows(
     """Find how far every flow gets, and debit it."""
     room = _room(grants, policy)
     own = _OwnRoom.of(flows, limits)
-    wanted = _wanted_if_all_fits(candidates, own, room, matches, policy, now_ms=now_ms)
+    counts = np.bincount(candidates.flow, minlength=len(flows))
+    wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
     if wanted is not None:
         nothing = np.zeros(0, dtype=np.int64)
         outcome = Outcome(nothing, Marks(*(nothing,) * 4), Stops.none(len(flows)), wanted, wanted)
         # Nothing was held back, so that the busy period of every domain is over.
         return _settled(outcome, np.zeros_like(flows.lead), flows, limits, matches, grants, policy)
-    layout = Layout.of(candidates, len(flows))
-    counts = layout.segments.counts
+    layout = Layout.of(candidates, counts)
     order = FairOrder.of(flows, limits, matches, policy)
     contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
     by_messages, passing = own.prefixes(layout)
@@ -166,19 +166,24 @@ class _OwnRoom:
 
 
 def _wanted_if_all_fits(
-    candidates: Candidates, own: _OwnRoom, room: Room, matches: Matches, policy: CompiledPolicy, *, now_ms: int
+    candidates: Candidates,
+    messages: Int64s,
+    own: _OwnRoom,
+    room: Room,
+    matches: Matches,
+    policy: CompiledPolicy,
+    *,
+    now_ms: int,
 ) -> Int64s | None:
     """Return messages and bytes by flow if every row may leave and no balance runs short of them, else `None`."""
     if candidates.holds(now_ms):
         return None
-    flows = len(own.messages)
-    messages = np.bincount(candidates.flow, minlength=flows)
     limited = np.append(policy.shared.is_limited.any(axis=1), False)[matches.shared_scope]
     scope = np.where(limited, matches.shared_scope, -1)
     nothing = np.zeros_like(messages)
     if (messages > own.messages).any() or (_running_short(scope, messages, nothing, room) >= 0).any():
         return None
-    size_bytes = sums(candidates.flow, candidates.size_bytes, flows)
+    size_bytes = sums(candidates.flow, candidates.size_bytes, len(messages))
     if ((size_bytes > own.bytes) & (messages > 0)).any():
         return None
     if (_running_short(scope, messages, size_bytes, room) >= 0).any():
@@ -221,14 +226,14 @@ class _Contest:
         """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped it."""
         stops = Stops.none(len(eligible))
         scope = _running_short(self.order.enforcing, eligible, self.layout.bytes_of_first(eligible), self.room)
-        contenders = np.flatnonzero((scope >= 0).any(axis=1) & (eligible > 0))
+        contenders = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (eligible > 0))
         if not len(contenders):
             return eligible, stops
         # No row can pass that its own flow alone would keep out; the first such row shows what stopped the flow.
-        messages = np.append(self.room.messages, _UNBOUNDED)[scope].min(axis=1)
-        within = self.layout.rows_within(np.append(self.room.bytes, _UNBOUNDED)[scope].min(axis=1))
+        messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[scope])
+        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[scope]))
         most = np.minimum(eligible, np.minimum(messages, within) + 1)[contenders]
-        rows, scope = self._rows(contenders), scope[contenders]
+        rows, scope = self._rows(contenders), scope.take(contenders, axis=0)
         admitted = contention.admit_in_order(rows, most, scope, self.room)
         count = eligible.copy()
         count[contenders] = admitted
@@ -242,7 +247,7 @@ class _Contest:
     def marked_from(self, count: Int64s) -> list[MarkedFrom]:
         """Return from which of the first `count` rows of each flow on its observing scopes find their balance short."""
         scope = _running_short(self.order.observing, count, self.layout.bytes_of_first(count), self.room)
-        watched = np.flatnonzero((scope >= 0).any(axis=1) & (count > 0))
+        watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
         if not len(watched):
             return []
         rows, levels = self._rows(watched), []
@@ -264,7 +269,8 @@ class _Contest:
         def ties(at: Int64s) -> Int64s:
             return self.layout.ties(flows[at], self.candidates, self.names, now_ms=self.now_ms)
 
-        return FairRows(self.layout, self.order.take(flows), self.layout.segments.starts[flows], ties)
+        order = self.order if len(flows) == len(self.order.domain) else self.order.take(flows)
+        return FairRows(self.layout, order, self.layout.segments.starts[flows], ties)
 
 
 def _settled(

@@ -94,9 +94,9 @@ class Layout:
     """Running total of bytes over the whole layout, one longer than it."""
 
     @classmethod
-    def of(cls, candidates: Candidates, flows: int) -> Layout:
-        """Lay `candidates` out."""
-        segments = Segments.by_key(candidates.flow, flows)
+    def of(cls, candidates: Candidates, counts: Int64s) -> Layout:
+        """Lay `candidates` out; `counts` are those of every flow."""
+        segments = Segments.with_counts(candidates.flow, counts)
         return cls(segments, running_total(candidates.size_bytes[segments.order]))
 
     def bytes_before(self, flows: Int64s, rank: Int64s) -> Int64s:
@@ -119,7 +119,7 @@ class Layout:
         """Return the positions, ascending, of the candidates that are not among the first `count` of their flow."""
         pieces = np.stack([count, self.segments.counts - count], axis=1).ravel()
         is_beyond = np.empty(len(self.segments.order), dtype=np.bool_)
-        is_beyond[self.segments.order] = np.repeat(np.arange(len(pieces)) & 1, pieces)
+        is_beyond[self.segments.order] = np.repeat(np.tile([False, True], len(count)), pieces)
         return np.flatnonzero(is_beyond)
 
     def ties(self, flows: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:

@@ -24,9 +24,10 @@ def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
     return now_ms - queue.arrival_ms > bounds.age_ms
 
 
-def overflowing(
+def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     candidates: Candidates,
     waiting: Int64s,
+    rows: Candidates,
     names: pa.StringArray,
     bounds: QueueBounds,
     *,
@@ -40,6 +41,8 @@ def overflowing(
     ----------
     waiting
         Positions of the candidates that are to wait, ascending.
+    rows
+        Those candidates.
     names
         Of the flows.
 
@@ -49,8 +52,8 @@ def overflowing(
         If there is no room and the bounds say to fail.
     """
     bound_messages, bound_bytes = max(1, bounds.messages // shards), max(1, bounds.bytes // shards)
-    old_messages = int(np.searchsorted(waiting, candidates.queued))
-    size_bytes, new = candidates.size_bytes[waiting], waiting[old_messages:]
+    old_messages, size_bytes = rows.queued, rows.size_bytes
+    new = waiting[old_messages:]
     room_messages = bound_messages - old_messages
     room_bytes = bound_bytes - int(size_bytes[:old_messages].sum())
     fits_all = len(new) <= room_messages and int(size_bytes[old_messages:].sum()) <= room_bytes
@@ -58,11 +61,12 @@ def overflowing(
         return np.zeros(0, dtype=np.int64)
     if bounds.on_overflow == Overflow.FAIL:
         raise QueueOverflowError(shard, len(waiting), bound_messages, bound_bytes)
-    of_flow = Segments.by_key(candidates.flow[waiting], len(names))
+    of_flow = Segments.by_key(rows.flow, len(names))
     place = of_flow.rank[of_flow.position][old_messages:]
-    flows, flow = np.unique(candidates.flow[new], return_inverse=True)
-    tie = Layout.of(candidates, len(names)).ties(flows, candidates, names, now_ms=now_ms)
+    flows, flow = np.unique(rows.flow[old_messages:], return_inverse=True)
+    counts = np.bincount(candidates.flow, minlength=len(names))
+    tie = Layout.of(candidates, counts).ties(flows, candidates, names, now_ms=now_ms)
     order = np.lexsort((tie[flow], place))
-    total_bytes = running_total(candidates.size_bytes[new][order])[1:]
+    total_bytes = running_total(size_bytes[old_messages:][order])[1:]
     fits = (np.arange(1, len(new) + 1) <= room_messages) & (total_bytes <= room_bytes)
     return new[order[~fits]]

@@ -109,7 +109,12 @@ class Limits:
 
     def take(self, index: Int64s) -> Limits:
         """Return the limits at `index`, in that order."""
-        return Limits(self.rate_micro_per_ms[index], self.burst_micro[index], self.on_excess[index], self.weight[index])
+        return Limits(
+            self.rate_micro_per_ms.take(index, axis=0),
+            self.burst_micro.take(index, axis=0),
+            self.on_excess[index],
+            self.weight[index],
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

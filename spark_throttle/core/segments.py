@@ -13,7 +13,7 @@ _HASH_BASE = 0x9E3779B97F4A7C15
 """An odd number without pattern: two to the 64th over the golden ratio."""
 
 _RADIX_KEYS = 1 << 16
-"""Up to this many distinct keys, numpy sorts 16-bit integers by radix, in linear time."""
+"""Numpy sorts 16-bit integers by radix, in linear time: wider keys are sorted by 16 bits at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,9 +39,16 @@ class Segments:
         >>> s.order.tolist(), s.starts.tolist(), s.counts.tolist(), s.rank.tolist()
         ([1, 0, 2], [0, 1, 3], [1, 2, 0], [0, 0, 1])
         """
-        narrow = key.astype(np.uint16) if keys <= _RADIX_KEYS else key
-        order = np.argsort(narrow, kind="stable")
-        counts = np.bincount(key, minlength=keys)
+        return cls.with_counts(key, np.bincount(key, minlength=keys))
+
+    @classmethod
+    def with_counts(cls, key: Int64s, counts: Int64s) -> Segments:
+        """Lay rows out by `key`, of which it is known how many rows each has."""
+        order = np.argsort(key.astype(np.uint16), kind="stable")  # of more keys, the low 16 bits
+        if len(counts) > _RADIX_KEYS:
+            high = key[order] >> 16
+            is_high_narrow = len(counts) <= _RADIX_KEYS << 16
+            order = order[np.argsort(high.astype(np.uint16) if is_high_narrow else high, kind="stable")]
         return cls(order, np.cumsum(counts) - counts, counts)
 
     @property
@@ -82,6 +89,20 @@ def running_total(values: Int64s) -> Int64s:
     total = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=total[1:])
     return total
+
+
+def by_row(combine: np.ufunc, table: np.ndarray) -> np.ndarray:
+    """Return `combine` over the columns of every row; numpy's own reduction is slow on tables of two or three columns.
+
+    Examples
+    --------
+    >>> by_row(np.maximum, np.array([[1, 5], [4, 2]])).tolist()
+    [5, 4]
+    """
+    out = table[:, 0]
+    for column in table.T[1:]:
+        out = combine(out, column)
+    return out
 
 
 def ranges(first: Int64s, count: Int64s) -> Int64s:

@@ -40,10 +40,10 @@ class Flows:
         """Return the namespaces at `at`, in that order."""
         return Flows(
             self.names.take(pa.array(at)),
-            self.balance_micro[at],
-            self.lead[at],
+            self.balance_micro.take(at, axis=0),
+            self.lead.take(at, axis=0),
             self.window_second[at],
-            self.window_units[at],
+            self.window_units.take(at, axis=0),
         )
 
     @classmethod

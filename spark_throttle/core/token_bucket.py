@@ -23,6 +23,9 @@ from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMI
 _MOST_DEBITED_TOKENS = 1 << 42
 """Beyond it every balance is at `MIN_BALANCE_MICRO` anyway; it keeps the product in int64."""
 
+_MOST_EARNED_MICRO = 1 << 62
+"""What may be added to any balance, which is at most 2**60, and stay in int64."""
+
 
 def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s, elapsed_ms: int) -> Int64s:
     """Return the balances `elapsed_ms` later, at most `burst_micro`.
@@ -37,13 +40,18 @@ def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s
     >>> refill(np.array([-60_000_000]), np.array([5_000]), np.array([500_000_000]), 12_000).tolist()
     [0]
     """
-    rate = np.maximum(rate_micro_per_ms, 0)
-    room = np.maximum(burst_micro - balance_micro, 0)
-    # Time past full earns nothing; capping it keeps the product inside int64 after idle years.
-    earning_ms = np.minimum(max(elapsed_ms, 0), -(-room // np.maximum(rate, 1)))
-    filled = np.minimum(balance_micro + rate * earning_ms, burst_micro)
-    filled = np.where(rate_micro_per_ms == 0, -1, filled)
-    return np.where(rate_micro_per_ms == UNLIMITED, 0, filled)
+    filled = np.maximum(rate_micro_per_ms, 0)
+    if int(filled.max(initial=0)) * max(elapsed_ms, 0) <= _MOST_EARNED_MICRO:
+        filled *= max(elapsed_ms, 0)
+    else:
+        # Time past full earns nothing; capping it keeps the product inside int64 after idle years.
+        room = np.maximum(burst_micro - balance_micro, 0)
+        filled *= np.minimum(max(elapsed_ms, 0), -(-room // np.maximum(filled, 1)))
+    filled += balance_micro
+    np.minimum(filled, burst_micro, out=filled)
+    np.copyto(filled, -1, where=rate_micro_per_ms == 0)
+    np.copyto(filled, 0, where=rate_micro_per_ms == UNLIMITED)
+    return filled
 
 
 def full(rate_micro_per_ms: Int64s, burst_micro: Int64s) -> Int64s:

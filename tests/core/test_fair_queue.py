@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.fair_queue import DELTA, VT_MAX, VT_SECOND, base_clocks, virtual_time
+from spark_throttle.core.fair_queue import DELTA, VT_MAX, VT_SECOND, Served, base_clocks, virtual_time
 from spark_throttle.core.quota import UNLIMITED
 
 rates = st.one_of(
@@ -39,6 +39,34 @@ def test_no_service_is_free(n: int, rate: int, weight: int) -> None:
 @pytest.mark.parametrize("rate", [0, UNLIMITED])
 def test_service_without_a_rate_takes_no_virtual_time(rate: int) -> None:
     assert virtual_time(np.array([2**53]), np.array([rate]), np.array([1])).tolist() == [0]
+
+
+def within(rate: int, weight: int, most: int, clock: int, tag: int) -> int:
+    is_limited = np.array([rate != UNLIMITED])
+    served = Served.of(np.array([rate]), np.array([weight]), np.array([most]), np.array([clock]), is_limited)
+    return int(served.within(np.array([tag]))[0])
+
+
+@given(st.data(), rates, st.integers(1, 1_000), st.integers(-DELTA, 2**60))
+def test_tokens_within_a_tag_are_the_most_that_do_not_pass_it(
+    data: st.DataObject, rate: int, weight: int, clock: int
+) -> None:
+    most = data.draw(tokens)
+
+    def clock_after(n: int) -> int:
+        return clock + int(virtual_time(np.array([n]), np.array([rate]), np.array([weight]))[0])
+
+    near = clock_after(data.draw(st.integers(0, most))) + data.draw(st.integers(-1, 1))
+    tag = data.draw(st.one_of(st.integers(0, 2**62), st.just(max(near, 0))))
+    found = within(rate, weight, most, clock, tag)
+    assert -1 <= found <= most
+    assert found < 0 or clock_after(found) <= tag
+    assert found == most or clock_after(found + 1) > tag
+
+
+@pytest.mark.parametrize("rate", [0, UNLIMITED])
+def test_all_tokens_are_within_any_tag_where_no_time_passes(rate: int) -> None:
+    assert within(rate, 1, 7, 0, 0) == 7
 
 
 clocks = st.integers(-(2**60), 2**60)

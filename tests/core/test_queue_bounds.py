@@ -38,7 +38,10 @@ def ask(
         len(old),
     )
     limits = QueueBounds(messages, size_bytes, None, bounds.get("on_overflow", Overflow.REJECT))
-    found = overflowing(candidates, np.arange(len(rows)), NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2)
+    waiting = np.arange(len(rows))
+    found = overflowing(
+        candidates, waiting, candidates.take(waiting), NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2
+    )
     return sorted(int(at) - len(old) for at in found)
 
 

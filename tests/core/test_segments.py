@@ -29,6 +29,11 @@ def test_layout_is_a_stable_sort(key: list[int], is_wide: bool) -> None:
     assert s.order[s.position].tolist() == list(range(len(key)))
 
 
+def test_layout_of_many_keys_is_a_stable_sort_too() -> None:
+    key = np.random.default_rng(1).integers(0, 200_000, 50_000)
+    assert Segments.by_key(key, 200_000).order.tolist() == np.argsort(key, kind="stable").tolist()
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=30))
 def test_first_marked_row_of_every_key(rows: list[tuple[int, bool]]) -> None:
     s = Segments.by_key(np.array([key for key, _ in rows], dtype=np.int64), 5)

@@ -1,0 +1,92 @@
+"""The short ways through the kernel: taken where they should be, and no different from the long ones."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from spark_throttle.core import arrivals, flow_plan
+from spark_throttle.core.admission import AdmissionPlan, plan_admission
+from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.codec import StoredShard, pack_shard, pack_usage
+from spark_throttle.core.layout import Layout
+from spark_throttle.core.quota import OnExcess
+from spark_throttle.core.state import ShardState
+from spark_throttle.errors import QueueOverflowError
+from spark_throttle.testing.history import History
+from spark_throttle.testing.strategies import histories
+from spark_throttle.testing.worlds import Namespace, granted, limit, make_arrivals, make_policy
+
+
+def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:
+    """Return all of a plan, byte for byte."""
+    rows = np.arange(len(plan.state.queue))
+    block = pack_shard(StoredShard(plan.state, b"", [b""][: len(rows)], rows * 0, rows))
+    d = plan.decisions
+    columns = (d.verdict, d.reason, d.level, d.dimension, d.scope, d.throttle_time_ms)
+    return block, pack_usage(plan.usage), [column.tolist() for column in columns]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(histories())
+def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> None:
+    state = history.initial_state()
+    for step in history.steps:
+        state = step.before(state)
+        arguments = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(flow_plan, "_wanted_if_all_fits", lambda *_, **__: None)
+            try:
+                expected = plan_admission(state, step.arrivals, step.policy, **arguments)
+            except QueueOverflowError:
+                return
+        plan = plan_admission(state, step.arrivals, step.policy, **arguments)
+        assert stored(plan) == stored(expected)
+        state = plan.state
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("on_excess", [OnExcess.DELAY, OnExcess.OBSERVE])
+def test_rows_are_not_laid_out_where_all_fits(monkeypatch: pytest.MonkeyPatch, on_excess: OnExcess) -> None:
+    monkeypatch.setattr(Layout, "of", refuse)
+    quota = limit(messages_per_second=3, bytes_per_second=30, on_excess=on_excess)
+    policy = make_policy(job=quota, default=Namespace(quota))
+    state = granted(ShardState.initial(1), policy, {"": (2, 20)}, now_ms=1_000)
+    rows = [("a", 10), ("b", 5), ("a", 5)]
+    plan = plan_admission(state, make_arrivals(rows), policy, now_ms=1_000, shards=1)
+    assert plan.usage.admitted.tolist() == [[2, 15], [1, 5]]
+    with pytest.raises(AssertionError):
+        plan_admission(state, make_arrivals([*rows, ("a", 1)]), policy, now_ms=1_000, shards=1)
+
+
+@pytest.mark.parametrize("spoilt", [(None, 1), ("", 1), ("x" * 1_025, 1), ("a", None), ("a", -1), ("a", 2**36 + 1)])
+def test_one_unusable_row_changes_nothing_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, spoilt: tuple[str | None, int | None]
+) -> None:
+    rows: list[tuple[str | None, int | None]] = [("b", 7), ("a", 8), ("b", 2**36)]
+    whole = arrivals._read(make_arrivals([*rows, spoilt]))
+    monkeypatch.setattr(arrivals, "_unusable", refuse)
+    read = arrivals._read(make_arrivals(rows))
+    assert whole.names.to_pylist() == read.names.to_pylist() == ["b", "a"]
+    assert whole.name.tolist() == [*read.name.tolist(), -1] == [0, 1, 0, -1]
+    assert whole.size_bytes.tolist() == [*read.size_bytes.tolist(), 0]
+    assert (whole.unusable.tolist(), read.unusable.tolist()) == ([3], [])
+
+
+def test_slices_of_longer_columns_are_read_as_they_are() -> None:
+    longer = make_arrivals([(None, None), ("a", 1), ("b", 2), ("", -1)])
+    read = arrivals._read(Arrivals(longer.namespaces.slice(1, 2), longer.size_bytes.slice(1, 2)))
+    assert (read.names.to_pylist(), read.name.tolist(), read.size_bytes.tolist()) == (["a", "b"], [0, 1], [1, 2])
+
+
+def test_names_are_found_whichever_list_is_longer() -> None:
+    few, many = pa.array(["c", "z", "a"]), pa.array(["a", "b", "c", "d"])
+    assert arrivals._positions(few, many).tolist() == [2, -1, 0]
+    assert arrivals._positions(many, few).tolist() == [2, -1, 0, -1]

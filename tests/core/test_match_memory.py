@@ -1,0 +1,108 @@
+"""What a process remembers of matches: never more than it would find anew, and found again by content alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_throttle.core import match_memory
+from spark_throttle.core.match_memory import MatchMemory
+from spark_throttle.core.matching import Matches, match
+from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
+
+NO_NAMES = pa.array([], pa.string())
+POLICY = make_policy(
+    tenants={"acme": Tenant(group="gold")},
+    groups={"gold": limit(messages_per_second=1)},
+    namespaces={"b/y": Namespace()},
+)
+
+
+def names(*values: str) -> pa.StringArray:
+    return pa.array(values, pa.string())
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What had to be resolved, a list a call."""
+    calls: list[list[str]] = []
+
+    def counted(of: pa.StringArray, policy: CompiledPolicy) -> Matches:
+        calls.append(of.to_pylist())
+        return match(of, policy)
+
+    monkeypatch.setattr(match_memory, "match", counted)
+    return calls
+
+
+def assert_equal(found: Matches, expected: Matches) -> None:
+    for column in Matches.__slots__:
+        assert getattr(found, column).tolist() == getattr(expected, column).tolist()
+
+
+def test_only_new_names_are_resolved(asked: list[list[str]]) -> None:
+    memory, known, new = MatchMemory(), names("acme/x", "b/y"), names("acme/z", "solo")
+    memory.keep(known, match(known, POLICY), POLICY)
+    found = memory.match(pa.concat_arrays([known.slice(0, 1), known.slice(1)]), new, POLICY)
+    assert_equal(found, match(pa.concat_arrays([known, new]), POLICY))
+    assert asked == [["acme/z", "solo"]]
+
+
+@pytest.mark.parametrize(
+    ("known", "policy"),
+    [
+        (names("acme/x", "b/z"), POLICY),
+        (names("acme/x"), POLICY),
+        (names("acme/x", "b/y"), replace(POLICY, namespace_names=names("acme/x"))),
+        (names("acme/x", "b/y"), make_policy()),
+    ],
+    ids=["another name", "fewer names", "another rule", "another policy"],
+)
+def test_other_names_and_other_policies_are_resolved_anew(
+    asked: list[list[str]], known: pa.StringArray, policy: CompiledPolicy
+) -> None:
+    memory, kept = MatchMemory(), names("acme/x", "b/y")
+    memory.keep(kept, match(kept, POLICY), POLICY)
+    assert_equal(memory.match(known, NO_NAMES, policy), match(known, policy))
+    assert asked == [known.to_pylist()]
+
+
+def test_policy_with_other_bounds_of_the_queue_matches_alike(asked: list[list[str]]) -> None:
+    memory, kept = MatchMemory(), names("acme/x")
+    memory.keep(kept, match(kept, POLICY), POLICY)
+    wider = replace(POLICY, queue=replace(POLICY.queue, messages=9))
+    assert_equal(memory.match(kept, NO_NAMES, wider), match(kept, POLICY))
+    assert asked == []
+
+
+def test_oldest_tables_go_first(asked: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(match_memory, "_MOST_NAMES", 3)
+    memory, first, second = MatchMemory(), names("a", "b"), names("c", "d")
+    for kept in (first, second):
+        memory.keep(kept, match(kept, POLICY), POLICY)
+    memory.match(second, NO_NAMES, POLICY)
+    assert asked == []
+    memory.match(first, NO_NAMES, POLICY)
+    assert asked == [["a", "b"]]
+
+
+def test_shard_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -> None:
+    # Two batches through the kernel: the second resolves the new name alone, though the state was stored between.
+    from spark_throttle.core.admission import plan_admission
+    from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
+    from spark_throttle.core.state import ShardState
+    from spark_throttle.testing.worlds import make_arrivals
+
+    policy = make_policy(default=Namespace(limit(messages_per_second=1, burst_seconds=100)))
+    first = plan_admission(
+        ShardState.initial(1), make_arrivals([("memory/a", 1), ("memory/b", 1)]), policy, now_ms=1_000, shards=1
+    )
+    nothing = np.zeros(0, dtype=np.int64)
+    stored = unpack_shard(pack_shard(StoredShard(first.state, b"", [], nothing, nothing)), "the example")
+    asked.clear()
+    plan_admission(stored.state, make_arrivals([("memory/c", 1)]), policy, now_ms=1_001, shards=1)
+    assert asked == [["memory/c"]]
