@@ -36,6 +36,10 @@ run: setup jars ## run the demonstration: a throttled stream of 200 namespaces, 
 shares: setup jars ## run three jobs that share two quotas, one of which is killed: tables, a picture, one line of JSON
 	@$(call spark_env,delta) $(PYTHON) jobs/shares.py $(ARGS)
 
+.PHONY: admin-demo
+admin-demo: setup jars ## run the demonstration of the control plane: a quota changed by command line, API and page
+	@$(call spark_env,delta) $(PYTHON) jobs/admin_demo.py $(ARGS)
+
 .PHONY: test
 test: setup jars ## run every test except Kafka's, with Spark
 	@$(PYTHON) -m pytest $(ARGS)
@@ -53,6 +57,19 @@ integration: setup jars ## run the tests that start Spark
 .PHONY: notebooks
 notebooks: setup jars ## run the notebooks as their tests do
 	@$(PYTHON) -m pytest -m "not kafka" tests/notebooks $(ARGS)
+
+.PHONY: browser
+browser: ## install Debian's chromium and chromium-driver, for the tests of the page and `make admin-demo`
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+		$$([ "$$(id -u)" = 0 ] || echo sudo) apt-get install --yes --no-install-recommends chromium chromium-driver
+
+.PHONY: api-fuzz
+api-fuzz: setup ## make 20,000 requests from the API's description, with and without tokens
+	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/api_fuzz.py $(ARGS)
+
+.PHONY: openapi
+openapi: setup ## write conf/openapi.json anew from the code
+	@$(PYTHON) -m spark_throttle.admin.openapi conf/openapi.json
 
 .PHONY: kafka-test
 kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback

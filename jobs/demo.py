@@ -14,7 +14,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,11 +81,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if books.account.keeps_the_laws else 1
 
 
-def demo_settings(out: Path, policies: Path, seconds: int, seed: int) -> JobSettings:
+def demo_settings(
+    out: Path,
+    policies: Path | str,
+    seconds: int,
+    seed: int,
+    groups: Sequence[Mapping[str, Any]] = GROUPS,
+    shards: int = SHARDS,
+) -> JobSettings:
     """Return the demonstration as settings of the job."""
-    rate = sum(group["messages_per_second"] for group in GROUPS)
+    rate = sum(group["messages_per_second"] for group in groups)
     load = {
-        "groups": json.dumps([{"tenants": 2} | group for group in GROUPS]),
+        "groups": json.dumps([{"tenants": 2} | dict(group) for group in groups]),
         "limit": rate * seconds,
         # A batch that fell behind brings three seconds' worth at most, or the next would fall behind further.
         "maxRowsPerBatch": 3 * rate,
@@ -101,7 +108,7 @@ def demo_settings(out: Path, policies: Path, seconds: int, seed: int) -> JobSett
                 "namespace": "namespace",
                 "size": "size_bytes",
                 "order_by": ["ts", "id"],
-                "shards": SHARDS,
+                "shards": shards,
             },
             "sink": {"format": "delta", "path": str(out / "admitted")},
             "rejected": {"format": "delta", "path": str(out / "rejected")},

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
@@ -28,7 +28,7 @@ from spark_throttle.admin import (
     revision_calls,
 )
 from spark_throttle.admin.answers import Problem, answer_errors
-from spark_throttle.admin.calls import Context
+from spark_throttle.admin.calls import Context, refuse_unknown_query
 from spark_throttle.admin.gate import Gate
 from spark_throttle.admin.job_watch import JobWatch
 from spark_throttle.admin.request_rate import RequestRates
@@ -96,7 +96,7 @@ def make_app(
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
         explain_calls.router, job_calls.metrics_router, page_files.router,
     ):  # fmt: skip
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["health"])
     app.add_middleware(
         Gate,

@@ -17,6 +17,7 @@ from spark_throttle.admin.tokens import Caller
 from spark_throttle.control.model import NamespacePolicy, ScopePolicy, TenantPolicy
 from spark_throttle.control.service import Made, PolicyService, Stored
 from spark_throttle.control.store import Author, Kind
+from spark_throttle.errors import PolicyError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,25 @@ def _context(request: Request) -> Context:
 def _caller(request: Request) -> Caller:
     caller: Caller = request.state.caller
     return caller
+
+
+def refuse_unknown_query(request: Request) -> None:
+    """Refuse a query that the API's description does not have: as in a policy, a misspelt key must not say nothing.
+
+    Raises
+    ------
+    PolicyError
+        With the key as its path.
+    """
+    if not request.query_params:
+        return
+    paths = request.app.openapi()["paths"]
+    call = paths.get(request.scope["route"].path, {}).get(request.method.lower(), {})
+    known = [parameter["name"] for parameter in call.get("parameters", ()) if parameter["in"] == "query"]
+    for name in request.query_params:
+        if name not in known:
+            hint = did_you_mean(name[:64], known)
+            raise PolicyError(name[:64], f"the call has no such query parameter{hint}")
 
 
 Served: TypeAlias = Annotated[Context, Depends(_context)]

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from spark_throttle.admin import cli_capacity, cli_import, cli_policy, cli_watch
+from spark_throttle.admin import cli_capacity, cli_import, cli_policy, cli_tokens, cli_watch
 from spark_throttle.admin.cli_entries import named_app, single_app
 from spark_throttle.admin.cli_options import ReportingGroup, Store
 from spark_throttle.errors import ConfigurationError
@@ -34,6 +34,7 @@ app.add_typer(single_app("defaults", "the defaults"), name="defaults")
 app.add_typer(single_app("job", "the job's own quotas"), name="job")
 app.add_typer(single_app("queue", "the bounds of the queue"), name="queue")
 app.add_typer(cli_import.app, name="import")
+app.add_typer(cli_tokens.app, name="token")
 app.command()(cli_watch.explain)
 app.command()(cli_watch.status)
 app.command()(cli_capacity.capacity)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_throttle.admin.answers import problem
@@ -39,10 +40,6 @@ HEADERS: Final[Mapping[str, str]] = {
 
 _ANYBODY: Final = ""
 _READING: Final = ("GET", "HEAD")
-
-
-class BodyTooLargeError(Exception):
-    """A request's body is larger than the server takes."""
 
 
 class Gate:
@@ -79,19 +76,7 @@ class Gate:
             await problem(*refusal[:2], headers=refusal[2])(scope, receive, send)
             return
         scope["state"] = {**scope.get("state", {}), "caller": caller}
-        begun = False
-
-        async def sent(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, _bounded(receive), sent)
-        except BodyTooLargeError:
-            if begun:
-                raise
-            await problem(413, _TOO_LARGE)(scope, receive, send)
+        await self._app(scope, _bounded(receive), send)
 
     def _refusal(self, caller: Caller | None, method: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
         rates = self._anonymous_rates if caller is None else self._rates
@@ -127,7 +112,7 @@ def _bounded(receive: Receive) -> Receive:
         message = await receive()
         left_bytes -= len(message.get("body", b""))
         if left_bytes < 0:
-            raise BodyTooLargeError
+            raise HTTPException(413, _TOO_LARGE)
         return message
 
     return received

@@ -152,6 +152,7 @@ class _Job:
     def __init__(self, view: JobView, directory: Directory) -> None:
         self.view = view
         self._directory = directory
+        self._query = ""
         self._epoch_file = ""
         self._policies: dict[str, CompiledPolicy] = {}
         self._newest: list[BatchNumbers] = []
@@ -160,24 +161,22 @@ class _Job:
     def look(self) -> dict[str, Any]:
         """Return the fields of the view that changed."""
         changed: dict[str, Any] = {}
-        if self.view.direction is None:
-            manifest = read_manifest(self._directory)
-            if manifest is None:
-                raise _missing(self.view.location)
-            changed["direction"] = manifest.direction
+        manifest = read_manifest(self._directory)
+        if manifest is None:
+            raise _missing(self.view.location)
+        batches, totals = self.view.batches, self.view.totals
+        if manifest.query != self._query:
+            # The first look, or another query began in its place.
+            self._query, self._newest, self._epoch_file, self._policies = manifest.query, [], "", {}
+            batches, totals = deque(maxlen=BATCHES_KEPT), {}
+            changed = {"direction": manifest.direction, "batches": batches, "totals": totals, "window": None}
         followed = read_followed(self._directory)
         if followed != self.view.followed:
             changed["followed"] = followed
         changed |= self._look_at_epochs()
-        last = self.view.batches[-1].batch if self.view.batches else -1
-        newest = newest_batch(self._directory)
-        if newest < last:
-            # Another query began in its place.
-            self._newest = []
-            changed |= {"batches": deque(maxlen=BATCHES_KEPT), "totals": {}, "window": None}
-            last = -1
-        if newest > last:
-            changed |= self._look_at_batches(last)
+        last = batches[-1].batch if batches else -1
+        if newest_batch(self._directory) > last:
+            changed |= self._look_at_batches(last, batches, totals)
         if self.view.problem is not None:
             changed["problem"] = None
         return changed
@@ -194,8 +193,10 @@ class _Job:
         self._epoch_file = files[-1]
         return {"planned_epoch": epoch.number, "epoch": epoch, "epoch_policy": policy}
 
-    def _look_at_batches(self, last: int) -> dict[str, Any]:
-        batches, totals = deque(self.view.batches, maxlen=BATCHES_KEPT), dict(self.view.totals)
+    def _look_at_batches(
+        self, last: int, batches: deque[BatchNumbers], totals: dict[tuple[str, str], Int64s]
+    ) -> dict[str, Any]:
+        batches, totals = deque(batches, maxlen=BATCHES_KEPT), dict(totals)
         for batch, reports in read_reports(self._directory, after_batch=last).items():
             policy = self._policy(reports[0].revision)
             if policy is None:

@@ -21,7 +21,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -201,11 +201,6 @@ class TokenFile:
             with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(text + "\n")
             written.replace(self.path)
-
-
-def redacted(token: Token) -> Token:
-    """Return a token without its salt and hash, to be shown."""
-    return replace(token, salt="", digest="")
 
 
 def _digest(secret: str, salt: bytes) -> bytes:

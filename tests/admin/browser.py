@@ -50,7 +50,7 @@ def chromium(profile: Path, *, width: int = 1280, height: int = 1000, dark: bool
     options.binary_location = str(CHROMIUM)
     for flag in (
         "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-        "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+        "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--hide-scrollbars",
         f"--user-data-dir={profile}", f"--window-size={width},{height}",
         *(["--blink-settings=preferredColorScheme=0"] if dark else []),
     ):  # fmt: skip

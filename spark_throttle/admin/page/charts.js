@@ -2,7 +2,7 @@
 
 import { quantity } from "./client.js";
 
-const HEIGHT = 190;
+const HEIGHT = 180;
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en", { hourCycle: "h23" });
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
@@ -56,7 +56,7 @@ export class RateChart {
         line("backlog", { scale: "backlog", width: 1.5 }),
       ],
       axes: [
-        { stroke: ink, grid: { show: false }, ticks: grid, space: 90, values: (_, ticks) => ticks.map(clock) },
+        { stroke: ink, grid: { show: false }, ticks: grid, space: 90, size: 34, values: (_, ticks) => ticks.map(clock) },
         { stroke: ink, grid, ticks: grid, size: dimension === "bytes" ? 74 : 60, values },
         { stroke: colour("backlog"), scale: "backlog", side: 1, grid: { show: false }, ticks: grid,
           size: dimension === "bytes" ? 74 : 60, values },

@@ -34,7 +34,7 @@ export class GroupCard {
       element("summary", {}, "Fairness: who gets how much of it"), this.fairness,
       element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Namespaces of ${name}` },
         element("table", {}, element("thead", {}, element("tr", {},
-          ...["Namespace", "Weight", "Offered /s", "Admitted /s", "Backlog", "Service by weight"].map((title, at) =>
+          ...["Namespace", "Weight", "Offered /s", "Admitted /s", "Backlog", "Service"].map((title, at) =>
             element("th", { scope: "col", class: at > 0 && at < 5 ? "number" : null }, title)))), this.members)));
     this.root = element("article", { class: "group", "data-group": name },
       element("header", {}, element("h3", {}, name), this.state),

@@ -1,0 +1,182 @@
+"""What the API says of a job that follows the store: numbers, reasons, and when a change acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.admin.job_watch import JobWatch
+from spark_throttle.admin.metrics import TOP_NAMESPACES
+from spark_throttle.control.memory_store import MemoryStore
+from spark_throttle.control.service import PolicyService
+from spark_throttle.control.store import Author
+from tests.admin.conftest import Served
+from tests.admin.made_up_job import MadeUpJob
+
+ANN = Author("ann")
+OFFERED = {"acme/a": 30, "acme/b": 30, "other/c": 5}
+
+
+class World:
+    """A job, the watch of it, and the API."""
+
+    def __init__(self, serve: Callable[..., Served], folder: Path) -> None:
+        self.store = MemoryStore()
+        self.service = PolicyService(self.store, clock_ms=lambda: 0)
+        gold = {"publish": {"messages_per_second": 20, "burst_seconds": 1}}
+        self.service.put("resource_group", "gold", gold, ANN)
+        self.service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
+        self.job = MadeUpJob(folder / "control", self.store)
+        self.watch = JobWatch({"ingest": str(folder / "control")})
+        self.served = serve(self.store, watch=self.watch)
+        self.client = self.served.client()
+
+    def run(self, batches: int = 1) -> None:
+        for _ in range(batches):
+            self.job.batch(OFFERED)
+            self.watch.look()
+
+
+@pytest.fixture
+def world(serve: Callable[..., Served], tmp_path: Path) -> World:
+    world = World(serve, tmp_path)
+    world.run(4)
+    return world
+
+
+def test_status_tells_what_the_newest_batch_did(world: World) -> None:
+    (job,) = world.client.get("/admin/v2/status").json()["jobs"]
+    assert (job["job"], job["batch"], job["elapsed_ms"], job["store_revision"]) == ("ingest", 3, 1000, 2)
+    scopes = {scope["scope"]: scope for scope in job["scopes"]}
+    assert scopes["job"]["offered_messages"] == 65
+    assert scopes["gold"]["offered_messages"] == 60
+    assert scopes["gold"]["admitted_messages"] == 20
+    assert scopes["gold"]["messages_per_second"] == 20
+    # Four batches of 60 arrived; of the first 21 left, the burst and one message into debt, then 20 of each.
+    assert scopes["gold"]["waiting_messages"] == 240 - 81
+
+
+def test_series_have_a_number_a_batch(world: World) -> None:
+    page = world.client.get("/admin/v2/status/ingest/series").json()
+    gold = next(series for series in page["scopes"] if series["scope"] == "gold")
+    assert page["batch"] == [0, 1, 2, 3]
+    assert gold["offered"] == [None, 60, 60, 60]
+    assert gold["quota"] == [20, 20, 20, 20]
+    assert gold["waiting"][-1] == 159
+    later = world.client.get("/admin/v2/status/ingest/series?after_batch=1").json()
+    assert later["batch"] == [2, 3]
+
+
+def test_throttled_namespaces_come_with_what_holds_them(world: World) -> None:
+    page = world.client.get("/admin/v2/status/ingest/namespaces?throttled=true").json()
+    assert [row["namespace"] for row in page["namespaces"]] == ["acme/a", "acme/b"]
+    assert {row["held_by"]["scope"] for row in page["namespaces"]} == {"gold"}
+    assert {row["held_by"]["level"] for row in page["namespaces"]} == {"resource_group"}
+    assert (page["active"], page["backlogged"]) == (3, 2)
+
+
+def test_fairness_is_even_between_those_who_compete(world: World) -> None:
+    world.run(12)
+    page = world.client.get("/admin/v2/status/ingest/namespaces?resource_group=gold").json()
+    assert page["fairness_ratio"] == pytest.approx(1, abs=0.06)
+    assert {row["namespace"] for row in page["namespaces"]} == {"acme/a", "acme/b"}
+
+
+def test_tenant_admin_sees_its_own_namespaces(world: World) -> None:
+    client = world.served.client("tenant_admin")
+    rows = client.get("/admin/v2/status/ingest/namespaces").json()["namespaces"]
+    assert {row["namespace"] for row in rows} == {"acme/a", "acme/b"}
+    status = client.get("/admin/v2/status").json()
+    assert status["jobs"][0]["scopes"] == []
+    assert status["store"] == ""
+
+
+def test_explanation_of_a_job_names_its_levels(world: World) -> None:
+    answer = world.client.get("/admin/v2/explain/acme%2Fa?job=ingest").json()
+    assert answer["resource_group"] == "gold"
+    assert [level["level"] for level in answer["levels"]] == ["namespace", "tenant", "resource_group", "job"]
+    assert answer["last_batch"]["batch_id"] == 3
+    assert answer["predicted_release_ms"] > 0
+
+
+def test_change_says_that_the_next_batch_has_it_and_the_next_batch_has_it(world: World) -> None:
+    answer = world.client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 30}).json()
+    (acting,) = answer["acting"]
+    assert (acting["job"], acting["state"], acting["store_revision"]) == ("ingest", "next_batch", 2)
+    world.run()
+    (job,) = world.client.get("/admin/v2/status").json()["jobs"]
+    assert job["store_revision"] == answer["revision"] == 3
+    newest = job["recent"][-1]
+    assert (newest["revision"], newest["epoch"]) == (job["revision"], acting["planned_epoch"] + 1)
+    assert next(scope for scope in job["scopes"] if scope["scope"] == "gold")["messages_per_second"] == 30
+
+
+def test_change_is_told_when_no_job_can_have_it(world: World, serve: Callable[..., Served]) -> None:
+    from spark_throttle.control.followed import Followed, write_followed
+
+    write_followed(world.job.directory, Followed("0123456789abcdef", None, None))
+    world.watch.look()
+    answer = world.client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 30}).json()
+    assert answer["acting"][0]["state"] == "not_followed"
+    write_followed(world.job.directory, Followed("0123456789abcdef", 2, "the store is not available"))
+    world.watch.look()
+    answer = world.client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 31}).json()
+    assert (answer["acting"][0]["state"], answer["acting"][0]["detail"]) == ("refused", "the store is not available")
+
+
+def test_job_that_has_not_run_is_a_problem_of_its_entry_alone(
+    serve: Callable[..., Served], tmp_path: Path, world: World
+) -> None:
+    watch = JobWatch({"none": str(tmp_path / "none"), "ingest": str(tmp_path / "control")})
+    watch.look()
+    jobs = {job["job"]: job for job in serve(world.store, watch=watch).client().get("/admin/v2/status").json()["jobs"]}
+    assert "no job has written" in jobs["none"]["problem"]
+    assert jobs["ingest"]["problem"] is None
+
+
+def test_query_that_begins_anew_in_the_same_place_is_watched_anew(world: World, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.rmtree(tmp_path / "control")
+    world.job = MadeUpJob(tmp_path / "control", world.store)
+    world.run(1)
+    (job,) = world.client.get("/admin/v2/status").json()["jobs"]
+    assert job["batch"] == 0
+    assert [batch["batch"] for batch in job["recent"]] == [0]
+
+
+def test_damaged_file_is_a_problem_of_the_job_and_no_failure_of_the_server(world: World, tmp_path: Path) -> None:
+    world.job.batch(OFFERED)
+    newest = max((tmp_path / "control" / "feedback").iterdir())
+    newest.write_bytes(b"nonsense")
+    world.watch.look()
+    (job,) = world.client.get("/admin/v2/status").json()["jobs"]
+    assert "damaged" in job["problem"]
+
+
+def test_metrics_count_what_the_jobs_did(world: World) -> None:
+    text = world.client.get("/metrics").text
+    assert 'spark_throttle_offered_messages_total{job="ingest",level="resource_group",scope="gold"} 240.0' in text
+    assert 'spark_throttle_admitted_messages_total{job="ingest",level="resource_group",scope="gold"} 81.0' in text
+    assert 'spark_throttle_backlog_messages{job="ingest",level="resource_group",scope="gold"} 159.0' in text
+    assert 'spark_throttle_share_messages_per_second{job="ingest",level="resource_group",scope="gold"} 20.0' in text
+    assert 'spark_throttle_balance_messages{job="ingest",level="resource_group",scope="gold"}' in text
+    assert 'spark_throttle_namespace_waiting_messages{job="ingest",namespace="acme/a",resource_group="gold"}' in text
+    assert 'spark_throttle_job_store_revision{job="ingest"} 2.0' in text
+
+
+def test_labels_of_metrics_are_bounded_however_many_namespaces_there_are(world: World) -> None:
+    world.job.batch({f"tenant-{i}/ns": 1 for i in range(3 * TOP_NAMESPACES)} | {"acme/a": 100})
+    world.watch.look()
+    lines = world.client.get("/metrics").text.splitlines()
+    named = [line for line in lines if line.startswith("spark_throttle_namespace_waiting_messages{")]
+    assert len(named) == TOP_NAMESPACES
+    assert any('namespace="acme/a"' in line for line in named)
+
+
+def test_label_that_would_break_a_line_is_escaped(world: World) -> None:
+    world.job.batch({'acme/"\n\\x': 100})
+    world.watch.look()
+    assert 'namespace="acme/\\"\\n\\\\x"' in world.client.get("/metrics").text

@@ -1,0 +1,185 @@
+"""Who may do what: every call, with every kind of token."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+
+from spark_throttle.control.store import Author
+from tests.admin.conftest import ROLES, START_MS, Served
+
+ANN = Author("ann")
+NOBODY = None
+
+# Method, path, body, and the statuses of nobody, an admin, acme's tenant admin, a viewer.
+CALLS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
+    ("GET", "/admin/v2/resourcegroup", None, (401, 200, 403, 200)),
+    ("GET", "/admin/v2/resourcegroup/gold", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/resourcegroup/bronze", None, (401, 200, 403, 200)),
+    ("POST", "/admin/v2/resourcegroup/new", {}, (401, 201, 403, 403)),
+    ("PUT", "/admin/v2/resourcegroup/gold", {"publishRateInMsgs": 9}, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/resourcegroup/spare", None, (401, 200, 403, 403)),
+    ("GET", "/admin/v2/namespaces/acme/in/resourcegroup", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/namespaces/other/in/resourcegroup", None, (401, 200, 403, 200)),
+    ("PUT", "/admin/v2/namespaces/acme/orders/resourcegroup/gold", None, (401, 200, 200, 403)),
+    ("PUT", "/admin/v2/namespaces/acme/orders/resourcegroup/bronze", None, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/namespaces/other/orders/resourcegroup/gold", None, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/namespaces/acme/in/resourcegroup", None, (401, 200, 200, 403)),
+    ("DELETE", "/admin/v2/namespaces/acme/in/resourcegroup/gold", None, (401, 200, 200, 403)),
+    ("DELETE", "/admin/v2/namespaces/other/in/resourcegroup", None, (401, 200, 403, 403)),
+    ("GET", "/admin/v2/tenants/acme/resourcegroup", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/tenants/other/resourcegroup", None, (401, 200, 403, 200)),
+    ("PUT", "/admin/v2/tenants/third/resourcegroup/gold", None, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/tenants/acme/resourcegroup/gold", None, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/tenants/acme/resourcegroup", None, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/tenants/acme/resourcegroup/gold", None, (401, 200, 403, 403)),
+    ("GET", "/admin/v2/policies/resource_groups", None, (401, 200, 403, 200)),
+    ("GET", "/admin/v2/policies/namespaces", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/policies/namespaces/acme%2Fin", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/policies/namespaces/other%2Fin", None, (401, 200, 403, 200)),
+    ("GET", "/admin/v2/policies/tenants/acme", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/policies/exempt/other%2Faudit", None, (401, 200, 403, 200)),
+    ("PUT", "/admin/v2/policies/namespaces/acme%2Fin", {"publish": {"messages_per_second": 1}}, (401, 200, 200, 403)),
+    ("PUT", "/admin/v2/policies/namespaces/acme%2Fin", {"publish": {"weight": 9}}, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/policies/namespaces/acme%2Fin", {"resource_group": "bronze"}, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/policies/namespaces/other%2Fin", {}, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/policies/namespaces/%2A%2Fin", {}, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/policies/tenants/acme", {}, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/policies/exempt/acme%2Fin", {}, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/policies/namespaces/acme%2Fin", None, (401, 200, 200, 403)),
+    ("DELETE", "/admin/v2/policies/namespaces/other%2Fin", None, (401, 200, 403, 403)),
+    ("GET", "/admin/v2/policy/defaults", None, (401, 200, 403, 200)),
+    ("PUT", "/admin/v2/policy/defaults", {"publish": {"messages_per_second": 9}}, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/policy/job", {"publish": {"messages_per_second": 9}}, (401, 200, 403, 403)),
+    ("PUT", "/admin/v2/policy/queue", {"messages": 9}, (401, 200, 403, 403)),
+    ("GET", "/admin/v2/history", None, (401, 200, 403, 200)),
+    ("GET", "/admin/v2/diff?before=0&after=1", None, (401, 200, 403, 200)),
+    ("POST", "/admin/v2/rollback/0", None, (401, 200, 403, 403)),
+    ("GET", "/admin/v2/caller", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/status", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/status/none/series", None, (401, 404, 403, 404)),
+    ("GET", "/admin/v2/status/none/namespaces", None, (401, 404, 404, 404)),
+    ("GET", "/admin/v2/explain/acme%2Fin", None, (401, 200, 200, 200)),
+    ("GET", "/admin/v2/explain/other%2Fin", None, (401, 200, 403, 200)),
+    ("GET", "/metrics", None, (401, 200, 403, 200)),
+    ("GET", "/healthz", None, (200, 200, 200, 200)),
+]
+CASES = [
+    (method, path, body, role, status)
+    for method, path, body, statuses in CALLS
+    for role, status in zip((NOBODY, *ROLES), statuses, strict=True)
+]
+
+
+@pytest.fixture
+def furnished(in_memory: Served) -> Served:
+    service = in_memory.service
+    for group in ("gold", "bronze", "spare"):
+        service.put("resource_group", group, {}, ANN)
+    service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
+    service.put("tenant", "other", {"resource_group": "bronze"}, ANN)
+    service.put("namespace", "acme/in", {"resource_group": "gold"}, ANN)
+    service.put("namespace", "other/in", {"resource_group": "gold"}, ANN)
+    service.put("exempt", "other/audit", {}, ANN)
+    return in_memory
+
+
+@pytest.mark.parametrize(("method", "path", "body", "role", "status"), CASES)
+def test_call_is_answered_by_role(
+    furnished: Served, method: str, path: str, body: Any, role: str | None, status: int
+) -> None:
+    before = furnished.store.revision()
+    answer = furnished.client(role).request(method, path, json=body)
+    assert answer.status_code == status, answer.text
+    if status >= 400 or method == "GET":
+        assert furnished.store.revision() == before
+    if status == 401:
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_matrix_has_every_call(furnished: Served) -> None:
+    routes = [route for route in furnished.app.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    assert routes
+    for route in routes:
+        for method in route.methods:
+            paths = [path.partition("?")[0] for verb, path, _, _ in CALLS if verb == method]
+            assert any(route.path_regex.match(path) for path in paths), (method, route.path)
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer x", "Basic YTpi", "Bearer throttle_000000000000_" + "A" * 43,
+                                    "Bearer " + "x" * 10_000, "bearer\tx", "Bearer é"])  # fmt: skip
+def test_header_that_holds_no_good_token_is_refused(in_memory: Served, header: str) -> None:
+    answer = in_memory.client(None).get("/admin/v2/status", headers={"Authorization": header.encode("latin-1")})
+    assert answer.status_code == 401
+
+
+def test_token_is_refused_before_its_body_is_looked_at(in_memory: Served) -> None:
+    for role, status in ((None, 401), ("viewer", 403)):
+        answer = in_memory.client(role).put(
+            "/admin/v2/resourcegroup/gold", content=b"{", headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == status
+
+
+def test_revoked_and_ended_tokens_are_refused(in_memory: Served) -> None:
+    client = in_memory.client("viewer")
+    assert client.get("/admin/v2/status").status_code == 200
+    viewer = next(token for token in in_memory.token_file.list() if token.role == "viewer")
+    in_memory.token_file.revoke(viewer.id)
+    assert client.get("/admin/v2/status").status_code == 401
+    short = in_memory.token_file.create("bob", "viewer", days=1)
+    headers = {"Authorization": f"Bearer {short}"}
+    assert in_memory.client(None).get("/admin/v2/status", headers=headers).status_code == 200
+    in_memory.clock[0] = START_MS + 86_400_000
+    assert in_memory.client(None).get("/admin/v2/status", headers=headers).status_code == 401
+
+
+def test_tenant_admin_of_a_tenant_that_was_given_nothing_gives_nothing(in_memory: Served) -> None:
+    answer = in_memory.client("tenant_admin").put("/admin/v2/policies/namespaces/acme%2Fin", json={})
+    assert answer.status_code == 403
+    assert "neither a quota nor a group" in answer.json()["detail"]
+
+
+def test_tenant_admin_lists_its_own_entries_page_by_page(furnished: Served) -> None:
+    for name in ("acme", "acme!", "acme-b/x", "acme/a", "acme/b", "acmf/a"):
+        furnished.service.put("namespace", name, {}, ANN)
+    client, found, after = furnished.client("tenant_admin"), [], ""
+    while True:
+        page = client.get("/admin/v2/policies/namespaces", params={"after": after, "limit": 2}).json()
+        found += [policy["name"] for policy in page["policies"]]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert found == ["acme", "acme/a", "acme/b", "acme/in"]
+
+
+def test_history_names_the_caller_and_why(in_memory: Served) -> None:
+    admin = in_memory.client()
+    admin.put("/admin/v2/resourcegroup/gold?why=first+customers%E2%80%A6", json={})
+    (entry,) = admin.get("/admin/v2/history").json()
+    token = next(token for token in in_memory.token_file.list() if token.role == "admin")
+    assert entry == {
+        "revision": 1, "at_ms": START_MS, "who": f"admin-of-test (token {token.id})", "why": "first customers…",
+        "changes": 1,
+    }  # fmt: skip
+
+
+def test_no_token_is_in_a_log_an_answer_or_the_file(in_memory: Served, caplog: pytest.LogCaptureFixture) -> None:
+    secrets = [text.split("_", 2)[2] for text in in_memory.tokens.values()]
+    said = []
+    with caplog.at_level(logging.DEBUG):
+        for role in (*ROLES, None):
+            for method, path, body, _ in CALLS:
+                said.append(in_memory.client(role).request(method, path, json=body).text)
+        wrong = {"Authorization": f"Bearer {in_memory.tokens['admin']}x"}
+        said.append(in_memory.client(None).get("/admin/v2/status", headers=wrong).text)
+    logged = "\n".join(record.getMessage() for record in caplog.records)
+    kept = in_memory.token_file.path.read_text()
+    for secret in secrets:
+        assert secret not in logged
+        assert secret not in kept
+        assert not any(secret in text for text in said)
+    assert in_memory.token_file.path.stat().st_mode & 0o077 == 0
