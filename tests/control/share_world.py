@@ -70,12 +70,15 @@ class SimulatedJob:
     def clock(self, now_ms: int) -> int:
         return now_ms + self.clock_offset_ms + now_ms * self.clock_ppm // 1_000_000
 
+    def measure(self) -> None:
+        self.sharing.measure(measured(self.demands))
+
     def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
         self.sharing.take_in(Found(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
 
     def trigger(self, now_ms: int) -> None:
         """Plan a batch: measure what is wanted, and hold to what may be used."""
-        self.sharing.measure(measured(self.demands))
+        self.measure()
         share = self.sharing.share(self.clock(now_ms))
         self.sharing.pin(share.ids, share.rate)
         self.pinned = dict(zip(share.ids.tolist(), np.maximum(share.rate[:, 0], 0).tolist(), strict=True))
@@ -104,6 +107,7 @@ class World:
     store: Store = field(default_factory=Store)
     now_ms: int = 0
     worst: float = 0.0
+    _began_ms: int = 0
 
     def check(self, quota: int = 1_000_000) -> None:
         for scope in (GOLD, SILVER):
@@ -112,16 +116,19 @@ class World:
             assert sum(used) <= quota, f"at {self.now_ms} ms scope {scope} is used at {used}"
 
     def cycle(self, cycles: int = 1) -> None:
-        """Let every job visit once a cycle, one after another, with nothing lost."""
+        """Let every job visit once a cycle, or in each quarter while it waits, one after another, with nothing lost."""
         live = [job for job in self.jobs if job.is_alive]
-        for _ in range(cycles):
-            for job in live:
-                self.now_ms += SETTINGS.interval_ms // len(live)
-                started_ms = self.now_ms
-                job.visit(self.store.read(started_ms), started_ms, self.now_ms)
+        for quarter in range(4 * cycles):
+            for number, job in enumerate(live):
+                self.now_ms = (quarter * len(live) + number + 1) * SETTINGS.interval_ms // (4 * len(live)) + self._began_ms
+                job.trigger(self.now_ms)
+                if number % 4 != quarter % 4 and job.sharing.is_settled:
+                    continue
+                job.visit(self.store.read(self.now_ms), self.now_ms, self.now_ms)
                 job.trigger(self.now_ms)
                 self.store.write(self.now_ms, job.report(self.now_ms).report)
                 self.check()
+        self._began_ms = self.now_ms
 
     def used(self, scope: int = GOLD) -> list[int]:
         return [job.used(scope, self.now_ms) for job in self.jobs]
