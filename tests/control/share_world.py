@@ -10,6 +10,7 @@ import numpy as np
 
 from spark_throttle.control.share_report import ShareReport
 from spark_throttle.control.sharing import Found, Measured, ShareSettings, Sharing, Update
+from spark_throttle.core.rate_codes import decode, encode
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22
@@ -22,6 +23,19 @@ def measured(demands: dict[int, int], quota: int = 1_000_000) -> Measured:
     quotas = np.array([[quota, -1]] * len(ids), dtype=np.int64).reshape(-1, 2)
     rows = np.flatnonzero(wanted[:, 0] > 0)
     return Measured(ids, quotas, np.minimum(wanted, quota), rows, wanted[rows], np.ones(len(rows), dtype=np.int64))
+
+
+class GreedySharing(Sharing):
+    """Leases of a job that claims at random: the quota must not depend on what anybody wants."""
+
+    greed: random.Random | None = None
+
+    def _divide(self) -> None:
+        super()._divide()
+        if self.greed is not None and len(self._own.ids):
+            part = self.greed.choice([0, 1, 2, 5, 9, 10])
+            wanted = np.where(self._own.quota < 0, 0, self._own.quota * part // 10)
+            self._target = np.where(self._is_leaving[:, None], 0, decode(encode(wanted)))
 
 
 @dataclass
@@ -57,12 +71,16 @@ class SimulatedJob:
     next_visit_ms: int = 0
     next_trigger_ms: int = 0
     settings: ShareSettings = SETTINGS
+    greed: random.Random | None = None
+    """Claims at random, if given."""
 
     def __post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
-        self.sharing = Sharing(self.member, self.member, self.incarnation, self.settings)
+        sharing = GreedySharing(self.member, self.member, self.incarnation, self.settings)
+        sharing.greed = self.greed
+        self.sharing = sharing
         self.incarnation += 1
         self.pinned = {}
         self.is_alive = True
@@ -134,12 +152,47 @@ class World:
         return [job.used(scope, self.now_ms) for job in self.jobs]
 
 
-def roam(seed: int, steps: int, jobs: int = 4) -> World:
+def lag(seed: int, steps: int, jobs: int = 3) -> World:
+    """Return a world in which nobody dies, and everybody goes by reports that may be a third of a lease old.
+
+    Each register is out of date by itself, so an older report may follow a newer one.
+    """
+    rng = random.Random(seed)
+    world = World([SimulatedJob(f"job{n}", rng.randint(-5_000, 5_000), greed=rng) for n in range(jobs)])
+    for job in world.jobs:
+        job.demands = {GOLD: 1_000_000}
+    world.cycle(6)
+    oldest_ms = SETTINGS.hold_ms // 2 + SETTINGS.margin_ms // 2
+    for _ in range(steps):
+        world.now_ms += rng.choice([1, 10, 50, 100])
+        job = rng.choice(world.jobs)
+        if rng.random() < 0.5:
+            job.trigger(world.now_ms)
+        elif world.now_ms >= job.next_visit_ms:
+            job.next_visit_ms = world.now_ms + rng.randint(SETTINGS.interval_ms // 4, SETTINGS.interval_ms)
+            found = world.store.read(world.now_ms)
+            for member in found:
+                if member != job.member:
+                    found[member] = world.store.read(world.now_ms - rng.randint(0, oldest_ms))[member]
+            job.visit(found, world.now_ms, world.now_ms)
+            if rng.random() < 0.5:
+                job.trigger(world.now_ms)
+            world.store.write(world.now_ms, job.report(world.now_ms).report)
+        world.check()
+    return world
+
+
+def roam(seed: int, steps: int, jobs: int = 4, *, is_greedy: bool = False) -> World:
     """Return a world after so many random events, having checked the quota after each."""
     rng = random.Random(seed)
     lease_ms, margin_ms = SETTINGS.lease_ms, SETTINGS.margin_ms
     world = World(
-        [SimulatedJob(f"job{n}", rng.randint(-lease_ms, lease_ms), rng.randint(-1_000, 1_000)) for n in range(jobs)]
+        [
+            SimulatedJob(
+                f"job{n}", rng.randint(-lease_ms, lease_ms), rng.randint(-1_000, 1_000), greed=rng if is_greedy else None
+            )
+            for n in range(jobs)
+        ]
     )
     for job in world.jobs:
         job.is_alive = rng.random() < 0.6

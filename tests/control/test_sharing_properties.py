@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, roam
+from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, lag, roam
 
 SEEDS = int(os.environ.get("SHARE_SEEDS", "4"))
 STEPS = int(os.environ.get("SHARE_STEPS", "700"))
@@ -33,10 +33,22 @@ def test_quota_is_never_over_leased_whatever_happens(seed: int, jobs: int) -> No
     roam(seed, STEPS, jobs)  # checks after each event
 
 
+@settings(max_examples=6)
+@given(st.integers(0, 2**32), st.integers(2, 5))
+def test_quota_is_never_over_leased_whatever_the_jobs_claim(seed: int, jobs: int) -> None:
+    roam(seed, STEPS, jobs, is_greedy=True)
+
+
+@settings(max_examples=6)
+@given(st.integers(0, 2**32))
+def test_quota_is_never_over_leased_though_reports_are_a_third_of_a_lease_late(seed: int) -> None:
+    lag(seed, 2 * STEPS)
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_quota_is_never_over_leased_in_worlds_of_fixed_seeds(seed: int) -> None:
-    world = roam(seed, STEPS)
-    assert world.worst > 0.5, "the run was too quiet to show anything"
+    for world in (roam(seed, STEPS), roam(seed, STEPS, is_greedy=True), lag(seed, STEPS)):
+        assert world.worst > 0.5, "the run was too quiet to show anything"
 
 
 @settings(max_examples=6)
