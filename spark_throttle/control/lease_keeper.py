@@ -173,8 +173,10 @@ class LeaseKeeper:
         with self._lock:
             update = self._sharing.next_report(now_ms=self._clocks.steady_ms(), wall_ms=self._clocks.wall_ms())
         self._register.publish(update)
-        for member, why in found.unreadable.items():
-            raise RuntimeError(f"the report of job {member} cannot be read: {why}")
+        # This job's own is whole again by now.
+        problems = [f"job {member}: {why}" for member, why in found.unreadable.items() if member != self._sharing.member]
+        if problems:
+            raise RuntimeError(f"reports that cannot be read: {'; '.join(problems)}")
 
     def _note(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:

@@ -48,7 +48,7 @@ def test_quota_is_never_over_leased_though_reports_are_a_third_of_a_lease_late(s
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_quota_is_never_over_leased_in_worlds_of_fixed_seeds(seed: int) -> None:
     for world in (roam(seed, STEPS), roam(seed, STEPS, is_greedy=True), lag(seed, STEPS)):
-        assert world.worst > 0.5, "the run was too quiet to show anything"
+        assert world.worst > 0.1, "the run was too quiet to show anything"
 
 
 @settings(max_examples=6)
