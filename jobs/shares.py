@@ -173,10 +173,10 @@ def _run(out: Path, script: Script) -> Moments:
     try:
         for name in ("alpha", "beta"):
             jobs[name].start(policies, exchange)
+        for name in ("alpha", "beta"):
+            jobs[name].wait_for_batches(1)
         feeder.wanted = {"alpha": 0.8, "beta": 0.2}
         thread.start()
-        for name in ("alpha", "beta"):
-            jobs[name].wait_for_batches(2)
         began = time.monotonic()
         began_ms = time.time_ns() // 1_000_000  # noqa: TID251 - of the machine whose batches are recounted
         at: dict[str, int] = {}

@@ -14,6 +14,8 @@ from jobs.shares_account import GROUPS, SharesBooks
 
 _COLOURS = {"alpha": "#0072B2", "beta": "#E69F00", "gamma": "#009E73"}
 _SMOOTHED_SECONDS = 5
+_LONGEST_BATCH_SECONDS = 30
+"""After a longer pause a job was dead, and what its next batch brings came at the pause's end."""
 
 
 def draw_shares(books: SharesBooks, target: Path) -> None:
@@ -23,7 +25,8 @@ def draw_shares(books: SharesBooks, target: Path) -> None:
         "axes.edgecolor": PALE, "axes.labelcolor": INK, "text.color": INK,
     }  # fmt: skip
     began_ms, run = books.run.moments.began_ms, books.run
-    end = (run.moments.at["the end"] - began_ms) / 1000
+    last_ms = min(int(part.time_ms[-1]) for part in books.admitted.values())  # what came after is not all committed
+    end = (last_ms - began_ms) / 1000
     seconds = np.arange(0, end, 1.0)
     with mpl.rc_context(style):
         figure = Figure(figsize=(13, 8), layout="constrained")
@@ -65,8 +68,7 @@ def _per_second(books: SharesBooks, job: str, group: str, seconds: np.ndarray) -
     if len(at) < 2:
         return np.zeros_like(seconds)
     gap = np.diff(at, prepend=at[0] - 1)
-    longest = 2 * _SMOOTHED_SECONDS  # after a pause, what it brought came at its end
-    starts = at - np.minimum(gap, longest)
+    starts = at - np.minimum(gap, _LONGEST_BATCH_SECONDS)
     total = np.concatenate([[0.0], np.cumsum(part.messages)])
     line_x = np.concatenate([[starts[0]], np.column_stack([starts, at]).ravel()])
     line_y = np.concatenate([[0.0], np.column_stack([total[:-1], total[1:]]).ravel()])

@@ -54,7 +54,7 @@ class DeltaExchange:
             table = DeltaTable(self._location)
         except TableNotFoundError:
             return None
-        rows = table.to_pyarrow_table(partitions=[("name", "=", name)], columns=["content"])
+        rows = table.to_pyarrow_table(filters=[("name", "=", name)], columns=["content"])
         return bytes(rows["content"][0].as_buffer()) if len(rows) else None
 
     def write(self, name: str, content: bytes) -> None:

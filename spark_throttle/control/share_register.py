@@ -120,7 +120,7 @@ class ShareRegister:
             try:
                 report = self._read_one(member, block, f"the report {name}")
             except StoredFormatError as error:
-                unreadable[member] = str(error)
+                unreadable[member] = error.problem if isinstance(error, DamagedError) else str(error)
                 continue
             if report is not None:
                 reports[member] = report

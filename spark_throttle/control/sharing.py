@@ -273,6 +273,14 @@ class Sharing:
         """Whether the job holds itself to more than it should use: others wait for it."""
         return not self._is_fallen and bool((self._pinned > np.minimum(self._right, self._target)).any())
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way: all that is wanted is reported, and all that was claimed may be used."""
+        if self._is_fallen or (self._target > self._right).any():
+            return False
+        rows, number = self._drafted()
+        return len(rows) == len(self._rows) and not (number > self._number).any()
+
     def share(self, now_ms: int) -> Share:
         """Return what the job may use now."""
         self._fall_if_due(now_ms)

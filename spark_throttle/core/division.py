@@ -263,14 +263,17 @@ def steal(scope: Int64s, quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
     counterpart[order] = usage[order][mirror]
     half_way = usage + np.maximum(counterpart - usage, 0) // 2
     part = _proportion(quota, usage, total)
-    return np.where(total == 0, quota, np.maximum(part, np.minimum(half_way, quota)))
+    return np.where(counterpart > usage, np.maximum(part, np.minimum(half_way, quota)), part)
 
 
 def _proportion(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
     """Return ``quota * usage / total``, rounded down; the quota while nobody uses anything."""
-    whole = quotient(np.minimum(usage, total), total, 2 * _SHARE_BITS)
-    high, low = whole >> _SHARE_BITS, whole & (1 << _SHARE_BITS) - 1
-    part = times(quota, high) + (times(quota, low) >> _SHARE_BITS)
+    used = np.minimum(usage, total)
+    whole = quotient(used, total, 2 * _SHARE_BITS)
+    part = times(quota, whole >> _SHARE_BITS)
+    for _ in range(2):
+        # What is missing fits in 64 bits, and so is right although the products may not be.
+        part += quota * used - (part + 1) * total >= 0
     return np.where(total == 0, quota, part)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from spark_throttle.control.share_report import ShareReport
 from spark_throttle.control.sharing import Found, Measured, ShareSettings, Sharing, Update
+from spark_throttle.core.rate_codes import decode, encode
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22
@@ -22,6 +23,19 @@ def measured(demands: dict[int, int], quota: int = 1_000_000) -> Measured:
     quotas = np.array([[quota, -1]] * len(ids), dtype=np.int64).reshape(-1, 2)
     rows = np.flatnonzero(wanted[:, 0] > 0)
     return Measured(ids, quotas, np.minimum(wanted, quota), rows, wanted[rows], np.ones(len(rows), dtype=np.int64))
+
+
+class GreedySharing(Sharing):
+    """Leases of a job that claims at random: the quota must not depend on what anybody wants."""
+
+    greed: random.Random | None = None
+
+    def _divide(self) -> None:
+        super()._divide()
+        if self.greed is not None and len(self._own.ids):
+            part = self.greed.choice([0, 1, 2, 5, 9, 10])
+            wanted = np.where(self._own.quota < 0, 0, self._own.quota * part // 10)
+            self._target = np.where(self._is_leaving[:, None], 0, decode(encode(wanted)))
 
 
 @dataclass
@@ -57,12 +71,16 @@ class SimulatedJob:
     next_visit_ms: int = 0
     next_trigger_ms: int = 0
     settings: ShareSettings = SETTINGS
+    greed: random.Random | None = None
+    """Claims at random, if given."""
 
     def __post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
-        self.sharing = Sharing(self.member, self.member, self.incarnation, self.settings)
+        sharing = GreedySharing(self.member, self.member, self.incarnation, self.settings)
+        sharing.greed = self.greed
+        self.sharing = sharing
         self.incarnation += 1
         self.pinned = {}
         self.is_alive = True
@@ -70,12 +88,15 @@ class SimulatedJob:
     def clock(self, now_ms: int) -> int:
         return now_ms + self.clock_offset_ms + now_ms * self.clock_ppm // 1_000_000
 
+    def measure(self) -> None:
+        self.sharing.measure(measured(self.demands))
+
     def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
         self.sharing.take_in(Found(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
 
     def trigger(self, now_ms: int) -> None:
         """Plan a batch: measure what is wanted, and hold to what may be used."""
-        self.sharing.measure(measured(self.demands))
+        self.measure()
         share = self.sharing.share(self.clock(now_ms))
         self.sharing.pin(share.ids, share.rate)
         self.pinned = dict(zip(share.ids.tolist(), np.maximum(share.rate[:, 0], 0).tolist(), strict=True))
@@ -104,6 +125,7 @@ class World:
     store: Store = field(default_factory=Store)
     now_ms: int = 0
     worst: float = 0.0
+    _began_ms: int = 0
 
     def check(self, quota: int = 1_000_000) -> None:
         for scope in (GOLD, SILVER):
@@ -112,27 +134,72 @@ class World:
             assert sum(used) <= quota, f"at {self.now_ms} ms scope {scope} is used at {used}"
 
     def cycle(self, cycles: int = 1) -> None:
-        """Let every job visit once a cycle, one after another, with nothing lost."""
+        """Let every job visit once a cycle, or in each quarter while it waits, one after another, with nothing lost."""
         live = [job for job in self.jobs if job.is_alive]
-        for _ in range(cycles):
-            for job in live:
-                self.now_ms += SETTINGS.interval_ms // len(live)
-                started_ms = self.now_ms
-                job.visit(self.store.read(started_ms), started_ms, self.now_ms)
+        for quarter in range(4 * cycles):
+            for number, job in enumerate(live):
+                self.now_ms = (quarter * len(live) + number + 1) * SETTINGS.interval_ms // (4 * len(live)) + self._began_ms
+                job.trigger(self.now_ms)
+                if number % 4 != quarter % 4 and job.sharing.is_settled:
+                    continue
+                job.visit(self.store.read(self.now_ms), self.now_ms, self.now_ms)
                 job.trigger(self.now_ms)
                 self.store.write(self.now_ms, job.report(self.now_ms).report)
                 self.check()
+        self._began_ms = self.now_ms
 
     def used(self, scope: int = GOLD) -> list[int]:
         return [job.used(scope, self.now_ms) for job in self.jobs]
 
 
-def roam(seed: int, steps: int, jobs: int = 4) -> World:
+def _plan(job: SimulatedJob, rng: random.Random, now_ms: int) -> None:
+    """Plan a batch, unless the last one, which may take long, still runs."""
+    if now_ms >= job.next_trigger_ms:
+        job.trigger(now_ms)
+        job.next_trigger_ms = now_ms + rng.choice([0, 0, 0, 0, 0, 0, 0, 100, 2_000])
+
+
+def lag(seed: int, steps: int, jobs: int = 3) -> World:
+    """Return a world in which nobody dies, and everybody goes by reports that may be a third of a lease old.
+
+    Each register is out of date by itself, so an older report may follow a newer one.
+    """
+    rng = random.Random(seed)
+    world = World([SimulatedJob(f"job{n}", rng.randint(-5_000, 5_000), greed=rng) for n in range(jobs)])
+    for job in world.jobs:
+        job.demands = {GOLD: 1_000_000}
+    world.cycle(6)
+    oldest_ms = SETTINGS.hold_ms // 2 + SETTINGS.margin_ms // 2
+    for _ in range(steps):
+        world.now_ms += rng.choice([1, 10, 50, 100])
+        job = rng.choice(world.jobs)
+        if rng.random() < 0.5:
+            _plan(job, rng, world.now_ms)
+        elif world.now_ms >= job.next_visit_ms:
+            job.next_visit_ms = world.now_ms + rng.randint(SETTINGS.interval_ms // 4, SETTINGS.interval_ms)
+            found = world.store.read(world.now_ms)
+            for member in found:
+                if member != job.member:
+                    found[member] = world.store.read(world.now_ms - rng.randint(0, oldest_ms))[member]
+            job.visit(found, world.now_ms, world.now_ms)
+            if rng.random() < 0.5:
+                _plan(job, rng, world.now_ms)
+            world.store.write(world.now_ms, job.report(world.now_ms).report)
+        world.check()
+    return world
+
+
+def roam(seed: int, steps: int, jobs: int = 4, *, is_greedy: bool = False) -> World:
     """Return a world after so many random events, having checked the quota after each."""
     rng = random.Random(seed)
     lease_ms, margin_ms = SETTINGS.lease_ms, SETTINGS.margin_ms
     world = World(
-        [SimulatedJob(f"job{n}", rng.randint(-lease_ms, lease_ms), rng.randint(-1_000, 1_000)) for n in range(jobs)]
+        [
+            SimulatedJob(
+                f"job{n}", rng.randint(-lease_ms, lease_ms), rng.randint(-1_000, 1_000), greed=rng if is_greedy else None
+            )
+            for n in range(jobs)
+        ]
     )
     for job in world.jobs:
         job.is_alive = rng.random() < 0.6
@@ -165,7 +232,7 @@ def roam(seed: int, steps: int, jobs: int = 4) -> World:
 def _act(world: World, job: SimulatedJob, rng: random.Random, *, is_cut_off: bool, margin_ms: int) -> None:
     what = rng.random()
     if what < 0.4:
-        job.trigger(world.now_ms)
+        _plan(job, rng, world.now_ms)
     elif world.now_ms >= job.next_visit_ms and not is_cut_off:
         job.next_visit_ms = world.now_ms + rng.randint(SETTINGS.interval_ms // 2, SETTINGS.interval_ms * 3 // 2)
         # Computing takes a while, during which others go on; what was read is as old as the exchange may be out by.
@@ -173,7 +240,7 @@ def _act(world: World, job: SimulatedJob, rng: random.Random, *, is_cut_off: boo
         if rng.random() < 0.9:
             job.visit(world.store.read(world.now_ms - stale_ms), world.now_ms, world.now_ms)
         if rng.random() < 0.7:
-            job.trigger(world.now_ms)
+            _plan(job, rng, world.now_ms)
         update = job.report(world.now_ms)
         if rng.random() < 0.9:
             late_ms = rng.choice([0, 0, 0, rng.randint(0, margin_ms)])

@@ -1,0 +1,201 @@
+"""A job's visits: whatever the exchange does, the control plane gets an answer, and people are told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.control.share_status import Observation
+from spark_throttle.control.sharing import Sharing, ShareSettings
+from tests.control.share_world import GOLD, measured
+from tests.control.test_share_register import MemoryExchange
+
+SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000)
+QUOTA = 1_000_000
+
+
+@dataclass
+class Time:
+    now_ms: int = 5_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class Job:
+    """A keeper whose visits are made by hand."""
+
+    exchange: MemoryExchange
+    time: Time
+    member: str = "job"
+    told: list[Observation] = field(default_factory=list)
+    keeper: LeaseKeeper = field(init=False)
+
+    def __post_init__(self) -> None:
+        sharing = Sharing(self.member, f"{self.member}'s name", 1, SETTINGS)
+        self.keeper = LeaseKeeper(sharing, self.exchange, Clocks(self.time, self.time), on_visit=self.told.append)
+        self.keeper.measure(measured({GOLD: 5 * QUOTA}))
+
+    def rate(self) -> int:
+        share = self.keeper.share()
+        return int(share.rate[0, 0])
+
+    def plan(self) -> int:
+        self.keeper.share()
+        share, _ = self.keeper.begin_pin()
+        self.keeper.end_pin(share)
+        return int(share.rate[0, 0])
+
+    def visit(self) -> None:
+        self.time.now_ms += 500
+        self.keeper.visit(patience_ms=0)
+        self.plan()
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def exchange() -> MemoryExchange:
+    return MemoryExchange()
+
+
+@pytest.fixture
+def job(exchange: MemoryExchange, time: Time) -> Job:
+    job = Job(exchange, time)
+    for _ in range(6):
+        job.visit()
+    assert job.rate() == pytest.approx(QUOTA, rel=1e-6)
+    return job
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("failure", [OSError("unreachable"), OSError(28, "No space left on device"), ValueError("odd")])
+def test_unreachable_exchange_keeps_the_share_then_the_floor_is_told_and_recovers_by_itself(
+    failure: Exception, job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    exchange.failure = failure
+    job.visit()
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+    assert str(failure) in job.told[-1].problem
+    assert job.told[-1].is_leased
+    time.now_ms += SETTINGS.hold_ms
+    assert job.plan() == pytest.approx(QUOTA * SETTINGS.floor_percent / 100, rel=0.2)
+    assert not job.told[-1].is_leased
+    job.visit()
+    exchange.failure = None
+    for _ in range(6):
+        job.visit()
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+    assert job.told[-1].problem == ""
+    said = warnings(caplog)
+    assert [str(failure) in text for text in said] == [True, False]
+    assert "uses its floor" in said[1]
+
+
+def test_visit_that_hangs_holds_up_nobody(job: Job, exchange: MemoryExchange, time: Time) -> None:
+    hangs, ends = threading.Event(), threading.Event()
+    names = exchange.names
+
+    def hanging() -> list[str]:
+        hangs.set()
+        ends.wait(60)
+        return names()
+
+    exchange.names = hanging  # type: ignore[method-assign]
+    visit = threading.Thread(target=job.keeper.visit)
+    visit.start()
+    hangs.wait(60)
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+    time.now_ms += 2 * SETTINGS.interval_ms + 1
+    job.rate()
+    assert "has not ended" in job.told[-1].problem
+    time.now_ms += SETTINGS.hold_ms
+    assert job.plan() == pytest.approx(QUOTA * SETTINGS.floor_percent / 100, rel=0.2)
+    ends.set()
+    visit.join(60)
+    exchange.names = names  # type: ignore[method-assign]
+    for _ in range(6):
+        job.visit()
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+
+
+def test_garbled_report_of_another_is_told_and_this_jobs_own_is_written_again(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    exchange.objects["job.head"] = b"garbled"
+    exchange.objects["other.head"] = b"garbled too"
+    job.visit()
+    assert "cannot be read: job other" in job.told[-1].problem
+    assert exchange.objects["job.head"] != b"garbled"
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+    assert [(peer.name, peer.state) for peer in job.told[-1].peers] == [("other", "unreadable")]
+
+
+def test_visit_waits_for_the_plane_before_it_reports_a_smaller_share(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    other = Job(exchange, time, "other")
+    other.visit()
+    time.now_ms += 500
+    seen: list[int] = []
+    writes = exchange.write
+
+    def noting(name: str, content: bytes) -> None:
+        if name == "job.head":
+            seen.append(job.keeper._sharing._pinned[0, 0])
+        writes(name, content)
+
+    exchange.write = noting  # type: ignore[method-assign]
+    visit = threading.Thread(target=job.keeper.visit, args=(60_000,))
+    visit.start()
+    while visit.is_alive():
+        job.plan()
+        visit.join(0.01)
+    assert seen == [pytest.approx(QUOTA / 2, rel=0.01)]
+
+
+def test_thread_visits_until_it_is_stopped(exchange: MemoryExchange, time: Time) -> None:
+    visited = threading.Event()
+    sharing = Sharing("job", "job", 1, ShareSettings(interval_ms=1, lease_ms=10))
+    keeper = LeaseKeeper(sharing, exchange, Clocks(time, time), on_visit=lambda _: visited.set())
+    keeper.start()
+    assert visited.wait(60)
+    keeper.stop()
+    assert exchange.names() == ["job.head"]
+
+
+def test_time_is_paid_while_the_lease_held_and_no_longer(job: Job, time: Time) -> None:
+    since_ms = time.now_ms
+    time.now_ms += 1_000
+    assert job.keeper.paid_ms(since_ms) == 1_000
+    time.now_ms += SETTINGS.lease_ms
+    assert 1_000 < job.keeper.paid_ms(since_ms) <= SETTINGS.hold_ms
+
+
+def test_observation_has_every_scope_and_every_peer(job: Job, exchange: MemoryExchange, time: Time) -> None:
+    other = Job(exchange, time, "other")
+    for _ in range(6):
+        other.visit()
+        job.visit()
+    seen = job.told[-1]
+    assert seen.ids.tolist() == [GOLD]
+    assert seen.quota.tolist() == [[QUOTA, -1]]
+    assert seen.share[0].tolist() == [pytest.approx(QUOTA / 2, rel=0.01), -1]
+    assert seen.used_by_all[0, 0] == pytest.approx(2 * QUOTA, rel=0.01)
+    assert [(peer.name, peer.member, peer.state) for peer in seen.peers] == [("other's name", "other", "live")]
+    assert seen.peer_claim[0, 0] == pytest.approx(QUOTA / 2, rel=0.01)
+    assert 0 <= seen.lease_age_ms < SETTINGS.hold_ms
+    assert seen.lease_left_ms + seen.lease_age_ms == SETTINGS.hold_ms
+    assert np.array_equal(seen.peer_scope, [0])

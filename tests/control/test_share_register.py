@@ -1,0 +1,271 @@
+"""What is published is what is read: whole or as changes, in files or in a Delta table, and what is damaged says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_throttle.control.exchange import Exchange
+from spark_throttle.control.exchange_delta import DeltaExchange
+from spark_throttle.control.exchange_files import FileExchange
+from spark_throttle.control.share_register import WHOLE_BYTES, ShareRegister
+from spark_throttle.control.share_report import Mark, ScopeRows, ShareReport
+from spark_throttle.control.sharing import Update
+from spark_throttle.core.packing import pack
+from spark_throttle.core.quota import Int64s
+
+
+class MemoryExchange:
+    """An exchange that keeps objects in a dictionary, and can be told to fail."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.failure: Exception | None = None
+        self.read_names: list[str] = []
+
+    def names(self) -> list[str]:
+        self._fail()
+        return sorted(self.objects)
+
+    def read(self, name: str) -> bytes | None:
+        self._fail()
+        self.read_names.append(name)
+        return self.objects.get(name)
+
+    def write(self, name: str, content: bytes) -> None:
+        self._fail()
+        self.objects[name] = content
+
+    def delete(self, name: str) -> None:
+        self.objects.pop(name, None)
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+def rows_of(values: dict[int, int]) -> ScopeRows:
+    """Return rows of scopes that differ in all columns by their values."""
+    ids = np.array(sorted(values), dtype=np.int64)
+    value = np.array([values[each] for each in ids.tolist()], dtype=np.int64)
+    pairs = np.stack([value, value + 1], axis=1).astype(np.uint32)
+    bins = (value % 3).astype(np.uint8)
+    return ScopeRows(
+        ids, pairs, (pairs % 256).astype(np.uint8), pairs, bins,
+        np.repeat(pairs, bins, axis=0), np.repeat(value, bins).astype(np.uint32),
+    )  # fmt: skip
+
+
+class Publisher:
+    """Publishes reports as `Sharing` would: whole, and how they differ from the one before."""
+
+    def __init__(self, exchange: Exchange, member: str = "a") -> None:
+        self.register = ShareRegister(exchange, member, lambda: 0)
+        self.member = member
+        self.number = 0
+        self.rows = ScopeRows.empty()
+
+    def publish(self, values: dict[int, int], published_ms: int = 10**12) -> ShareReport:
+        rows, old = rows_of(values), self.rows
+        self.number += 1
+        self.rows = rows
+        report = ShareReport(self.member, "name", Mark(1, self.number), published_ms, {"b": Mark(3, 4)}, rows)
+        changed = rows.take(np.flatnonzero(rows.differ(old)))
+        self.register.publish(Update(report, changed, np.setdiff1d(old.ids, rows.ids)))
+        return report
+
+
+def reader(exchange: Exchange, oldest: Callable[[], int] = lambda: 0) -> ShareRegister:
+    return ShareRegister(exchange, "reader", oldest)
+
+
+def ids(*values: int) -> Int64s:
+    return np.array(sorted(values), dtype=np.int64)
+
+
+def assert_equal(rows: ScopeRows, expected: ScopeRows) -> None:
+    for name in ScopeRows.__slots__:
+        assert getattr(rows, name).tolist() == getattr(expected, name).tolist(), name
+
+
+@pytest.fixture(params=["files", "delta"])
+def exchange(request: pytest.FixtureRequest, tmp_path: Path) -> Exchange:
+    location = str(tmp_path / "exchange")
+    return FileExchange(location) if request.param == "files" else DeltaExchange(location)
+
+
+# Exchanges
+
+
+def test_exchange_holds_what_was_put_last(exchange: Exchange) -> None:
+    assert exchange.names() == []
+    assert exchange.read("a.head") is None
+    exchange.write("a.head", b"1")
+    exchange.write("b.head", b"2")
+    exchange.write("a.head", b"3" * 1000)
+    assert exchange.names() == ["a.head", "b.head"]
+    assert (exchange.read("a.head"), exchange.read("b.head")) == (b"3" * 1000, b"2")
+    exchange.delete("a.head")
+    exchange.delete("nobody's")
+    assert exchange.names() == ["b.head"]
+
+
+def test_jobs_that_write_at_once_do_not_lose_each_others_reports(exchange: Exchange, tmp_path: Path) -> None:
+    failed: list[Exception] = []
+
+    def write(name: str) -> None:
+        own = type(exchange)(str(tmp_path / "exchange"))  # type: ignore[call-arg]
+        try:
+            for number in range(5):
+                own.write(name, str(number).encode())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test must show it
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(f"job{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert [exchange.read(f"job{n}") for n in range(4)] == [b"4"] * 4
+
+
+def test_delta_exchange_keeps_its_objects_when_it_removes_old_files(tmp_path: Path) -> None:
+    exchange = DeltaExchange(str(tmp_path / "table"))
+    for number in range(5):
+        exchange.write("a", str(number).encode())
+    exchange._clean()
+    assert exchange.read("a") == b"4"
+
+
+# Reports
+
+
+def test_report_is_read_as_it_was_published(exchange: Exchange) -> None:
+    published = Publisher(exchange).publish({5: 1, 9: 2, 7: 3})
+    found = reader(exchange).read(ids(5, 6, 9))
+    report = found.reports["a"]
+    assert (report.member, report.name, report.mark, report.published_ms, report.seen) == (
+        "a", "name", Mark(1, 1), 10**12, {"b": Mark(3, 4)},
+    )  # fmt: skip
+    assert_equal(report.rows, published.rows.only(ids(5, 9)))
+    assert not found.unreadable
+
+
+many = st.dictionaries(st.integers(0, 30), st.integers(0, 1000), max_size=20)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(many, st.booleans(), st.booleans()), max_size=12), st.sets(st.integers(0, 30)))
+def test_any_reports_are_read_as_they_were_published_whatever_was_missed(
+    steps: list[tuple[dict[int, int], bool, bool]], wanted: set[int]
+) -> None:
+    exchange = MemoryExchange()
+    publisher, register = Publisher(exchange), reader(exchange)
+    publisher.register._base_bytes = 0
+    filler = {n: n for n in range(1000, 1600)}  # more than goes without a base
+    asked = ids(*wanted)
+    for number, (values, fails, is_read) in enumerate(steps):
+        exchange.failure = OSError("full") if fails else None
+        values = values | filler
+        if fails:
+            with pytest.raises(OSError, match="full"):
+                publisher.publish(values)
+        else:
+            publisher.publish(values)
+            if number == len(steps) // 2:
+                asked = np.union1d(asked, ids(3, 17))  # scopes that the reader takes up later
+            if is_read:
+                assert_equal(register.read(asked).reports["a"].rows, rows_of(values).only(asked))
+    exchange.failure = None
+    published = publisher.publish({1: 1} | filler)
+    assert published.rows.nbytes > WHOLE_BYTES
+    assert_equal(reader(exchange).read(ids(1, 2, 1001)).reports["a"].rows, published.rows.only(ids(1, 1001)))
+
+
+def test_change_of_few_scopes_costs_few_bytes_and_the_base_is_read_once() -> None:
+    exchange = MemoryExchange()
+    publisher, register = Publisher(exchange), reader(exchange)
+    values = {n: n for n in range(5000)}
+    asked = ids(*range(5000))
+    publisher.publish(values)
+    register.read(asked)
+    whole = publisher.register.written_bytes
+    for cycle in range(10):
+        values[cycle] = 7_777
+        publisher.publish(values)
+        assert_equal(register.read(asked).reports["a"].rows, rows_of(values))
+    assert publisher.register.written_bytes - whole < whole // 10
+    assert sum(name.endswith(".base") for name in exchange.read_names) == 1
+    assert len(exchange.objects) == 2
+
+
+def test_base_is_written_anew_before_the_heads_cost_more_and_the_old_one_is_removed() -> None:
+    exchange = MemoryExchange()
+    publisher = Publisher(exchange)
+    values = {n: 1 for n in range(1000)}
+    publisher.publish(values)
+    base = [name for name in exchange.objects if name.endswith(".base")]
+    for cycle in range(2, 8):
+        publisher.publish({n: cycle for n in values})
+    assert [name for name in exchange.objects if name.endswith(".base")] != base
+    assert len(exchange.objects) == 2
+    assert publisher.register.written_bytes < 8 * 1.2 * rows_of(values).nbytes
+
+
+def test_report_whose_base_is_just_being_replaced_is_passed_over_this_time() -> None:
+    exchange = MemoryExchange()
+    Publisher(exchange).publish({n: 1 for n in range(1000)})
+    exchange.objects = {name: block for name, block in exchange.objects.items() if name.endswith(".head")}
+    found = reader(exchange).read(ids(1))
+    assert (found.reports, found.unreadable) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda _: b"garbled", "it has 7 bytes"),
+        (lambda block: block[:-3], "checksum"),
+        (lambda _: pack("shrh", 9, {"news": 1}), "format version 9"),
+        (lambda _: b"", "it has 0 bytes"),
+    ],
+)
+def test_report_that_cannot_be_understood_is_named_and_the_others_are_read(
+    damage: Callable[[bytes], bytes], said: str
+) -> None:
+    exchange = MemoryExchange()
+    Publisher(exchange).publish({1: 1})
+    Publisher(exchange, "b").publish({1: 2})
+    exchange.objects["a.head"] = damage(exchange.objects["a.head"])
+    found = reader(exchange).read(ids(1))
+    assert found.reports.keys() == {"b"}
+    assert said in found.unreadable["a"]
+
+
+def test_report_under_another_jobs_name_is_not_believed() -> None:
+    exchange = MemoryExchange()
+    Publisher(exchange).publish({1: 1})
+    exchange.objects["b.head"] = exchange.objects["a.head"]
+    assert "it is of 'a'" in reader(exchange).read(ids(1)).unreadable["b"]
+
+
+def test_report_of_long_ago_is_passed_over_and_removed_with_its_base() -> None:
+    exchange = MemoryExchange()
+    Publisher(exchange).publish({n: 1 for n in range(1000)}, published_ms=5)
+    Publisher(exchange, "b").publish({1: 2})
+    found = reader(exchange, lambda: 6).read(ids(1))
+    assert found.reports.keys() == {"b"}
+    assert exchange.objects.keys() == {"b.head"}
+
+
+def test_rows_say_which_of_them_differ() -> None:
+    rows = rows_of({1: 1, 2: 2, 3: 4, 4: 5})
+    other = replace(rows, bin_weight=rows.bin_weight + (rows.bin_row == 1).astype(np.uint32)).take(ids(0, 1, 2))
+    assert rows.differ(other).tolist() == [False, True, False, True]

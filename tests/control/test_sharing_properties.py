@@ -1,0 +1,122 @@
+"""However reports travel, whoever dies: the jobs together never may use more than the quota, and soon use all of it.
+
+By hand, ``SHARE_SEEDS=1000`` in the environment roams that many worlds, ``SHARE_STEPS`` of how many events.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, lag, roam
+
+SEEDS = int(os.environ.get("SHARE_SEEDS", "4"))
+STEPS = int(os.environ.get("SHARE_STEPS", "700"))
+QUOTA = 1_000_000
+
+
+def world_of(*demands: int) -> World:
+    """Return jobs that have run for a while, each wanting so much of gold."""
+    world = World([SimulatedJob(f"job{n}", 7_777 * n - 9_999) for n in range(len(demands))])
+    for job, demand in zip(world.jobs, demands, strict=True):
+        job.demands = {GOLD: demand}
+    world.cycle(6)
+    return world
+
+
+@settings(max_examples=6)
+@given(st.integers(0, 2**32), st.integers(2, 5))
+def test_quota_is_never_over_leased_whatever_happens(seed: int, jobs: int) -> None:
+    roam(seed, STEPS, jobs)  # checks after each event
+
+
+@settings(max_examples=6)
+@given(st.integers(0, 2**32), st.integers(2, 5))
+def test_quota_is_never_over_leased_whatever_the_jobs_claim(seed: int, jobs: int) -> None:
+    roam(seed, STEPS, jobs, is_greedy=True)
+
+
+@settings(max_examples=6)
+@given(st.integers(0, 2**32))
+def test_quota_is_never_over_leased_though_reports_are_a_third_of_a_lease_late(seed: int) -> None:
+    lag(seed, 2 * STEPS)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_quota_is_never_over_leased_in_worlds_of_fixed_seeds(seed: int) -> None:
+    for world in (roam(seed, STEPS), roam(seed, STEPS, is_greedy=True), lag(seed, STEPS)):
+        assert world.worst > 0.1, "the run was too quiet to show anything"
+
+
+@settings(max_examples=6)
+@given(st.integers(0, 2**32))
+def test_jobs_recover_from_anything_within_a_lease_and_some_cycles(seed: int) -> None:
+    world = roam(seed, STEPS // 2)
+    for job in world.jobs:
+        if not job.is_alive:
+            job.start()
+        job.demands = {GOLD: 5 * QUOTA, SILVER: 5 * QUOTA}
+    world.now_ms += SETTINGS.lease_ms
+    world._began_ms = world.now_ms
+    world.cycle(8)
+    for scope in (GOLD, SILVER):
+        assert world.used(scope) == pytest.approx([QUOTA / len(world.jobs)] * len(world.jobs), rel=0.01)
+
+
+@settings(max_examples=8)
+@given(st.lists(st.sampled_from([10_000, 200_000, 500_000, 900_000, 5_000_000]), min_size=2, max_size=4), st.data())
+def test_shares_are_right_within_1_percent_two_cycles_after_a_demand_changed(
+    demands: list[int], data: st.DataObject
+) -> None:
+    world = world_of(*demands)
+    who = data.draw(st.integers(0, len(demands) - 1))
+    demands[who] = data.draw(st.sampled_from([20_000, 400_000, 800_000, 5_000_000]))
+    world.jobs[who].demands = {GOLD: demands[who]}
+    world.cycle(2)
+    level, left = 0.0, float(QUOTA)
+    fair = [0.0] * len(demands)
+    for taken, job in enumerate(sorted(range(len(demands)), key=demands.__getitem__)):
+        level = left / (len(demands) - taken)
+        fair[job] = min(demands[job], level)
+        left -= fair[job]
+    for got, demand, each in zip(world.used(), demands, fair, strict=True):
+        assert min(got, demand) == pytest.approx(each, rel=0.01)
+
+
+def test_newcomer_that_stays_at_1_for_ever_under_pulsar_gets_its_part_in_two_cycles() -> None:
+    world = world_of(900_000)
+    newcomer = SimulatedJob("newcomer", 4_321, demands={GOLD: 500_000})
+    world.jobs.append(newcomer)
+    world.cycle(4)  # it is seen, waits a margin, and asks
+    assert world.used() == pytest.approx([500_000, 500_000], rel=0.01)
+
+
+def test_one_who_wants_nothing_yet_keeps_its_floor_and_has_it_at_once_when_it_wakes() -> None:
+    world = world_of(5_000_000, 0)
+    floor = QUOTA * SETTINGS.floor_percent // 100 // 2
+    assert world.used() == pytest.approx([QUOTA - floor, floor], rel=0.001)
+    world.jobs[1].demands = {GOLD: 500_000}
+    assert world.used()[1] == pytest.approx(floor, rel=0.001)
+    world.cycle(2)
+    assert world.used() == pytest.approx([500_000, 500_000], rel=0.01)
+
+
+def test_what_a_killed_job_had_is_in_use_again_within_a_lease() -> None:
+    world = world_of(5_000_000, 5_000_000, 5_000_000)
+    world.jobs[0].is_alive = False
+    killed_ms = world.now_ms
+    while world.now_ms < killed_ms + SETTINGS.lease_ms:
+        world.cycle()
+    assert sum(world.used()) >= 0.98 * QUOTA
+
+
+def test_survivors_keep_their_shares_while_a_job_is_missed() -> None:
+    world = world_of(5_000_000, 5_000_000, 5_000_000)
+    before = world.used()[1:]
+    world.jobs[0].is_alive = False
+    for _ in range(2 * SETTINGS.lease_ms // SETTINGS.interval_ms):
+        world.cycle()
+        assert min(world.used()[1:]) >= min(before)

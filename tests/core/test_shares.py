@@ -1,0 +1,66 @@
+"""A job's shares of quotas, as rates, bursts and balances: the jobs together hold and earn no more than one bucket."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.core.grants import Buckets
+from spark_throttle.core.quota import MICRO, UNLIMITED
+from spark_throttle.core.rate_codes import MAX_RATE, decode, encode
+from spark_throttle.core.shares import refill_share, under_share
+from spark_throttle.testing.worlds import limit, make_policy
+
+POLICY = make_policy(groups={"gold": limit(messages_per_second=100, burst_seconds=10), "free": limit()})
+GOLD, FREE = 1, 2
+RATE = int(POLICY.shared.rate_micro_per_ms[GOLD, 0])
+BURST = int(POLICY.shared.burst_micro[GOLD, 0])
+
+
+def shares(gold: int) -> np.ndarray:
+    out = POLICY.shared.rate_micro_per_ms.copy()
+    out[GOLD, 0] = gold
+    return out
+
+
+def held(micro: int) -> Buckets:
+    balance = np.zeros((3, 2), dtype=np.int64)
+    balance[GOLD, 0] = micro
+    return Buckets(balance, 0)
+
+
+@given(st.lists(st.integers(0, RATE), min_size=1, max_size=6))
+def test_bursts_of_shares_sum_to_no_more_than_the_burst(parts: list[int]) -> None:
+    scale = max(1, sum(parts))
+    leased = [part * RATE // scale for part in parts]
+    bursts = [int(under_share(POLICY, shares(each)).shared.burst_micro[GOLD, 0]) for each in leased]
+    assert sum(bursts) <= BURST
+    assert all(burst >= BURST * each // RATE - BURST // 2**20 for burst, each in zip(bursts, leased, strict=True))
+
+
+def test_whole_share_is_the_policy_itself_and_what_has_no_limit_keeps_none() -> None:
+    limits = under_share(POLICY, shares(RATE)).shared
+    assert limits.burst_micro.tolist() == POLICY.shared.burst_micro.tolist()
+    assert limits.rate_micro_per_ms[FREE].tolist() == [UNLIMITED, UNLIMITED]
+    assert under_share(POLICY, None) is POLICY
+
+
+@given(st.integers(-BURST, BURST), st.integers(0, RATE), st.integers(0, 10**6))
+def test_no_bucket_gains_by_a_change_of_shares_but_what_its_share_earns(balance: int, share: int, ms: int) -> None:
+    after = int(refill_share(held(balance), POLICY, shares(share), now_ms=ms).balance_micro[GOLD, 0])
+    assert after <= max(balance + share * ms, -1)
+    assert after <= max(int(under_share(POLICY, shares(share)).shared.burst_micro[GOLD, 0]), -1)
+
+
+def test_share_of_nothing_admits_nothing_and_keeps_a_debt() -> None:
+    for before, after in ((5 * MICRO, -1), (-5 * MICRO, -5 * MICRO)):
+        assert refill_share(held(before), POLICY, shares(0), now_ms=10**6).balance_micro[GOLD, 0] == after
+
+
+@given(st.lists(st.integers(0, MAX_RATE), min_size=1))
+def test_codes_lose_one_part_in_two_to_the_25th_and_never_round_up(rates: list[int]) -> None:
+    given_, back = np.array(rates), decode(encode(np.array(rates)))
+    assert (back <= given_).all()
+    assert (given_ - back <= given_ >> 25).all()
+    assert decode(encode(back)).tolist() == back.tolist()
