@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +40,7 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
     """Check a document without a store."""
     from spark_throttle.control.codec import load_policies
     from spark_throttle.control.compile import compile_policy, revision_of
+    from spark_throttle.control.effects import idle_parts_of
     from spark_throttle.control.model import DIRECTIONS
 
     document = load_policies(file)
@@ -48,10 +50,11 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
         "resource_groups": len(document.resource_groups), "tenants": len(document.tenants),
         "namespaces": len(document.namespaces), "exempt": len(document.exempt),
     }  # fmt: skip
+    notes = list(islice(idle_parts_of(document), 20))
     said = ", ".join(f"{number} {section.replace('_', ' ')}" for section, number in counts.items())
     Output(output).show(
-        {"valid": True, "content": revision_of(document), **counts},
-        lambda: f"{shown(str(file))} can be applied: {said}",
+        {"valid": True, "content": revision_of(document), **counts, "notes": notes},
+        lambda: "\n".join([f"{shown(str(file))} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),
     )
 
 

@@ -40,6 +40,8 @@ HAND: Final = "edited by hand"
 
 FORMAT: Final = 1
 
+_ABSENT: Final = "there is no such file; create it, or mend the path"
+
 
 class FileStore:
     """A `PolicyStore` in a YAML file.
@@ -143,6 +145,8 @@ class FileStore:
         try:
             document = self._path.stat()
             log_bytes = self._log.stat().st_size if self._log.exists() else 0
+        except FileNotFoundError as error:
+            raise StoreUnavailableError(self.location, _ABSENT) from error
         except OSError as error:
             raise StoreUnavailableError(self.location, f"cannot read it: {error.strerror}") from error
         return document.st_mtime_ns, document.st_size, document.st_ino, log_bytes, int(self._pending.exists())
@@ -151,7 +155,7 @@ class FileStore:
     def _locked(self) -> Iterator[None]:
         try:
             if not self._path.exists():
-                raise StoreUnavailableError(self.location, "there is no such file; create it, or mend the path")
+                raise StoreUnavailableError(self.location, _ABSENT)
             with self._lock_file.open("a") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 yield

@@ -13,9 +13,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
+from spark_throttle.control.effects import idle_parts, idle_parts_of
 from spark_throttle.control.entries import (
     EMPTY,
     SECTIONS,
@@ -45,6 +47,7 @@ MOST_ATTEMPTS: Final = 200
 
 _LONGEST_PAUSE_SECONDS: Final = 0.1
 _USERS_NAMED: Final = 10
+_NOTES: Final = 20
 _MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
@@ -177,7 +180,7 @@ class PolicyService:
                 raise DuplicateError(kind, name, "is there already; update it instead")
             return self._writing(kind, name, values, revision)
 
-        return self._commit(plan, author)
+        return self._noted(kind, name, values, self._commit(plan, author))
 
     def update(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
@@ -196,7 +199,7 @@ class PolicyService:
             self._found(kind, name, revision, expected)
             return self._writing(kind, name, values, revision)
 
-        return self._commit(plan, author)
+        return self._noted(kind, name, values, self._commit(plan, author))
 
     def put(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
@@ -208,7 +211,7 @@ class PolicyService:
             _check_expected(kind, name, expected, entry.revision if entry else 0)
             return self._writing(kind, name, values, revision)
 
-        return self._commit(plan, author)
+        return self._noted(kind, name, values, self._commit(plan, author))
 
     def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> Made:
         """Remove an entry; `defaults`, `job` and `queue` are then as they are where a policy does not name them.
@@ -276,7 +279,7 @@ class PolicyService:
             return self._writing(kind, name, {**values, "resource_group": resource_group}, revision)
 
         made = self._commit(plan, author)
-        return Made(made.revision, made.is_changed, made.notes + tuple(notes))
+        return replace(made, notes=tuple(notes))
 
     def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> Made:
         """Detach a tenant, a namespace or the defaults; an entry that said nothing else is removed.
@@ -333,7 +336,8 @@ class PolicyService:
                 raise ConflictError(f"the policy store {self.store.location}", expected, revision)
             return changes_between(_bodies(self.store, revision), wanted)
 
-        return self._commit(plan, author)
+        made = self._commit(plan, author)
+        return replace(made, notes=tuple(islice(idle_parts_of(document), _NOTES)))
 
     def planned(self, document: PolicyDocument) -> list[Difference]:
         """Return what `apply` would change."""
@@ -379,6 +383,10 @@ class PolicyService:
         return self._commit(plan, author)
 
     # ------------------------------------------------------------------------------------------- inside
+
+    @staticmethod
+    def _noted(kind: Kind, name: str, values: Mapping[str, object], made: Made) -> Made:
+        return replace(made, notes=tuple(idle_parts(kind, name, parse_policy(kind, name, values))))
 
     def _commit(self, plan: Callable[[int], list[Change]], author: Author) -> Made:
         """Commit what `plan` makes of the newest revision, anew if another change comes first."""

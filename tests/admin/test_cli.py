@@ -1,0 +1,333 @@
+"""The command line: what each command answers, in both forms, and which exit code says what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from spark_throttle.admin.cli import app
+from spark_throttle.admin.output import Exit
+from spark_throttle.control.codec import load_policies
+from spark_throttle.control.delta_store import DeltaStore
+from tests.control.test_explain import run_batch
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_THROTTLE_STORE", f"delta:{tmp_path / 'store'}")
+    monkeypatch.setenv("SPARK_THROTTLE_WHO", "ann")
+    monkeypatch.setenv("COLUMNS", "200")
+    DeltaStore.create(str(tmp_path / "store"))
+
+
+def run(*arguments: str, code: Exit = Exit.DONE, stdin: str | None = None) -> Result:
+    result = RUNNER.invoke(app, arguments, input=stdin)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def answer(*arguments: str, code: Exit = Exit.DONE) -> Any:
+    return json.loads(run(*arguments, "--output", "json", code=code).stdout)
+
+
+def failure(*arguments: str, code: Exit) -> dict[str, Any]:
+    result = run(*arguments, "--output", "json", code=code)
+    assert result.stdout == ""
+    said: dict[str, Any] = json.loads(result.stderr)
+    assert said["exit_code"] == code
+    return said
+
+
+@pytest.fixture
+def gold() -> None:
+    run("group", "create", "gold", "publish.messages_per_second=500", "publish.bytes_per_second=8MiB", "-m", "tier")
+
+
+def test_created_group_is_got_and_listed(gold: None) -> None:
+    says = {"publish": {"messages_per_second": 500, "bytes_per_second": 8388608}}
+    assert answer("group", "get", "gold") == {"kind": "resource_group", "name": "gold", "revision": 1, "policy": says}
+    assert [each["name"] for each in answer("group", "list")] == ["gold"]
+    assert "publish.bytes_per_second" in run("group", "get", "gold").stdout
+
+
+def test_update_changes_what_it_names_and_an_empty_value_takes_away(gold: None) -> None:
+    run("group", "update", "gold", "publish.weight=3", "publish.bytes_per_second=")
+    assert answer("group", "get", "gold")["policy"] == {"publish": {"messages_per_second": 500, "weight": 3}}
+    run("group", "update", "gold", "dispatch.weight=2", "--replace")
+    assert answer("group", "get", "gold")["policy"] == {"dispatch": {"weight": 2}}
+
+
+def test_namespace_and_tenant_are_attached_and_detached(gold: None) -> None:
+    made = answer("namespace", "attach", "acme/x", "gold")
+    assert made["revision"] == 2
+    assert "has an entry of its own now" in made["notes"][0]
+    answer("tenant", "attach", "acme", "gold")
+    assert answer("namespace", "get", "acme/x")["policy"] == {"resource_group": "gold"}
+    assert [each["name"] for each in answer("tenant", "list", "--group", "gold")] == ["acme"]
+    run("namespace", "detach", "acme/x")
+    run("tenant", "detach", "acme")
+    assert answer("namespace", "list") == answer("tenant", "list") == []
+
+
+def test_moved_namespace_needs_the_flag(gold: None) -> None:
+    run("group", "create", "iron")
+    run("namespace", "attach", "acme/x", "gold")
+    said = failure("namespace", "attach", "acme/x", "iron", code=Exit.DUPLICATE)
+    assert "is attached to 'gold'" in said["message"]
+    run("namespace", "attach", "acme/x", "iron", "--move")
+
+
+def test_single_entries_are_got_and_updated() -> None:
+    assert answer("queue", "get")["policy"] == {}
+    run("queue", "update", "messages=5")
+    run("queue", "update", "age_seconds=1.5")
+    assert answer("queue", "get")["policy"] == {"messages": 5, "age_seconds": 1.5}
+    run("defaults", "update", "publish.messages_per_second=0.2")
+    run("job", "update", "publish.bytes_per_second=1MiB")
+    assert answer("job", "get")["policy"] == {"publish": {"bytes_per_second": 1048576}}
+
+
+def test_what_does_nothing_is_noted() -> None:
+    made = answer("tenant", "create", "acme", "publish.burst_seconds=5")
+    assert made["notes"] == [
+        "tenants.acme.publish.burst_seconds does nothing without messages_per_second or bytes_per_second"
+    ]
+
+
+def test_exemptions_are_listed() -> None:
+    run("exempt", "create", "infra/*")
+    assert [each["name"] for each in answer("exempt", "list")] == ["infra/*"]
+    run("exempt", "delete", "infra/*")
+
+
+def test_list_goes_page_by_page_and_says_how_to_go_on() -> None:
+    for name in ("a", "b", "c"):
+        run("tenant", "create", name)
+    result = run("tenant", "list", "--limit", "2")
+    assert "--after 'b'" in result.stderr
+    assert [each["name"] for each in answer("tenant", "list", "--after", "b")] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["group", "get", "golt"], Exit.NOT_FOUND),
+        (["group", "delete", "golt"], Exit.NOT_FOUND),
+        (["group", "create", "gold"], Exit.DUPLICATE),
+        (["group", "update", "gold", "publish.weight=0"], Exit.INVALID),
+        (["group", "update", "gold", "publish.wait=1"], Exit.INVALID),
+        (["group", "update", "gold", "nonsense"], Exit.INVALID),
+        (["group", "update", "gold", "publish.weight=2", "--expected", "7"], Exit.CONFLICT),
+        (["namespace", "create", "x" * 10_240], Exit.INVALID),
+        (["namespace", "attach", "acme/x", "golt"], Exit.NOT_FOUND),
+        (["namespace", "detach", "acme/x"], Exit.NOT_FOUND),
+        (["policy", "rollback", "9"], Exit.NOT_FOUND),
+        (["policy", "diff", "0", "9"], Exit.NOT_FOUND),
+        (["group", "list", "--at", "9"], Exit.NOT_FOUND),
+        (["group", "list", "--store", "s3://x"], Exit.INVALID),
+        (["group", "list", "--store", ""], Exit.INVALID),
+        (["group", "list", "--store", "delta:/nowhere/at/all"], Exit.UNAVAILABLE),
+        (["group", "list", "--store", "file:/nowhere/at/all.yaml"], Exit.UNAVAILABLE),
+        (["explain", ""], Exit.INVALID),
+        (["status"], Exit.INVALID),
+        (["capacity", "--tenants", "5"], Exit.INVALID),
+        (["serve", "--tokens", "t", "--job", "x"], Exit.INVALID),
+    ],
+    ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else part.name,
+)
+def test_exit_code_says_what_to_do(gold: None, arguments: list[str], code: Exit) -> None:
+    result = run(*arguments, code=code)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+
+
+def test_group_in_use_names_its_users(gold: None) -> None:
+    run("tenant", "attach", "acme", "gold")
+    said = failure("group", "delete", "gold", code=Exit.IN_USE)
+    assert said["error"] == "InUseError"
+    assert "tenant acme" in said["message"]
+
+
+def test_unknown_option_is_a_usage_error() -> None:
+    run("group", "list", "--nonsense", code=Exit.USAGE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["acme/../x", "../../etc/passwd", "ÄÖÜ/中文", "a b", "a\nb\x1b[2J", "[bold]x[/bold]", "{}", "a.b=c", "x" * 1024],
+)
+def test_odd_names_are_kept_and_shown_without_harm(name: str) -> None:
+    run("namespace", "create", name, "publish.weight=2")
+    assert answer("namespace", "get", name)["name"] == name
+    assert [each["name"] for each in answer("namespace", "list")] == [name]
+    shown = run("namespace", "list").stdout
+    assert "\x1b" not in shown
+    assert answer("explain", name)["matched"] == name
+    run("namespace", "delete", name)
+
+
+def test_name_that_begins_with_a_dash_comes_after_two() -> None:
+    run("namespace", "create", "--", "-x/y")
+    assert answer("namespace", "list")[0]["name"] == "-x/y"
+
+
+def test_document_is_validated_applied_shown_and_rolled_back(tmp_path: Path) -> None:
+    example = "conf/policies/example.yaml"
+    assert answer("policy", "validate", example)["valid"]
+    planned = answer("policy", "apply", example, "--dry-run")
+    assert {each["path"] for each in planned} >= {"resource_groups.gold", "job"}
+    assert answer("policy", "apply", example, "-m", "first")["revision"] == 1
+    shown = tmp_path / "shown.yaml"
+    shown.write_text(run("policy", "show").stdout)
+    assert load_policies(shown) == load_policies(Path(example))
+    run("group", "update", "gold", "publish.weight=9")
+    (difference,) = answer("policy", "diff")
+    assert (difference["before"]["publish"]["weight"], difference["after"]["publish"]["weight"]) == (4, 9)
+    assert "-   weight: 4" in run("policy", "diff", "1", "2").stdout
+    run("policy", "diff", "--check", code=Exit.DIFFERENT)
+    run("policy", "rollback", "1")
+    assert answer("policy", "diff", "1", "3") == []
+    assert [each["why"] for each in answer("policy", "history")] == ["back to revision 1", "", "first"]
+    assert "first" in run("policy", "history").stdout
+
+
+def test_apply_makes_the_store_only_if_it_is_told_to(tmp_path: Path) -> None:
+    example, where = "conf/policies/example.yaml", f"delta:{tmp_path / 'other'}"
+    run("policy", "apply", example, "--store", where, code=Exit.UNAVAILABLE)
+    run("policy", "apply", example, "--store", where, "--init")
+    assert answer("policy", "history", "--store", where)[0]["revision"] == 1
+
+
+def test_document_that_cannot_be_applied_is_named_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("tenants: {acme: {publish: {mesages_per_second: 5}}}")
+    said = failure("policy", "validate", str(tmp_path / "bad.yaml"), code=Exit.INVALID)
+    assert said["message"].startswith("tenants.acme.publish.mesages_per_second: unknown key; did you mean messages_per")
+
+
+def test_deleted_store_is_an_error_of_every_command(gold: None, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "store")
+    for command in (["group", "list"], ["tenant", "create", "x"], ["policy", "history"], ["explain", "a/b"]):
+        assert "there is no policy store" in failure(*command, code=Exit.UNAVAILABLE)["message"]
+    assert not (tmp_path / "store").exists()
+
+
+def test_explain_names_the_rule_that_won(gold: None) -> None:
+    run("namespace", "create", "acme/*", "resource_group=gold")
+    found = answer("explain", "acme/x")
+    assert (found["rule"], found["matched"], found["resource_group"]) == ("glob", "acme/*", "gold")
+    text = run("explain", "acme/x").stdout
+    assert "glob: acme/* is the most specific that means it" in text
+    assert "500" in text
+
+
+def test_explain_of_a_job_shows_its_last_batch(tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    run_batch(control, ["acme/x"] * 7)
+    found = answer("explain", "acme/x", "--control", str(control))
+    assert found["last_batch"]["waiting"] == [4, 400]
+    assert found["predicted_release_ms"] == 2500
+    text = run("explain", "acme/x", "--control", str(control)).stdout
+    assert "what waits has left in 2.5 s, if nothing more comes" in text
+
+
+def test_status_shows_the_scopes_with_most_waiting(tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    run_batch(control, ["acme/x"] * 7 + ["blue/y"], problem="revision 13 cannot be applied")
+    found = answer("status", "--control", str(control), "--level", "namespace", "--limit", "1")
+    assert [(each["scope"], each["waiting_messages"]) for each in found["scopes"]] == [("acme/x", 4)]
+    assert (found["store_revision"], found["problem"]) == (12, "revision 13 cannot be applied")
+    text = run("status", "--control", str(control)).stdout
+    assert "problem: revision 13 cannot be applied" in text
+    assert "store revision 12" in text
+    run("status", "--control", str(control), "--level", "group", code=Exit.INVALID)
+
+
+def test_status_before_the_first_batch_says_so(tmp_path: Path) -> None:
+    assert "no batch has reported yet" in run("status", "--control", str(tmp_path / "nothing")).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "capacity", "share"),
+    [
+        (["--io-threads", "8", "--network-threads", "3", "--tenants", "120"], 1100, 9.2),
+        (["--cores", "32", "--tenants", "50"], 6400, 128),
+        (["--cores", "32", "--tenants", "100"], 6400, 64),
+        (["--cores", "32", "--tenants", "115"], 6400, 55.7),
+        (["--cores", "32", "--tenants", "52", "--fixed", "200", "--fixed", "1200%"], 6400, 100),
+        (["--cores", "32", "--tenants", "1", "--fixed", "200"], 6400, None),
+    ],
+)
+def test_capacity_is_divided_as_kip_124_has_it(arguments: list[str], capacity: int, share: float | None) -> None:
+    found = answer("capacity", *arguments)
+    assert (found["capacity_percent"], found["variable_percent"]) == (capacity, share)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--cores", "1", "--tenants", "0"],
+        ["--cores", "0", "--tenants", "1"],
+        ["--cores", "1", "--tenants", "1", "--fixed", "50", "--fixed", "50"],
+        ["--cores", "1", "--tenants", "2", "--fixed", "201"],
+        ["--cores", "1", "--tenants", "2", "--fixed", "x"],
+        ["--cores", "1", "--tenants", "2", "--fixed", "nan"],
+        ["--cores", "1", "--io-threads", "1", "--tenants", "2"],
+    ],
+)
+def test_capacity_that_cannot_be_divided_is_refused(arguments: list[str]) -> None:
+    failure("capacity", *arguments, code=Exit.INVALID)
+
+
+def test_import_prints_a_document_and_lists_what_it_cannot_say(tmp_path: Path) -> None:
+    envs = '{"temp": {"replica.write_throttling": "2K*delay*100", "default_ttl": "86400"}}'
+    result = run("import", "pegasus", "-", code=Exit.DIFFERENT, stdin=envs)
+    assert load_policies(result.stdout).namespaces["temp"].write_throttling == "2K*delay*100"
+    assert "not expressed: temp: default_ttl" in result.stderr
+    file = tmp_path / "groups.json"
+    file.write_text('{"gold": {"publishRateInMsgs": 100}}')
+    assert answer("import", "pulsar", str(file))["policy"]["resource_groups"]["gold"] == {
+        "publish": {"messages_per_second": 100}
+    }
+    file.write_text("Quota configs for user-principal 'a', client-id 'b' are producer_byte_rate=5.0")
+    assert answer("import", "kafka", str(file))["unexpressed"] == []
+    run("import", "kafka", str(tmp_path / "none"), code=Exit.INVALID)
+
+
+def test_command_line_starts_without_spark_pandas_or_a_java_machine() -> None:
+    script = (
+        "import sys; from spark_throttle.admin.cli import main; sys.argv = ['spark-throttle', 'group', 'list'];\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "print(sorted({'pyspark', 'pandas', 'py4j', 'fastapi'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_shell_completion_is_offered() -> None:
+    asked = {"_SPARK_THROTTLE_COMPLETE": "complete_bash", "COMP_WORDS": "spark-throttle gr", "COMP_CWORD": "1"}
+    assert RUNNER.invoke(app, [], prog_name="spark-throttle", env=asked).stdout.split() == ["group"]
+
+
+def test_every_command_that_answers_takes_the_output_option() -> None:
+    from typer.main import get_command
+
+    def commands(group: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+        if hasattr(group, "commands"):
+            return [found for name, sub in group.commands.items() for found in commands(sub, (*path, name))]
+        return [(path, group)]
+
+    without = [
+        path
+        for path, command in commands(get_command(app))
+        if "--output" not in {o for p in command.params for o in p.opts}
+    ]
+    assert without == [("serve",)]

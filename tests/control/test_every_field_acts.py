@@ -1,0 +1,177 @@
+"""A quota that is accepted is applied: every field of every document changes a verdict, or a note says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from spark_throttle.control.codec import parse_document
+from spark_throttle.control.compile import compile_policy
+from spark_throttle.control.effects import idle_parts_of
+from spark_throttle.control.model import Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
+from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.grants import Buckets, Claims, lend
+from spark_throttle.core.quota import Verdict
+from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.errors import QueueOverflowError
+from spark_throttle.testing.worlds import make_arrivals
+
+SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
+    "resource_groups": ("resource_groups.gold", ScopePolicy),
+    "tenants": ("tenants.acme", NamespacePolicy.__mro__[1]),
+    "namespaces": ("namespaces.acme/x", NamespacePolicy),
+    "namespaces, by a glob": ("namespaces.acme/*", NamespacePolicy),
+    "defaults": ("defaults", NamespacePolicy),
+    "job": ("job", ScopePolicy),
+    "queue": ("queue", QueuePolicy),
+}
+BATCHES = ("acme/x", "acme/x", "acme/y"), ("acme/x", "acme/y", "acme/y"), ("acme/x",)
+TIMES_MS = 1_000_000, 1_001_000, 1_004_000
+SIZE_BYTES = 100
+
+HELD = {"messages_per_second": 0}
+"""Holds rows, so that what bounds them can act."""
+
+
+def decided(
+    values: dict[str, Any], direction: Direction, batches: tuple[tuple[str, ...], ...] = BATCHES
+) -> list[object]:
+    """Return what becomes of every row of some batches, or how the job ends."""
+    policy = compile_policy(parse_document(values), direction)
+    state = ShardState.initial(len(policy.shared))
+    buckets = Buckets.full(policy, now_ms=TIMES_MS[0])
+    found: list[object] = []
+    for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):
+        buckets = buckets.refill(policy, now_ms=now_ms)
+        lending = lend(buckets, Claims.of([], policy), policy, shards=1, turn=turn)
+        grants = Grants(turn, lending.balance_micro[0], lending.headroom_micro[0], now_ms)
+        arrivals = make_arrivals([(name, SIZE_BYTES) for name in names])
+        state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
+        try:
+            plan = plan_admission(state, arrivals, policy, now_ms=now_ms, shards=1)
+        except QueueOverflowError:
+            return [*found, "failed"]
+        decisions = plan.decisions
+        found += zip(
+            decisions.verdict.tolist(), decisions.reason.tolist(), decisions.level.tolist(),
+            (np.asarray(decisions.throttle_time_ms) > 0).tolist(), strict=True,
+        )  # fmt: skip
+        used = np.where(decisions.verdict == Verdict.ADMIT, 1, 0).sum() * np.array([1, SIZE_BYTES])
+        buckets = buckets.debit(np.broadcast_to(used, buckets.balance_micro.shape), policy)
+        state = plan.state
+    return found
+
+
+def member(path: str) -> dict[str, Any]:
+    """Return what must stand beside a scope for rows to pass it."""
+    if path == "resource_groups.gold":
+        return {"tenants": {"acme": {"resource_group": "gold"}}}
+    return {}
+
+
+def at(path: str, *values: dict[str, Any]) -> dict[str, Any]:
+    """Return a document that says `values` at a path, beside what it needs."""
+    document: dict[str, Any] = member(path)
+    section, _, name = path.partition(".")
+    merged: dict[str, Any] = {}
+    for each in values:
+        for key, value in each.items():
+            merged[key] = {**merged[key], **value} if isinstance(merged.get(key), dict) else value
+    document[section] = {name: merged} if name else merged
+    return document
+
+
+def leaves(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if name in ("publish", "dispatch"):
+            yield from (f"{name}.{inner}" for inner in type(field.default).model_fields)
+        else:
+            yield name
+
+
+CASES = [(section, leaf) for section, (_, model) in SECTIONS.items() for leaf in leaves(model)]
+
+
+def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, Any], Direction]:
+    """Return a document without a field, one with it, and the direction that tells them apart."""
+    direction, _, key = leaf.rpartition(".")
+    scope: dict[str, dict[str, Any]] = {
+        "messages_per_second": {"messages_per_second": 0},
+        "bytes_per_second": {"bytes_per_second": 0},
+        "burst_seconds": {"burst_seconds": 1},
+        "on_excess": {"on_excess": "reject"},
+    }
+    if key in ("messages_per_second", "bytes_per_second"):
+        return at(path), at(path, {direction: scope[key]}), direction  # type: ignore[return-value]
+    if key in ("burst_seconds", "on_excess"):
+        limited = {direction: {"messages_per_second": 0.1 if key == "burst_seconds" else 0}}
+        return at(path, limited), at(path, limited, {direction: scope[key]}), direction  # type: ignore[return-value]
+    if key == "weight":
+        return *weighted(path, direction), direction  # type: ignore[return-value]
+    if key == "resource_group":
+        shut = {"resource_groups": {"gold": {"publish": HELD}}}
+        return {**at(path), **shut}, {**at(path, {"resource_group": "gold"}), **shut}, "publish"
+    if key.endswith(("_throttling", "_throttling_by_size")):
+        found: Direction = "dispatch" if key.startswith("read") else "publish"
+        return at(path), at(path, {key: "1*reject*50"}), found
+    held = {"namespaces": {"acme/x": {"publish": HELD}}}
+    values: dict[str, Any] = {"messages": 1, "bytes": 100, "age_seconds": 2, "on_overflow": "fail"}
+    beside = {"messages": 1} if key == "on_overflow" else {}
+    return {**at(path, beside), **held}, {**at(path, beside, {key: values[key]}), **held}, "publish"
+
+
+def weighted(path: str, direction: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return documents in which acme/x competes with other/y for what the job has, without and with a weight."""
+    loose = {direction: {"messages_per_second": 100}}
+    heavy = {direction: {"weight": 9}}
+    beside: dict[str, Any] = {"job": {direction: {"messages_per_second": 1, "burst_seconds": 10}}}
+    if path == "resource_groups.gold":
+        beside["tenants"] = {"acme": {"resource_group": "gold"}, "other": {"resource_group": "iron"}}
+        groups = [{"gold": at(path, loose, *each)["resource_groups"]["gold"], "iron": loose} for each in ((), (heavy,))]
+        return {**beside, "resource_groups": groups[0]}, {**beside, "resource_groups": groups[1]}
+    if path == "tenants.acme":
+        tenants = [{"acme": at(path, loose, *each)["tenants"]["acme"], "other": loose} for each in ((), (heavy,))]
+        return {**beside, "tenants": tenants[0]}, {**beside, "tenants": tenants[1]}
+    if path == "defaults":
+        beside["namespaces"] = {"other/y": {}}
+    return {**beside, **at(path)}, {**beside, **at(path, heavy)}
+
+
+RUSH = (("acme/x", "other/y") * 10,)
+WEIGHT_OF_THE_JOB = "weight does nothing: the job shares with nobody"
+
+
+@pytest.mark.parametrize(("section", "leaf"), CASES, ids=lambda part: part)
+def test_every_field_changes_a_verdict_or_a_note_says_why_not(section: str, leaf: str) -> None:
+    path, _ = SECTIONS[section]
+    direction, _, key = leaf.rpartition(".")
+    if (section, key) == ("job", "weight"):
+        (note,) = idle_parts_of(parse_document(at(path, {direction: {"weight": 9}})))
+        assert note == f"job.{direction}.{WEIGHT_OF_THE_JOB}"
+        return
+    before, after, enforced = pair_of_documents(path, leaf)
+    batches = RUSH if key == "weight" else BATCHES
+    assert decided(before, enforced, batches) != decided(after, enforced, batches)
+    assert list(idle_parts_of(parse_document(after))) == []
+
+
+@pytest.mark.parametrize("key", ["burst_seconds", "on_excess"])
+def test_field_that_needs_a_quota_says_so_without_one(key: str) -> None:
+    values = {"burst_seconds": 5} if key == "burst_seconds" else {"on_excess": "reject"}
+    (note,) = idle_parts_of(parse_document({"tenants": {"acme": {"publish": values}}}))
+    assert note == f"tenants.acme.publish.{key} does nothing without messages_per_second or bytes_per_second"
+
+
+def test_exemption_changes_a_verdict() -> None:
+    shut = {"job": {"publish": HELD}}
+    assert decided(shut, "publish") != decided({**shut, "exempt": ["acme/x"]}, "publish")
+    assert decided(shut, "publish") != decided({**shut, "exempt": ["acme/*"]}, "publish")
+
+
+def test_every_section_of_a_document_is_looked_at() -> None:
+    looked_at = {path.partition(".")[0] for path, _ in SECTIONS.values()} | {"exempt", "version"}
+    assert looked_at == set(PolicyDocument.model_fields)

@@ -1,0 +1,159 @@
+"""Why a namespace is held as it is: by the policies alone, and by what a job did in its last batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.control.codec import parse_document
+from spark_throttle.control.compile import revision_of
+from spark_throttle.control.explain import Explanation, explain_job, explain_policy
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.manifest import bind
+from spark_throttle.control.memory_store import MemoryStore
+from spark_throttle.control.plane import NO_EPOCH, ControlPlane
+from spark_throttle.control.service import PolicyService
+from spark_throttle.control.source import PolicySnapshot
+from spark_throttle.control.storage import Directory
+from spark_throttle.control.store import Author
+from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.testing.worlds import make_arrivals
+
+DOCUMENT = {
+    "resource_groups": {"gold": {"publish": {"messages_per_second": 2, "burst_seconds": 1}}, "iron": {}},
+    "tenants": {"acme": {"resource_group": "gold"}, "blue": {}},
+    "namespaces": {
+        "acme/own": {"resource_group": "iron", "publish": {"bytes_per_second": "1KiB", "weight": 3}},
+        "acme/same": {"resource_group": "gold"},
+        "acme/lo*": {"resource_group": "iron"},
+        "acme/*": {},
+        "shut/x": {"publish": {"messages_per_second": 0}},
+    },
+    "exempt": ["infra/*", "acme/audit"],
+    "defaults": {"resource_group": "iron", "dispatch": {"messages_per_second": 7}},
+}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    PolicyService(store, clock_ms=lambda: 0).apply(parse_document(DOCUMENT), Author("ann"))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("namespace", "rule", "matched", "group", "group_reason"),
+    [
+        ("acme/own", "namespace", "acme/own", "iron", "named by the rule itself"),
+        ("acme/same", "namespace", "acme/same", "gold", "through its tenant acme; it counts once"),
+        ("acme/logs", "glob", "acme/lo*", "iron", "named by the rule itself"),
+        ("acme/x", "glob", "acme/*", "gold", "through its tenant acme"),
+        ("blue/x", "defaults", "", "iron", "named by the defaults"),
+        ("acme", "defaults", "", "gold", "named by its tenant acme"),
+        ("shut/x", "namespace", "shut/x", None, "neither the rule nor its tenant shut"),
+        ("infra/x", "exempt", "infra/*", None, "not asked, it is exempt"),
+        ("acme/audit", "exempt", "acme/audit", None, "not asked, it is exempt"),
+    ],
+)
+def test_explain_names_the_rule_that_won_and_why(
+    store: MemoryStore, namespace: str, rule: str, matched: str, group: str | None, group_reason: str
+) -> None:
+    found = explain_policy(store, namespace, "publish")
+    assert (found.rule, found.matched, found.resource_group) == (rule, matched, group)
+    assert group_reason in found.reasons[-1]
+    assert found.revision == "1"
+
+
+def test_less_specific_globs_are_named_too(store: MemoryStore) -> None:
+    reasons = explain_policy(store, "acme/logs", "publish").reasons
+    assert "glob: acme/lo* is the most specific that means it" in reasons
+    assert "glob: acme/* means it too, and is less specific" in reasons
+
+
+def test_explain_has_every_level_with_its_quota(store: MemoryStore) -> None:
+    found = explain_policy(store, "acme/own", "publish")
+    assert [(level.level, level.scope) for level in found.levels] == [
+        ("namespace", "acme/own"), ("tenant", "acme"), ("resource_group", "iron"), ("job", "job"),
+    ]  # fmt: skip
+    own = found.levels[0]
+    assert (own.per_second, own.burst, own.weight, own.on_excess) == ((None, 1024.0), (None, 10240.0), 3, "delay")
+    assert explain_policy(store, "blue/x", "dispatch").levels[0].per_second == (7.0, None)
+    assert explain_policy(store, "infra/x", "publish").levels == ()
+
+
+@pytest.mark.parametrize("namespace", ["", "x" * 10_240, "\ud800"])
+def test_name_that_no_row_can_have_is_refused(store: MemoryStore, namespace: str) -> None:
+    with pytest.raises(ConfigurationError, match="the namespace"):
+        explain_policy(store, namespace, "publish")
+
+
+class Fixed:
+    """Policies that stay, of a store's revision."""
+
+    def __init__(self, problem: str | None = None) -> None:
+        document = parse_document(DOCUMENT)
+        self.snapshot = PolicySnapshot(document, revision_of(document), problem, 12)
+
+    def current(self) -> PolicySnapshot:
+        return self.snapshot
+
+
+def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Explanation:
+    """Run one batch of a job with one shard, and explain the first name."""
+    directory = Directory(str(path))
+    bind(directory, shards=1, direction="publish")
+    plane = ControlPlane(directory, Fixed(problem), "publish", 1, lambda: 1_000_000)
+    name = plane.next_epoch(NO_EPOCH)
+    epoch, policy = plane.load(name), plane.policy_for(NO_EPOCH, name)
+    assert policy is not None
+    lending = epoch.lending
+    grants = Grants(epoch.number, lending.balance_micro[0], lending.headroom_micro[0], 1_000_000)
+    state = replace(ShardState.initial(len(policy.shared)), grants=grants)
+    arrivals = make_arrivals([(name, 100) for name in names])
+    plan = plan_admission(state, arrivals, policy, now_ms=1_000_000, shards=1)
+    write_reports(directory, 0, [pack_usage(plan.usage)])
+    return explain_job(str(path), names[0])
+
+
+def test_explain_shows_balance_debt_grant_backlog_and_predicted_release(tmp_path: Path) -> None:
+    found = run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3)
+    assert found.last_batch is not None
+    assert (found.last_batch.batch_id, found.last_batch.shard, found.last_batch.offered) == (0, 0, (7, 700))
+    group = next(level for level in found.levels if level.level == "resource_group")
+    assert group.granted[0] == 2.0
+    assert group.balance == (-1.0, None)  # 2 held, 3 admitted
+    assert group.debt == (1.0, None)
+    assert group.waiting is not None
+    assert group.waiting[0] == 7
+    assert group.release_ms == (7 + 1) * 500  # 7 wait and 1 is owed, at 2 a second
+    assert found.predicted_release_ms == 4000
+    assert next(level for level in found.levels if level.level == "namespace").balance == (None, None)
+
+
+def test_explain_of_an_idle_namespace_has_no_release(tmp_path: Path) -> None:
+    run_batch(tmp_path, ["acme/x"] * 9)
+    found = explain_job(str(tmp_path), "blue/x")
+    assert found.last_batch is not None
+    assert found.last_batch.offered == (0, 0)
+    assert found.predicted_release_ms is None
+
+
+def test_what_a_quota_of_0_holds_never_leaves(tmp_path: Path) -> None:
+    found = run_batch(tmp_path, ["shut/x"])
+    assert found.predicted_release_ms is None
+    assert found.notes == ("a quota of 0 holds it: what waits never leaves by itself",)
+
+
+def test_problem_of_the_policies_is_a_note(tmp_path: Path) -> None:
+    assert run_batch(tmp_path, ["acme/x"], problem="revision 13 cannot be applied").notes == (
+        "revision 13 cannot be applied",
+    )
+
+
+def test_directory_without_a_job_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is not the control directory of a job that has run"):
+        explain_job(str(tmp_path), "acme/x")

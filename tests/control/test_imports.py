@@ -1,0 +1,224 @@
+"""Other systems' quotas as policies: what they mean there is what they mean here, or it is listed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_throttle.control.compile import compile_policy
+from spark_throttle.control.import_kafka import import_kafka
+from spark_throttle.control.import_pegasus import import_pegasus
+from spark_throttle.control.import_pulsar import import_pulsar
+from spark_throttle.control.imported import Imported
+from spark_throttle.core.matching import match
+from spark_throttle.errors import PolicyError
+
+# ---------------------------------------------------------------------------------------------------- Kafka
+
+
+def kafka(*quotas: tuple[dict[str, str | None], float]) -> Imported:
+    return import_kafka(json.dumps([{"entity": e, "quotas": {"producer_byte_rate": rate}} for e, rate in quotas]))
+
+
+def bound(found: Imported, namespace: str) -> float | None:
+    """Return the one rate that holds a namespace; two would be an error in Kafka's sense."""
+    policy = compile_policy(found.document, "publish")
+    matched = match(pa.array([namespace]), policy)
+    own = policy.namespace_limits.rate_micro_per_ms[matched.rule, 1]
+    scopes = matched.shared_scope[0]
+    rates = np.concatenate([own, policy.shared.rate_micro_per_ms[scopes[scopes >= 0], 1]])
+    held = rates[rates >= 0] / 1000
+    assert len(held) <= 1
+    return float(held[0]) if len(held) else None
+
+
+CONFIGURED: list[tuple[dict[str, str | None], float]] = [
+    ({"client-id": None}, 2000), ({"user": None, "client-id": None}, 3000),
+    ({"user": "A"}, 4000), ({"user": "A", "client-id": "c1"}, 5000), ({"user": "B"}, 6000),
+    ({"user": "B", "client-id": "c1"}, 7000), ({"user": "B", "client-id": None}, 8000),
+    ({"user": "C"}, 10000), ({"client-id": "c1"}, 9000),
+]  # fmt: skip
+"""`testQuotaConfigPrecedence` of Kafka's ClientQuotaManagerTest, less the default of users."""
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [("A/c1", 5000), ("A/c2", 4000), ("A/c3", 4000), ("B/c1", 7000), ("B/c2", 8000), ("B/c3", 8000), ("C/c1", 10000),
+     ("D/c1", 3000), ("D/c2", 3000), ("E/c1", 3000)],
+)  # fmt: skip
+def test_kafka_precedence_holds_a_client_to_what_kafka_would(namespace: str, expected: float) -> None:
+    assert bound(kafka(*CONFIGURED), namespace) == expected
+
+
+def test_kafka_levels_that_share_a_bucket_there_share_one_here() -> None:
+    policy = compile_policy(kafka(*CONFIGURED).document, "publish")
+    groups = match(pa.array(["A/c1", "A/c2", "A/c3", "B/c2", "D/c1"]), policy).group
+    assert groups[1] == groups[2] >= 0
+    assert groups[[0, 3, 4]].tolist() == [-1, -1, -1]
+
+
+def test_kafka_lists_what_is_hidden_and_what_has_no_counterpart() -> None:
+    found = kafka(*CONFIGURED, ({"user": None}, 1000))
+    assert [line.partition(":")[0] for line in found.unexpressed] == [
+        "user B", "user <default>", "client-id c1", "client-id <default>",
+    ]  # fmt: skip
+    assert "never acts" in found.unexpressed[0]
+    assert "wants one bucket for each user" in found.unexpressed[1]
+
+
+def test_kafka_client_quotas_without_users_hold_all_users_together() -> None:
+    found = kafka(({"client-id": "app"}, 500))
+    assert bound(found, "A/app") == 500
+    assert bound(found, "A/other") is None
+    policy = compile_policy(found.document, "publish")
+    assert len(set(match(pa.array(["A/app", "B/app"]), policy).group.tolist())) == 1
+
+
+def test_kafka_client_of_every_user_has_a_bucket_for_each() -> None:
+    found = kafka(({"user": None, "client-id": "app"}, 500), ({"user": "A"}, 100))
+    assert bound(found, "B/app") == 500
+    assert bound(found, "A/app") == 100
+    assert match(pa.array(["B/app"]), compile_policy(found.document, "publish")).group.tolist() == [-1]
+
+
+def test_kafka_quotas_of_one_direction_leave_the_other_to_the_next_level() -> None:
+    text = json.dumps([
+        {"entity": {"user": "A", "client-id": "c"}, "quotas": {"producer_byte_rate": 1}},
+        {"entity": {"user": "A"}, "quotas": {"consumer_byte_rate": 2}},
+        {"entity": {"user": None, "client-id": None}, "quotas": {"producer_byte_rate": 3, "consumer_byte_rate": 4}},
+    ])  # fmt: skip
+    found = import_kafka(text)
+    assert found.unexpressed == ()
+    namespaces = found.document.namespaces
+    assert namespaces["A/c"].publish.bytes_per_second == 1
+    assert namespaces["A/c"].resource_group == namespaces["A/*"].resource_group == "user A"
+    assert namespaces["A/*"].publish.bytes_per_second == 3
+
+
+def test_kafka_lines_of_the_shell_are_read() -> None:
+    found = import_kafka(
+        "Quota configs for user-principal 'A', client-id 'it, is' are producer_byte_rate=1024.0, "
+        "consumer_byte_rate=2048.0\n"
+        "Quota configs for user-principal 'A' are request_percentage=200.0\n"
+        "Quota configs for the default user-principal, the default client-id are consumer_byte_rate=1.0\n"
+        "Quota configs for ip '10.0.0.1' are connection_creation_rate=5.0\n"
+    )
+    rule = found.document.namespaces["A/it, is"]
+    assert [rule.publish.bytes_per_second, rule.dispatch.bytes_per_second] == [1024, 2048]
+    assert found.document.defaults.dispatch.bytes_per_second == 1
+    assert sorted(line.partition(":")[0] for line in found.unexpressed) == ["ip '10.0.0.1'", "user A"]
+
+
+@pytest.mark.parametrize(
+    ("entity", "quotas", "problem"),
+    [
+        ({"user": "A"}, {"producer_byte_rate": 0}, "must be greater than 0"),
+        ({"user": "A"}, {"producer_byte_rate": -1}, "must be greater than 0"),
+        ({"user": "A"}, {"consumer_byte_rate": 1.5}, "cannot be a fractional value"),
+        ({"user": "A"}, {"consumer_byte_rate": "x"}, "is no number"),
+        ({"user": "A"}, {"foobar": 1}, "foobar is no quota of Kafka's"),
+        ({}, {"producer_byte_rate": 1}, "names neither a user nor a client-id"),
+        ({"group": "A"}, {"producer_byte_rate": 1}, "'group' is no kind of entity"),
+        ({"user": "A", "ip": "::1"}, {"producer_byte_rate": 1}, "an ip stands alone"),
+        (None, {}, "stands where a mapping belongs"),
+    ],
+)
+def test_kafka_refuses_what_kafka_refuses(entity: object, quotas: object, problem: str) -> None:
+    with pytest.raises(PolicyError, match=problem):
+        import_kafka(json.dumps([{"entity": entity, "quotas": quotas}]))
+
+
+@pytest.mark.parametrize("user", ["a/b", "a*", ""])
+def test_kafka_names_that_are_no_namespace_are_listed(user: str) -> None:
+    found = kafka(({"user": user, "client-id": "c"}, 5))
+    assert found.document.namespaces == {}
+    assert len(found.unexpressed) == 1
+
+
+def test_kafka_text_that_is_something_else_is_refused() -> None:
+    with pytest.raises(PolicyError, match="line 1: this is not a line"):
+        import_kafka("producer_byte_rate is 5")
+
+
+# -------------------------------------------------------------------------------------------------- Pegasus
+
+
+def test_pegasus_shell_output_is_read() -> None:
+    found = import_pegasus(
+        ">>> use temp\nOK\n>>> get_app_envs\n[app_envs]\n"
+        "replica.write_throttling          : 1000*delay*100,2000*reject*200\n"
+        "replica.write_throttling_by_size  : 1000M*delay*100,2000M*reject*200\n"
+        "replica.read_throttling           : 1000*delay*100,2000*reject*200\n"
+        "manual_compact.once.trigger_time  : 1525930272\n\n"
+        ">>> use other\nOK\n[app_envs]\nreplica.deny_client_request : x\n"
+    )
+    assert list(found.document.namespaces) == ["temp"]
+    temp = found.document.namespaces["temp"]
+    assert temp.write_throttling == "1000*delay*100,2000*reject*200"
+    assert temp.write_throttling_by_size == "1000M*delay*100,2000M*reject*200"
+    assert temp.read_throttling == "1000*delay*100,2000*reject*200"
+    assert [line.partition(" =")[0] for line in found.unexpressed] == [
+        "temp: manual_compact.once.trigger_time", "other: replica.deny_client_request",
+    ]  # fmt: skip
+
+
+def test_pegasus_token_bucket_is_a_rate_with_a_burst_of_a_second_whose_excess_is_rejected() -> None:
+    found = import_pegasus('{"replica.read_throttling_by_size": "200K"}', table="temp")
+    quota = found.document.namespaces["temp"].dispatch
+    assert [quota.bytes_per_second, quota.burst_seconds, quota.on_excess] == [204_800, 1, "reject"]
+    assert found.unexpressed == ()
+
+
+@pytest.mark.parametrize(
+    "value", ["*delay*100", "20m*delay*100", "20KB*delay*1", "2K*delay*1,3K*delay*1", "20K*pass*1"]
+)
+def test_pegasus_rules_that_pegasus_refuses_are_listed(value: str) -> None:
+    found = import_pegasus(json.dumps({"temp": {"replica.write_throttling": value}}))
+    assert found.document.namespaces == {}
+    (line,) = found.unexpressed
+    assert line.startswith(f"temp: replica.write_throttling = {value} cannot be read: ")
+
+
+def test_pegasus_text_without_a_table_asks_for_it() -> None:
+    with pytest.raises(PolicyError, match="give --table"):
+        import_pegasus("[app_envs]\nreplica.write_throttling : 1*delay*1\n")
+
+
+# --------------------------------------------------------------------------------------------------- Pulsar
+
+
+def test_pulsar_groups_and_what_is_attached_to_them_are_read() -> None:
+    found = import_pulsar(json.dumps({
+        "resourcegroups": {"rg": {"publishRateInMsgs": 100, "publishRateInBytes": 1000, "dispatchRateInMsgs": -1,
+                                  "dispatchRateInBytes": 0}, "none": {"PublishRateInbytes": None}},
+        "tenants": {"acme": "rg"},
+        "namespaces": {"acme/x": {"resource_group_name": "none"}, "acme/y": "rg", "blue/z": {"resourceGroup": None}},
+    }))  # fmt: skip
+    group = found.document.resource_groups["rg"]
+    assert [group.publish.messages_per_second, group.publish.bytes_per_second] == [100, 1000]
+    assert (group.dispatch.messages_per_second, group.dispatch.bytes_per_second) == (None, None)
+    assert found.document.tenants["acme"].resource_group == "rg"
+    assert {name: entry.resource_group for name, entry in found.document.namespaces.items()} == {
+        "acme/x": "none", "acme/y": "rg",
+    }  # fmt: skip
+    (line,) = found.unexpressed
+    assert line.startswith("namespaces.acme/x counts in none alone; in Pulsar it counts in rg")
+
+
+def test_pulsar_fields_that_are_no_rate_are_listed() -> None:
+    found = import_pulsar('{"rg": {"publishRateInMsgs": 1, "replicationDispatchRateInMsgs": 5}}')
+    assert found.unexpressed == ("resourcegroups.rg.replicationDispatchRateInMsgs = 5 is no rate that a policy knows",)
+
+
+@pytest.mark.parametrize("rate", ["x", 1.5])
+def test_pulsar_rates_that_are_no_numbers_are_refused(rate: object) -> None:
+    with pytest.raises(PolicyError, match=r"resourcegroups\.rg\.publishRateInMsgs"):
+        import_pulsar(json.dumps({"rg": {"publishRateInMsgs": rate}}))
+
+
+def test_pulsar_namespace_of_an_unknown_group_is_refused() -> None:
+    with pytest.raises(PolicyError, match="'gone' is not a resource group"):
+        import_pulsar('{"resourcegroups": {}, "namespaces": {"a/b": "gone"}}')
