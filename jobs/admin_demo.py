@@ -1,10 +1,11 @@
 """The demonstration of the control plane (`make admin-demo`): a quota that is changed in three ways while a job runs.
 
 A job follows a policy store in Delta and throttles made-up traffic; the admin server shows it, and a headless browser
-looks on. The quota of the group bronze is changed by the command line, by the API and on the page. Then the job is stopped
-and all is recounted from what it left: for each change, how many batches that were planned after its commit passed until
-one had it (1 is at once), and whether a row was lost or doubled. Pictures of the page are in `build/admin-demo`. The
-last line of standard output is JSON; the exit status is 0 if every change acted in the next batch and no row is amiss.
+looks on. The quota of the group bronze is changed by the command line, by the API and on the page. Then the job is
+stopped and all is recounted from what it left: for each change, how many batches that were planned after its commit
+passed until one had it (1 is at once), and whether a row was lost or doubled. Pictures of the page are in
+`build/admin-demo`. The last line of standard output is JSON; the exit status is 0 if every change acted in the next
+batch and no row is amiss.
 """
 
 from __future__ import annotations
@@ -210,8 +211,8 @@ def _server(out: Path, store: str, control: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, "-m", "spark_throttle.admin.cli", "serve", "--tokens", str(out / "tokens.json"), "--store", store,
-        "--port", str(port), "--job", f"demo={control}",
+        sys.executable, "-m", "spark_throttle.admin.cli", "serve", "--tokens", str(out / "tokens.json"),
+        "--store", store, "--port", str(port), "--job", f"demo={control}",
     ]  # fmt: skip
     with (out / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": "1"})  # noqa: S603

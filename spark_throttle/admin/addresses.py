@@ -28,8 +28,8 @@ def decoded(segment: object) -> object:
 
     Examples
     --------
-    >>> decoded("caf%C3%A9%2Forders")
-    'café/orders'
+    >>> decoded("%C3%A9t%C3%A9%2Forders")
+    'été/orders'
     """
     if not isinstance(segment, str):
         return segment
@@ -44,8 +44,8 @@ def encoded(name: str) -> str:
 
     Examples
     --------
-    >>> encoded("café/orders")
-    'caf%C3%A9%2Forders'
+    >>> encoded("été/orders")
+    '%C3%A9t%C3%A9%2Forders'
     """
     return quote(name, safe="")
 

@@ -429,9 +429,10 @@ def _change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms
 
 def _write_snapshot(table: DeltaTable, view: _View) -> None:
     """Append a snapshot; of several who write the same one at once, one does."""
-    batches = pa.RecordBatchReader.from_batches(SCHEMA, _snapshot_batches(view))
+    # As one chunk: delta-rs writes the batches of a reader in any order, and pages are read in the order of the file.
+    rows = pa.Table.from_batches(_snapshot_batches(view), SCHEMA).combine_chunks()
     write_deltalake(
-        table, batches, mode="append", target_file_size=2**40,  # one file, or its rows had no order
+        table, rows, mode="append", target_file_size=2**40,  # one file, or its rows had no order
         writer_properties=WriterProperties(max_row_group_size=_BATCH_ROWS, compression="ZSTD"),
         commit_properties=CommitProperties(app_transactions=[Transaction(_SNAPSHOT_APP, view.revision)]),
     )  # fmt: skip

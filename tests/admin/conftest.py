@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,9 @@ def served_over(store: PolicyStore, folder: Path, **settings: Any) -> Served:
 
 
 @pytest.fixture(params=["memory", "delta"])
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
     store = MemoryStore() if request.param == "memory" else DeltaStore.create(str(tmp_path / "policies"))
-    yield served_over(store, tmp_path)
+    return served_over(store, tmp_path)
 
 
 @pytest.fixture

@@ -49,7 +49,14 @@ def fuzz(served: Served, *, examples: int, start: int) -> Tally:
 
 
 def _fuzz_one(
-    served: Served, operation: Any, role: str | None, mode: GenerationMode, checks: list[Any], tally: Tally, n: int, at: int
+    served: Served,
+    operation: Any,
+    role: str | None,
+    mode: GenerationMode,
+    checks: list[Any],
+    tally: Tally,
+    n: int,
+    at: int,
 ) -> None:
     headers = {} if role is None else {"Authorization": f"Bearer {served.tokens[role]}"}
     cases = operation.as_strategy(generation_mode=mode)
@@ -66,7 +73,9 @@ def _fuzz_one(
         tally.requests[role or "nobody"] += 1
         tally.statuses[answer.status_code] += 1
         case.validate_response(answer, checks=checks)
-        may_write = role == "admin" or (role == "tenant_admin" and "namespaces" in operation.path + str(case.path_parameters))
+        may_write = role == "admin" or (
+            role == "tenant_admin" and "namespaces" in operation.path + str(case.path_parameters)
+        )
         if served.store.revision() != before:
             assert may_write, (role, operation.label)
             assert operation.method.upper() in WRITES

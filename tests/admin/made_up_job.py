@@ -8,18 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.followed_store import FollowedStore
 from spark_throttle.control.manifest import bind
+from spark_throttle.control.model import Direction
 from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.store import PolicyStore
 from spark_throttle.core.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.worlds import make_arrivals
+
+
+Decided: TypeAlias = tuple[str, int, int]
+"""A row's verdict, reason and throttle time."""
 
 
 @dataclass
@@ -33,13 +40,17 @@ class MadeUpJob:
     number: int = -1
     state: ShardState | None = None
     policy: CompiledPolicy | None = None
+    direction: Direction = "publish"
+    decided: list[Decided] = field(default_factory=list)
+    """What became of every row, over all batches; ends with a `QueueOverflowError` if one was raised."""
+
     plane: ControlPlane = field(init=False)
 
     def __post_init__(self) -> None:
         self.directory = Directory(str(self.control_path))
-        bind(self.directory, shards=1, direction="publish")
+        bind(self.directory, shards=1, direction=self.direction)
         policies = FollowedStore(self.store.location, open_at=lambda _: self.store)
-        self.plane = ControlPlane(self.directory, policies, "publish", 1, lambda: self.now_ms)
+        self.plane = ControlPlane(self.directory, policies, self.direction, 1, lambda: self.now_ms)
 
     def batch(self, offered: Mapping[str, int], *, size_bytes: int = 1000, seconds: float = 1) -> int:
         """Offer so many messages of each namespace, and return the batch's number."""
@@ -54,7 +65,14 @@ class MadeUpJob:
         self.state = replace(self.state, grants=grants)
         self.policy, self.epoch, self.number = after, end, self.number + 1
         rows = [(name, size_bytes) for name, count in offered.items() for _ in range(count)]
-        plan = plan_admission(self.state, make_arrivals(rows), after, now_ms=self.now_ms, shards=1)
+        try:
+            plan = plan_admission(self.state, make_arrivals(rows), after, now_ms=self.now_ms, shards=1)
+        except QueueOverflowError:
+            self.decided.append(("overflow", -1, -1))
+            return self.number
+        decisions = plan.decisions
+        verdicts = zip(decisions.verdict.tolist(), decisions.reason.tolist(), decisions.throttle_time_ms.tolist(), strict=True)
+        self.decided += [(Verdict(verdict).name, reason, wait_ms) for verdict, reason, wait_ms in verdicts]
         self.state = plan.state
         write_reports(self.directory, self.number, [pack_usage(plan.usage)])
         return self.number

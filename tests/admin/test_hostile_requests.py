@@ -15,9 +15,10 @@ from spark_throttle.control.store import Author, Change
 from tests.admin.conftest import Served
 
 NAMES = [
-    "acme/orders", "a/b/c", "/", "//", "a/", "a b", "a.b", "...", "..a", "../../etc/passwd", "..\\..\\x", "é", "日本語", "e\u0301",
-    "\u202eevil", "a\nb", "a\x00b", "\x1b[2J", "%2F", "%", "a%00", "a?b", "a#b", "a;b", "a&b=c", "'; DROP TABLE x;--", '"', "{}",
-    "<script>alert(1)</script>", "x" * 1024, "ü" * 512, "null", "*x", "\U0001f600", "\ufeff", "resourcegroup",
+    "acme/orders", "a/b/c", "/", "//", "a/", "a b", "a.b", "...", "..a", "../../etc/passwd", "..\\..\\x", "é",
+    "日本語", "e\u0301", "\u202eevil", "a\nb", "a\x00b", "\x1b[2J", "%2F", "%", "a%00", "a?b", "a#b", "a;b",
+    "a&b=c", "'; DROP TABLE x;--", '"', "{}", "<script>alert(1)</script>", "x" * 1024, "ü" * 512,
+    "null", "*x", "\U0001f600", "\ufeff", "resourcegroup",
 ]  # fmt: skip
 
 
@@ -65,8 +66,13 @@ def test_tenant_with_a_slash_is_refused(in_memory: Served) -> None:
     assert (answer.status_code, answer.json()["path"]) == (422, "tenant")
 
 
-@pytest.mark.parametrize("path", ["/page/../api.py", "/page/..%2Fapi.py", "/page/%2e%2e/api.py", "/page//etc/passwd",
-                                  "/page/app.py", "/page/", "/page", "/etc/passwd", "/admin", "/admin/v2/", "//"])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/../api.py", "/page/..%2Fapi.py", "/page/%2e%2e/api.py", "/page//etc/passwd", "/page/app.py", "/page/",
+        "/page", "/etc/passwd", "/admin", "/admin/v2/", "//",
+    ],
+)  # fmt: skip
 def test_path_leads_to_no_file(in_memory: Served, path: str) -> None:
     from starlette.types import Message
 
@@ -81,9 +87,10 @@ def test_path_leads_to_no_file(in_memory: Served, path: str) -> None:
 
     import asyncio
 
+    token = in_memory.tokens["admin"]
     scope = {
-        "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path, "raw_path": path.encode(),
-        "query_string": b"", "headers": [(b"authorization", f"Bearer {in_memory.tokens['admin']}".encode())],
+        "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path,
+        "raw_path": path.encode(), "query_string": b"", "headers": [(b"authorization", f"Bearer {token}".encode())],
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "root_path": "",
     }  # fmt: skip
     asyncio.run(in_memory.app(scope, receive, send))

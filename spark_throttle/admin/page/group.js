@@ -102,6 +102,8 @@ export class GroupCard {
 
   edit() {
     this.editButton.hidden = true;
+    // The card is read anew while the form is open; the form is of what it was opened on.
+    const { etag } = this;
     const inputs = {};
     const problem = element("p", { class: "problem", role: "alert" });
     const fieldset = (direction) => element("fieldset", {}, element("legend", {}, direction),
@@ -123,7 +125,7 @@ export class GroupCard {
         problem.textContent = "";
         for (const input of Object.values(inputs)) input.removeAttribute("aria-invalid");
         try {
-          await this.save(inputs, why.value);
+          await this.save(inputs, why.value, etag);
           close();
         } catch (error) {
           this.point(error, inputs, problem);
@@ -145,7 +147,7 @@ export class GroupCard {
     return element("label", {}, "On excess", inputs[field]);
   }
 
-  async save(inputs, why) {
+  async save(inputs, why, etag) {
     const body = {};
     for (const [field, input] of Object.entries(inputs)) {
       const value = field.endsWith("OnExcess") ? input.value : typed(input.value);
@@ -153,7 +155,7 @@ export class GroupCard {
       if (value !== null && !(field.endsWith("OnExcess") && value === "delay")) body[field] = value;
     }
     const reason = new URLSearchParams({ why });
-    const { value } = await call(`${this.path}?${reason}`, { method: "PUT", body, ifMatch: this.etag });
+    const { value } = await call(`${this.path}?${reason}`, { method: "PUT", body, ifMatch: etag });
     this.change = { ...value, sent: Date.now() };
     this.acted.textContent = value.changed ? `Revision ${value.revision} is committed.` : "Nothing was changed.";
     await this.read();

@@ -1,0 +1,233 @@
+"""The page in a real browser: sign in, see the groups, edit a quota and see it act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_throttle.admin.job_watch import JobWatch
+from spark_throttle.control.memory_store import MemoryStore
+from spark_throttle.control.service import PolicyService
+from spark_throttle.control.store import Author
+from tests.admin.browser import MISSING, chromium, listening
+from tests.admin.conftest import Served
+from tests.admin.made_up_job import MadeUpJob
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.filterwarnings("ignore")]
+
+PATIENCE_SECONDS = 60
+OFFERED = {"acme/a": 50, "acme/b": 10, "acme/<script>alert(1)</script>": 5}
+
+
+def browser_log(driver: Any) -> list[dict[str, Any]]:
+    """Return what the browser complained about since the last call."""
+    log: list[dict[str, Any]] = driver.get_log("browser")
+    return log
+
+
+class Shown:
+    """A browser on the page of a server that watches a job."""
+
+    def __init__(self, driver: Chrome, address: str, served: Served, job: MadeUpJob) -> None:
+        self.driver = driver
+        self.address = address
+        self.served = served
+        self.job = job
+
+    def sign_in(self, role: str = "admin") -> None:
+        self.driver.get(self.address)
+        self.driver.find_element("id", "token").send_keys(self.served.tokens[role])
+        self.driver.find_element("css selector", "#sign-in button").click()
+
+    def wait_for(self, selector: str, *, text: str = "") -> Any:
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        def found(driver: Any) -> Any:
+            return next((e for e in driver.find_elements("css selector", selector) if text in e.text), None)
+
+        return WebDriverWait(self.driver, PATIENCE_SECONDS).until(found, f"{selector} with {text!r}")
+
+    def edit(self, field: str, text: str) -> None:
+        self.wait_for("[data-group=gold] .quotas button").click()
+        box = self.driver.find_element("name", field)
+        box.clear()
+        box.send_keys(text)
+        self.driver.find_element("name", "why").send_keys("tried by a test")
+        self.driver.find_element("css selector", "form.edit button[type=submit]").click()
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in browser_log(self.driver)]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def shown(driver: Chrome, serve: Callable[..., Served], tmp_path: Path) -> Iterator[Shown]:
+    store = MemoryStore()
+    service = PolicyService(store, clock_ms=lambda: 0)
+    service.put("resource_group", "gold", {"publish": {"messages_per_second": 20, "weight": 2}}, Author("ann"))
+    service.put("tenant", "acme", {"resource_group": "gold"}, Author("ann", "first customers"))
+    job = MadeUpJob(tmp_path / "control", store)
+    for _ in range(15):
+        job.batch(OFFERED)
+    watch = JobWatch({"ingest": str(tmp_path / "control")})
+    watch.look()
+    served = serve(store, watch=watch)
+    with listening(served.app) as address:
+        shown = Shown(driver, address, served, job)
+        yield shown
+        driver.execute_script("sessionStorage.clear()")
+        driver.get("about:blank")
+        browser_log(driver)
+
+
+def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("[data-group=gold] canvas")
+    assert shown.wait_for("[data-group=gold] .figures").text.split("\n")[5] == "20/s"
+    shown.edit("publishRateInMsgs", "2.5")
+    shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed; the next batch of ingest will have it.")
+    shown.job.batch(OFFERED)
+    shown.wait_for("[data-group=gold] .acted", text="Revision 3 acts since batch 15: 1 batch after the change.")
+    shown.wait_for("[data-group=gold] .quotas", text="publish: 2.5 messages/s, burst 10 s, weight 2, delay")
+    shown.wait_for("#facts", text="revision 3 in force")
+    shown.wait_for("#history tbody tr", text="tried by a test")
+    assert shown.served.service.get("resource_group", "gold").values == {
+        "publish": {"messages_per_second": 2.5, "weight": 2}
+    }
+    assert shown.complaints() == []
+
+
+def test_throttled_namespaces_are_shown_with_their_reason_and_as_text(shown: Shown) -> None:
+    shown.sign_in("viewer")
+    row = shown.wait_for("#throttled tbody tr", text="acme/a")
+    assert "group gold (messages" in row.text
+    shown.wait_for("#throttled tbody tr button.name", text="acme/a").click()
+    shown.wait_for("dialog[open] li", text="resource group: gold")
+    assert shown.driver.find_elements("css selector", "main script") == []
+    assert shown.complaints() == []
+
+
+def test_viewer_cannot_edit(shown: Shown) -> None:
+    shown.sign_in("viewer")
+    shown.wait_for("[data-group=gold] canvas")
+    assert not shown.driver.find_element("css selector", "[data-group=gold] .quotas button").is_displayed()
+
+
+def test_wrong_number_is_pointed_at_and_nothing_is_saved(shown: Shown) -> None:
+    shown.sign_in()
+    shown.edit("publishRateInBytes", "many")
+    shown.wait_for("form.edit .problem", text="publishRateInBytes: it is no number")
+    assert shown.driver.find_element("name", "publishRateInBytes").get_attribute("aria-invalid") == "true"
+    box = shown.driver.find_element("name", "publishWeight")
+    box.clear()
+    box.send_keys("1001")
+    bytes_box = shown.driver.find_element("name", "publishRateInBytes")
+    bytes_box.clear()
+    bytes_box.send_keys("8MiB")
+    shown.driver.find_element("css selector", "form.edit button[type=submit]").click()
+    shown.wait_for("form.edit .problem", text="publishWeight: 1001 is more than 1000")
+    assert shown.served.store.revision() == 2
+
+
+def test_edit_that_another_overtook_is_refused(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("[data-group=gold] .quotas button").click()
+    shown.served.service.put("resource_group", "gold", {"publish": {"messages_per_second": 99}}, Author("bob"))
+    shown.wait_for("[data-group=gold] .quotas", text="publish: 99 messages/s")
+    shown.driver.find_element("name", "why").send_keys("too late")
+    shown.driver.find_element("css selector", "form.edit button[type=submit]").click()
+    shown.wait_for("form.edit .problem", text="Somebody else has changed this group meanwhile; nothing was saved.")
+    assert shown.served.service.get("resource_group", "gold").values == {"publish": {"messages_per_second": 99}}
+
+
+def test_wrong_token_is_refused_and_not_kept(shown: Shown) -> None:
+    shown.served.tokens["admin"] = "throttle_000000000000_" + "A" * 43
+    shown.sign_in()
+    shown.wait_for("#sign-in-problem", text="The token is not known, or has ended.")
+    assert shown.driver.execute_script("return sessionStorage.length") == 0
+
+
+def test_signing_out_forgets_the_token_and_the_numbers(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("[data-group=gold] canvas")
+    shown.driver.find_element("id", "sign-out").click()
+    assert shown.driver.find_element("id", "token").is_displayed()
+    assert shown.driver.find_elements("css selector", "[data-group]") == []
+    assert shown.driver.execute_script("return sessionStorage.length") == 0
+
+
+def test_page_loads_nothing_from_elsewhere(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("[data-group=gold] canvas")
+    loaded = shown.driver.execute_script("return performance.getEntriesByType('resource').map(r => r.name)")
+    assert loaded
+    assert all(name.startswith(shown.address) for name in loaded)
+
+
+def test_every_field_and_button_has_a_name_and_the_keyboard_reaches_them(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("[data-group=gold] .quotas button").click()
+    nameless = shown.driver.execute_script(
+        "return [...document.querySelectorAll('input, select, button, [role=img], meter')].filter(e =>"
+        " e.offsetParent && !(e.labels && e.labels.length) && !e.textContent.trim() && !e.getAttribute('aria-label'))"
+        ".map(e => e.outerHTML)"
+    )
+    assert nameless == []
+    negative = shown.driver.execute_script(
+        "return [...document.querySelectorAll('button, input, select, summary')].filter(e => e.tabIndex < 0).length"
+    )
+    assert negative == 0
+    assert shown.driver.switch_to.active_element.get_attribute("name") == "publishRateInMsgs"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_page_is_no_wider_than_its_window(shown: Shown, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    shown.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    shown.sign_in()
+    shown.wait_for("#throttled tbody tr")
+    assert shown.driver.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(shown: Shown, scheme: str) -> None:
+    """WCAG 2.2 asks for 4.5 to 1."""
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    shown.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    shown.sign_in()
+    shown.wait_for("#throttled tbody tr")
+    names = ["ink", "quiet", "accent", "good", "warn", "bad", "card", "ground", "on-accent"]
+    script = (
+        "const style = getComputedStyle(document.documentElement);"
+        "return arguments[0].map(name => style.getPropertyValue('--' + name))"
+    )
+    colours = dict(zip(names, shown.driver.execute_script(script, names), strict=True))
+    for text in ("ink", "quiet", "accent", "good", "warn", "bad"):
+        assert contrast(colours[text], colours["card"]) >= 4.5, (text, scheme)
+    assert contrast(colours["quiet"], colours["ground"]) >= 4.5
+    assert contrast(colours["on-accent"], colours["accent"]) >= 4.5
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours such as #fff."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: str) -> float:
+    digits = colour.strip().removeprefix("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
