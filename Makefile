@@ -58,6 +58,16 @@ notebooks: setup jars ## run the notebooks as their tests do
 kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback
 	@$(PYTHON) -m pytest -m kafka tests/kafka $(ARGS)
 
+# ------------------------------------------------------------------------------------------------ measurements
+
+.PHONY: bench-division
+bench-division: setup ## compare the policies that divide a quota between jobs: a table, build/bench-division.json
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.division $(ARGS)
+
+.PHONY: scale
+scale: setup ## measure what sharing costs at PIP-82's scale and beyond: a table, build/scale.json
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.share_scale $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ checks
 
 .PHONY: check
