@@ -43,7 +43,7 @@ def read_manifest(directory: Directory) -> Manifest | None:
 
 
 def next_incarnation(directory: Directory) -> int:
-    """Return a number that is larger than at every start of the query before: it tells others that this is a new run."""
+    """Return a number that is larger than at any start of the query before: by it others tell the runs apart."""
     content = directory.read(_INCARNATION)
     try:
         incarnation = 1 + int(content or b"0")

@@ -1,4 +1,4 @@
-"""A job's share of a quota, from the exchange into its epochs: pinned, paid for as long as it was leased, replayed as it was."""
+"""A job's share of a quota, from the exchange into its epochs: pinned, paid while it was leased, replayed as it was."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.control.plane import ControlPlane, EpochName
+from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.sharing import Sharing, ShareSettings
+from spark_throttle.control.sharing import Sharing
 from spark_throttle.core.codec import pack_epoch
 from spark_throttle.core.token_bucket import admissible_messages
 from tests.control.queries import SHARDS, Query, per_second
@@ -102,7 +103,7 @@ def test_job_that_is_alone_has_the_whole_quota(query: SharingQuery) -> None:
 
 def test_two_jobs_have_a_half_each(query: SharingQuery, other: SharingQuery) -> None:
     settle(query, other, cycles=8)
-    assert (query.share(), other.share()) == (pytest.approx(RATE / 2, rel=0.01), pytest.approx(RATE / 2, rel=0.01))
+    assert [query.share(), other.share()] == pytest.approx([RATE / 2] * 2, rel=0.01)
 
 
 def test_bucket_earns_at_the_share_and_holds_its_part_of_the_burst(query: SharingQuery, other: SharingQuery) -> None:
@@ -191,7 +192,11 @@ def test_changed_quota_is_divided_anew(query: SharingQuery, other: SharingQuery)
     settle(query, other)
     for each in (query, other):
         each.policies.set(
-            {"resource_groups": {"gold": per_second(10)}, "defaults": {"resource_group": "gold"}, "job": per_second(100)}
+            {
+                "resource_groups": {"gold": per_second(10)},
+                "defaults": {"resource_group": "gold"},
+                "job": per_second(100),
+            }
         )
     settle(query, other)
     assert query.share() + other.share() <= 10

@@ -58,5 +58,6 @@ def test_account_is_one_line_and_says_whether_it_is_as_wanted() -> None:
         "over_quota_worst": 0.0, "cycles_to_1_percent": 2, "utilisation_steady": 0.98, "utilisation_after_kill": 0.99,
         "jain": 1.0,
     }  # fmt: skip
-    for wrong in ((1.1, 2, 1.0, 1.0), (0.0, 3, 1.0, 1.0), (0.0, None, 1.0, 1.0), (0.0, 2, 0.97, 1.0)):
-        assert not SharesAccount(*wrong, 1.0).is_as_wanted
+    wrong: list[tuple[float, int | None, float]] = [(1.1, 2, 1.0), (0.0, 3, 1.0), (0.0, None, 1.0), (0.0, 2, 0.97)]
+    for over, cycles, used in wrong:
+        assert not SharesAccount(over, cycles, used, 1.0, 1.0).is_as_wanted

@@ -81,7 +81,9 @@ def test_observation_comes_back_as_it_was(directory: Directory) -> None:
 def test_observation_of_a_job_that_is_alone_comes_back_without_peers(directory: Directory) -> None:
     nothing = np.zeros((0, 2), dtype=np.int64)
     none = np.zeros(0, dtype=np.int64)
-    write_observation(directory, Observation(none, nothing, nothing, nothing, (), none, none, nothing, nothing, False, -1, 0))
+    write_observation(
+        directory, Observation(none, nothing, nothing, nothing, (), none, none, nothing, nothing, False, -1, 0)
+    )
     back = read_observation(directory)
     assert back is not None
     assert back.peers == ()
