@@ -97,6 +97,14 @@ soak: setup jars ## run a job for MINUTES at an overload while everything change
 bench-kernel: setup ## measure the admission kernel: CPU time a message, a remembered namespace, a waiting row (on one core)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.kernel $(ARGS)
 
+.PHONY: bench-division
+bench-division: setup ## compare the policies that divide a quota between jobs: a table, build/bench-division.json
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.division $(ARGS)
+
+.PHONY: scale
+scale: setup ## measure what sharing costs at PIP-82's scale and beyond: a table, build/scale.json
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.share_scale $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ checks
 
 .PHONY: check

@@ -1,10 +1,10 @@
-"""Three jobs share the quotas of two groups (`make shares`): one wakes up, one comes late, one is killed and comes back.
+"""Three jobs share the quotas of two groups (`make shares`): one wakes up, one comes late, one is killed and returns.
 
-Each job is a process of its own, started as `spark-submit` starts `jobs/throttle_stream.py`, with its own session, checkpoint
-and tables; they meet in a directory. alpha wants four fifths of each quota all along, beta a fifth and then four fifths,
-gamma, which has half as many namespaces, comes late; then alpha is killed with SIGKILL, and later started again. Rows
-arrive as small files that this process writes. At the end the run is recounted from the tables alone; there are a
-picture, `build/shares/shares.png`, and one line of JSON, the last of standard output.
+Each job is a process of its own, started as `spark-submit` starts `jobs/throttle_stream.py`, with its own session,
+checkpoint and tables; they meet in a directory. alpha wants four fifths of each quota all along, beta a fifth and then
+four fifths, gamma, which has half as many namespaces, comes late; then alpha is killed with SIGKILL, and later started
+again. Rows arrive as small files that this process writes. At the end the run is recounted from the tables alone;
+there are a picture, `build/shares/shares.png`, and one line of JSON, the last of standard output.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Feeder:
         self._next_id += len(names)
         now_us = time.time_ns() // 1000  # noqa: TID251 - the rows' own time, which decides nothing
         columns = [
-            pa.array(ids), pa.array(names, pa.string()), pa.array(np.full(len(ids), now_us), pa.timestamp("us", tz="UTC")),
+            pa.array(ids), pa.array(names, pa.string()),
+            pa.array(np.full(len(ids), now_us), pa.timestamp("us", tz="UTC")),
             pa.array(np.full(len(ids), 100, dtype=np.int32)), pa.array([b"x"] * len(ids), pa.binary()),
         ]  # fmt: skip
         hidden = self.out / job / "input" / f".{number:06d}.tmp"
@@ -118,7 +119,8 @@ class Job:
         with (self.path / "job.log").open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - this interpreter
                 [sys.executable, str(ROOT / "jobs" / "throttle_stream.py"), "--conf", str(conf)],
-                stdout=log, stderr=log, cwd=ROOT, env={**os.environ, "PYSPARK_SUBMIT_ARGS": submit}, start_new_session=True,
+                stdout=log, stderr=log, cwd=ROOT, env={**os.environ, "PYSPARK_SUBMIT_ARGS": submit},
+                start_new_session=True,
             )  # fmt: skip
 
     def kill(self) -> None:
@@ -209,9 +211,7 @@ def _run(out: Path, script: Script) -> Moments:
 
 
 def _policies() -> dict[str, Any]:
-    quota = {
-        group: {"publish": {"messages_per_second": rate, "burst_seconds": 10}} for group, rate in GROUPS.items()
-    }
+    quota = {group: {"publish": {"messages_per_second": rate, "burst_seconds": 10}} for group, rate in GROUPS.items()}
     tenants = {f"{group}-{job}": {"resource_group": group} for group in GROUPS for job in NAMESPACES}
     return {"version": 1, "resource_groups": quota, "tenants": tenants}
 

@@ -1,7 +1,7 @@
-"""The account of `make shares`: every number from the jobs' Delta tables and checkpoints, none from a program's counters.
+"""The account of `make shares`: each number from the jobs' tables and checkpoints, none from a program's counters.
 
-What all jobs were admitted is put on one line of time, that of their batches. A group's limit is broken by what a window of
-any length admitted beyond ``burst + rate * length``; each shard of each job may overdraw by a message.
+What all jobs were admitted is put on one line of time, that of their batches. A group's limit is broken by what a
+window of any length admitted beyond ``burst + rate * length``; each shard of each job may overdraw by a message.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Admitted:
     messages: Int64s
 
     def rate(self, start_ms: int, end_ms: int) -> float:
-        """Return messages a second between the job's first and last batch within a time: what came, and nothing twice."""
+        """Return messages a second between the job's first and last batch within a time."""
         inside = np.flatnonzero((self.time_ms >= start_ms) & (self.time_ms <= end_ms))
         if len(inside) < 2:
             return 0.0
@@ -99,8 +99,8 @@ class SharesAccount:
         return (
             self.over_quota_worst <= 1
             and self.cycles_to_1_percent is not None
-            and self.cycles_to_1_percent <= 2  # noqa: PLR2004 - wanted
-            and min(self.utilisation_steady, self.utilisation_after_kill) >= 0.98  # noqa: PLR2004 - wanted
+            and self.cycles_to_1_percent <= 2
+            and min(self.utilisation_steady, self.utilisation_after_kill) >= 0.98
         )
 
     def to_json(self) -> str:
@@ -169,9 +169,7 @@ def _worst(admitted: dict[tuple[str, str], Admitted], run: SharesRun, group: str
     return max(0.0, excess) / (run.shards * len(run.jobs))
 
 
-def _utilisation(
-    admitted: dict[tuple[str, str], Admitted], jobs: Sequence[str], start_ms: int, end_ms: int
-) -> float:
+def _utilisation(admitted: dict[tuple[str, str], Admitted], jobs: Sequence[str], start_ms: int, end_ms: int) -> float:
     """Return what the jobs were admitted of the quotas, of the group that used less of its own."""
     return min(
         sum(admitted[job, group].rate(start_ms, end_ms) for job in jobs) / quota for group, quota in GROUPS.items()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Any, get_args
 
-from spark_throttle.control.sharing import SharePolicy, ShareSettings
+from spark_throttle.control.share_settings import SharePolicy, ShareSettings
 from spark_throttle.errors import ConfigurationError, did_you_mean
 
 _MILLI = 1000

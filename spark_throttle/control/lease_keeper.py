@@ -174,7 +174,9 @@ class LeaseKeeper:
             update = self._sharing.next_report(now_ms=self._clocks.steady_ms(), wall_ms=self._clocks.wall_ms())
         self._register.publish(update)
         # This job's own is whole again by now.
-        problems = [f"job {member}: {why}" for member, why in found.unreadable.items() if member != self._sharing.member]
+        problems = [
+            f"job {member}: {why}" for member, why in found.unreadable.items() if member != self._sharing.member
+        ]
         if problems:
             raise RuntimeError(f"reports that cannot be read: {'; '.join(problems)}")
 

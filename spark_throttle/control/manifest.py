@@ -61,7 +61,7 @@ def _gone(directory: Directory) -> DamagedError:
 
 
 def next_incarnation(directory: Directory) -> int:
-    """Return a number that is larger than at every start of the query before: it tells others that this is a new run."""
+    """Return a number that is larger than at any start of the query before: by it others tell the runs apart."""
     content = directory.read(_INCARNATION)
     try:
         incarnation = 1 + int(content or b"0")

@@ -13,7 +13,7 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -107,7 +107,7 @@ class ScopeRows:
         kept = self.take(np.flatnonzero(~gone)) if gone.any() else self
         if not len(changed):
             return kept
-        both = ScopeRows(*(np.concatenate([getattr(kept, name), getattr(changed, name)]) for name in self.__slots__))
+        both = joined([kept, changed])
         return both.take(np.argsort(both.ids, kind="stable"))
 
     def differ(self, other: ScopeRows) -> Bools:
@@ -127,6 +127,13 @@ class ScopeRows:
 
 
 EMPTY_ROWS = ScopeRows.empty()
+
+
+def joined(parts: Sequence[ScopeRows]) -> ScopeRows:
+    """Return the rows of all parts, one part after another."""
+    if not parts:
+        return EMPTY_ROWS
+    return ScopeRows(*(np.concatenate([getattr(part, name) for part in parts]) for name in ScopeRows.__slots__))
 
 
 def found_in(values: Int64s, ascending: Int64s) -> Bools:

@@ -1,4 +1,4 @@
-"""Quotas that several jobs share, as the control plane of one of them sees them: rates by scope, in and out of epochs."""
+"""Quotas that several jobs share, as the control plane of one of them sees them: rates by scope, for its epochs."""
 
 from __future__ import annotations
 

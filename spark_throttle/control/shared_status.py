@@ -1,4 +1,4 @@
-"""What each scope's share is, for `status` and the usage table: this job's part, the whole, and the other jobs' reports."""
+"""What each scope's share is, for `status` and the usage table: this job's part, the whole, the other jobs' reports."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SHARE_SCHEMA = pa.schema([
         ("used_messages_per_second", pa.float64()), ("used_bytes_per_second", pa.float64()),
     ]))),
 ])  # fmt: skip
-"""What a job that shares quotas adds to `usage_table.USAGE_SCHEMA`; null in the rows of scopes that it does not share."""
+"""What a job that shares quotas adds to `usage_table.USAGE_SCHEMA`; null where it does not share the scope."""
 
 
 def scope_shares(

@@ -31,10 +31,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeVar, get_args
+from typing import TypeVar
 
 import numpy as np
 
+from spark_throttle.control.share_division import OtherSeats, divide, is_news
 from spark_throttle.control.share_report import (
     FLOOR_PARTS,
     NO_MARK,
@@ -42,78 +43,15 @@ from spark_throttle.control.share_report import (
     ScopeRows,
     ShareReport,
     found_in,
+    joined,
 )
+from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.share_status import Observation, PeerStatus
-from spark_throttle.core.allocation import PLENTY
-from spark_throttle.core.division import drifted, max_min, proportional, residual, static, steal
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.core.rate_codes import Codes, decode, encode
 from spark_throttle.core.segments import sums
-from spark_throttle.errors import ConfigurationError
-
-SharePolicy = Literal["max_min", "proportional", "residual", "steal", "static"]
-SHARE_POLICIES: Final = get_args(SharePolicy)
-
-FORGET_LEASES = 100
-"""After so many leases of silence a job has no floor any more, and its register is removed."""
 
 _Numbers = TypeVar("_Numbers", Int64s, Codes)
-
-_MILLI = 1000
-_PERCENT = 100
-
-
-@dataclass(frozen=True, slots=True)
-class ShareSettings:
-    """How a job shares; all jobs of an exchange must be given the same, but for the name."""
-
-    interval_ms: int = 5_000
-    """Between two visits of the exchange: a cycle."""
-
-    lease_ms: int = 60_000
-    """Within this time of its death, what a job had is in use again."""
-
-    report_change_percent: int = 10
-    """A demand or a usage is reported when it changed by more than this."""
-
-    report_every: int = 12
-    """Cycles after which it is reported however little it changed; a scope without demand for so long is given up."""
-
-    floor_percent: int = 3
-    """The part of a quota that is kept, in equal parts, for the jobs that share it, whatever they want."""
-
-    policy: SharePolicy = "max_min"
-
-    def __post_init__(self) -> None:
-        if self.interval_ms < 1 or self.lease_ms < 10 * self.interval_ms:
-            raise ConfigurationError(
-                f"exchange.lease is {self.lease_ms} ms and exchange.interval {self.interval_ms} ms: in a lease a job must "
-                f"be missed, and its share asked for and given: make the lease at least ten intervals"
-            )
-        if not 0 <= self.report_change_percent <= _PERCENT or self.report_every < 1:
-            raise ConfigurationError(
-                f"exchange.report_change is {self.report_change_percent} % and exchange.report_every "
-                f"{self.report_every}: give a change of 0 to 100 % and at least 1 cycle"
-            )
-        if not 0 <= self.floor_percent <= _PERCENT:
-            raise ConfigurationError(f"exchange.floor is {self.floor_percent} %: give 0 to 100 %")
-        if self.policy not in SHARE_POLICIES:
-            raise ConfigurationError(f"exchange.policy is {self.policy!r}; give one of {', '.join(SHARE_POLICIES)}")
-
-    @property
-    def hold_ms(self) -> int:
-        """How long a job uses its share after its last report that was seen."""
-        return self.lease_ms // 2
-
-    @property
-    def margin_ms(self) -> int:
-        """What clocks, file systems and pauses may be out by."""
-        return self.lease_ms // 10
-
-    @property
-    def forget_ms(self) -> int:
-        """How long a silent job keeps its floor."""
-        return FORGET_LEASES * self.lease_ms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,7 +198,7 @@ class Sharing:
         self._pinned = np.maximum(_moved(rate, ids, self._own.ids), 0)
 
     def pin_also(self, ids: Int64s, rate: Int64s) -> None:
-        """Note that the job may hold itself to this soon, and until then to what it has: it counts as using the larger."""
+        """Note that the job may soon hold itself to this: until `pin` says so, it counts as using the larger."""
         self._pinned = np.maximum(self._pinned, _moved(rate, ids, self._own.ids))
 
     @property
@@ -418,76 +356,29 @@ class Sharing:
         self._floor = np.minimum(np.min([each.floor for each in self._window], axis=0), self._right)
 
     def _claimed_by_others(self) -> Int64s:
-        total = np.zeros((len(self._own.ids), 2), dtype=np.int64)
-        if self._peers and len(total):
-            peers, rows, at = self._seats()
-            claim = np.where(peers[:, None], rows.floor_rate(), decode(rows.claim))
-            total += sums(at, claim, len(total))
-        return total
+        others = self._seats()
+        claim = np.where(others.is_dead[:, None], others.rows.floor_rate(), decode(others.rows.claim))
+        return sums(others.scope, claim, len(self._own.ids))
 
-    def _seats(self) -> tuple[np.ndarray, ScopeRows, Int64s]:
-        """Return the others' rows of this job's scopes: whether dead, the row, the scope's position."""
+    def _seats(self) -> OtherSeats:
         everyone = list(self._peers.values())
-        rows = ScopeRows(
-            *(np.concatenate([getattr(peer.report.rows, name) for peer in everyone]) for name in ScopeRows.__slots__)
-        )
-        is_dead = np.repeat([peer.is_dead for peer in everyone], [len(peer.report.rows) for peer in everyone])
-        at = np.minimum(np.searchsorted(self._own.ids, rows.ids), max(len(self._own.ids) - 1, 0))
-        is_ours = self._own.ids[at] == rows.ids
+        rows = joined([peer.report.rows for peer in everyone])
+        counts = [len(peer.report.rows) for peer in everyone]
+        who = np.repeat(np.arange(len(everyone)), counts)
+        is_dead = np.repeat(np.array([peer.is_dead for peer in everyone], dtype=np.bool_), counts)
+        is_ours = found_in(rows.ids, self._own.ids)
         if not is_ours.all():
             kept = np.flatnonzero(is_ours)
-            is_dead, rows, at = is_dead[kept], rows.take(kept), at[kept]
-        return is_dead, rows, at
-
-    # ------------------------------------------------------------------------------------------ division
+            who, is_dead, rows = who[kept], is_dead[kept], rows.take(kept)
+        return OtherSeats(who, is_dead, rows, np.searchsorted(self._own.ids, rows.ids))
 
     def _divide(self) -> None:
         """Set what this job should claim, by what it and the others reported."""
-        (own, _), scopes = self._drafted(), len(self._own.ids)
-        if not scopes:
+        if not len(self._own.ids):
             return
-        if self._peers:
-            is_dead, rows, at = self._seats()
-        else:
-            is_dead, rows, at = np.zeros(0, dtype=np.bool_), ScopeRows.empty(), np.zeros(0, dtype=np.int64)
-        members = 1 + np.bincount(at, minlength=scopes)
-        quota = np.where(self._own.quota == UNLIMITED, PLENTY, self._own.quota)
-        reserved = sums(at[is_dead], rows.floor_rate()[is_dead], scopes)
-        available = np.where(quota == PLENTY, PLENTY, np.maximum(quota - reserved, 0))
-        live = np.flatnonzero(~is_dead)
-        rows, at = (rows, at) if len(live) == len(at) else (rows.take(live), at[live])
-        scope = np.concatenate([np.arange(scopes), at])
-        floor = np.where(quota == PLENTY, 0, self.settings.floor_percent * (quota // _PERCENT) // members[:, None])
-        self._wanted_floor = floor
-        if self.settings.policy == "max_min":
-            bin_seat = np.concatenate([own.bin_row, scopes + rows.bin_row])
-            demand = np.concatenate([decode(own.bin_demand), decode(rows.bin_demand)])
-            weight = np.concatenate([own.bin_weight, rows.bin_weight]).astype(np.int64)
-            part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available)[:scopes]
-        else:
-            usage = np.concatenate([decode(own.usage), decode(rows.usage)])
-            part = self._by_usage(scope, usage, quota, scopes)
-        part = np.where((quota == PLENTY) | self._is_leaving[:, None], 0, np.minimum(part, quota))
-        self._target = decode(encode(part))
-
-    def _by_usage(self, scope: Int64s, usage: Int64s, quota: Int64s, scopes: int) -> Int64s:
-        """Return this job's parts by one of PIP-82's policies, in whole tokens a second as brokers count."""
-        policy = self.settings.policy
-        part = np.zeros((scopes, 2), dtype=np.int64)
-        seats = np.bincount(scope, minlength=scopes)
-        for dimension in range(2):
-            whole = quota[:, dimension] // _MILLI
-            used = usage[:, dimension] // _MILLI
-            total = sums(scope, used, scopes)
-            if policy == "proportional":
-                part[:, dimension] = proportional(whole, used[:scopes], total)
-            elif policy == "residual":
-                part[:, dimension] = residual(whole, used[:scopes], total)
-            elif policy == "steal":
-                part[:, dimension] = steal(scope, whole[scope], used, total[scope])[:scopes]
-            else:
-                part[:, dimension] = static(whole, seats)
-        return part * _MILLI
+        own, _ = self._drafted()
+        part, self._wanted_floor = divide(self.settings, own, self._own.quota, self._seats())
+        self._target = decode(encode(np.where(self._is_leaving[:, None], 0, part)))
 
     # ------------------------------------------------------------------------------------------ what others are told
 
@@ -507,21 +398,10 @@ class Sharing:
         mine = np.flatnonzero(found_in(self._rows.ids, own.ids))
         at = np.searchsorted(own.ids, self._rows.ids[mine])
         old = self._rows.take(mine)
-        stands = np.flatnonzero(~self._changed(new.take(at), old, self._number + 1 - self._reported_at[mine]))
+        since = self._number + 1 - self._reported_at[mine]
+        stands = np.flatnonzero(~is_news(self.settings, new.take(at), old, since))
         number[at[stands]] = self._reported_at[mine[stands]]
         return new.updated(old.take(stands), np.zeros(0, dtype=np.int64)), number
-
-    def _changed(self, new: ScopeRows, old: ScopeRows, since: Int64s) -> np.ndarray:
-        """Return which rows changed enough, or were reported long enough ago, to be reported."""
-        settings, out = self.settings, np.zeros(len(new), dtype=np.bool_)
-        if settings.policy == "proportional":
-            return drifted(decode(new.usage), decode(old.usage), since, np.full_like(since, settings.report_every))
-        for now, then in (
-            (decode(new.usage), decode(old.usage)),
-            tuple(sums(rows.bin_row, decode(rows.bin_demand), len(rows)) for rows in (new, old)),
-        ):
-            out |= (np.abs(now - then) > then // _PERCENT * settings.report_change_percent).any(axis=1)
-        return out | (since >= settings.report_every)
 
     def next_report(self, *, now_ms: int, wall_ms: int) -> Update:
         """Return the report to publish now. From now on others may go by it, whether the write succeeds or not."""
@@ -563,18 +443,15 @@ class Sharing:
             PeerStatus(member, member, now_ms - since_ms, "unreadable")
             for member, (_, since_ms) in self._blocked_by.items()
         ]
-        scope = who = np.zeros(0, dtype=np.int64)
-        claim = theirs = np.zeros((0, 2), dtype=np.int64)
-        if self._peers and len(own.ids):
-            is_dead, rows, scope = self._seats()
-            counts = [int(found_in(peer.report.rows.ids, own.ids).sum()) for peer in self._peers.values()]
-            who = np.repeat(np.arange(len(counts)), counts)
-            claim, theirs = decode(rows.claim), decode(rows.usage)
-            used = used + sums(scope[~is_dead], theirs[~is_dead], len(own.ids))
+        others = self._seats()
+        live = ~others.is_dead
+        theirs = decode(others.rows.usage)
+        used = used + sums(others.scope[live], theirs[live], len(own.ids))
         age_ms = now_ms - (self._held_until_ms - self.settings.hold_ms) if not self._is_fallen else -1
         return Observation(
-            own.ids, own.quota, share.rate, used, tuple(peers), scope, who, claim, theirs, share.is_leased, age_ms,
-            max(0, self._held_until_ms - now_ms),
+            own.ids, own.quota, share.rate, used, tuple(peers), others.scope, others.peer,
+            decode(others.rows.claim), theirs,
+            share.is_leased, age_ms, max(0, self._held_until_ms - now_ms),
         )  # fmt: skip
 
 

@@ -6,25 +6,25 @@ are micro-tokens a millisecond, by `Dimension`.
 
 `max_min` is ours: weighted max-min over demand (`allocation.water_fill`), and what nobody wants is handed out equally,
 as headroom. It is a pure function of what the jobs reported, so all who hold the same reports come to the same parts;
-the parts sum to no more than the quota; after a change of demand they are right at once. The others are PIP-82's:
+the parts sum to no more than the quota; after a change of demand they are right at once. `static` gives equal
+parts. The others are PIP-82's, beside what Pulsar made of it (`control.pip82`):
 
-- `proportional`: Pulsar's code, ``quota * usage / all usage``, in its float32 and with its floor of 1,
 - `residual`: each adds the whole of what is unused,
 - `steal`: a job that uses less than its counterpart goes half-way towards it: the lowest to the highest, the second
   lowest to the second highest.
 
-These three follow *usage*, need several rounds, and may give out more than there is; `static` gives equal parts.
+These follow *usage*, need several rounds, and may give out more than there is.
 
-Sources: PIP-82, "Example of usage distribution"; Pulsar's `ResourceQuotaCalculatorImpl` (commit b46d1eb8).
+Source: PIP-82, "Example of usage distribution".
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from spark_throttle.core.allocation import PLENTY, quotient, times, water_fill
 from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.core.rate_codes import bit_length
 from spark_throttle.core.segments import Segments, sums
 
 _EXACT_FLOWS = 16
@@ -35,7 +35,6 @@ _BINS_AN_OCTAVE_BITS = 2
 """Four bins to a doubling of the share: the flows of a bin differ by a quarter at most."""
 
 _SHARE_BITS = 30
-_FLOAT = np.float32
 
 
 def demand_bins(scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s) -> tuple[Int64s, Int64s, Int64s]:
@@ -86,7 +85,7 @@ def _share(demand: Int64s, weight: Int64s, whole: Int64s) -> Int64s:
 
 def _quarter_octave(share: Int64s) -> Int64s:
     """Return in which quarter of which octave a share lies."""
-    octave = np.frexp(np.maximum(share, 1).astype(np.float64))[1].astype(np.int64)  # exact below 2**53
+    octave = bit_length(np.maximum(share, 1))
     lead = (np.maximum(share, 1) << _SHARE_BITS) >> octave
     return (octave << _BINS_AN_OCTAVE_BITS) + (lead >> (_SHARE_BITS - 1 - _BINS_AN_OCTAVE_BITS))
 
@@ -165,67 +164,6 @@ def _filled(
     sharers = sums(scope, (~is_fixed).astype(np.int64), len(available))
     part += (spare // np.maximum(sharers, 1))[scope]
     return np.where(is_fixed, fixed, part)
-
-
-def proportional(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
-    """Return what Pulsar's brokers set: ``usage + (quota - total) * usage / total``, at least 1.
-
-    The arithmetic is float32, cut to whole numbers, as Pulsar's. A quota below 0 is none (-1); while nobody uses
-    anything every job gets the whole quota. A job that uses nothing beside others that do gets 1, and so stays at 1.
-
-    Parameters
-    ----------
-    quota, usage, total
-        Of every seat: the scope's quota, the job's own usage, the usage of all.
-
-    Raises
-    ------
-    ValueError
-        If a usage is negative; so is a total that overflowed.
-
-    Examples
-    --------
-    PIP-82's example: 10, 50 and 30 of 100 become 11.11, 55.56 and 33.33.
-
-    >>> usage = np.array([10, 50, 30])
-    >>> proportional(np.full(3, 100), usage, np.full(3, usage.sum())).tolist()
-    [11, 55, 33]
-
-    A newcomer that wants 500 of 1000 while another uses 900:
-
-    >>> proportional(np.array([1000, 1000]), np.array([900, 1]), np.array([901, 901])).tolist()
-    [998, 1]
-    """
-    is_limited = quota >= 0
-    if (is_limited & ((usage < 0) | (total < 0))).any():
-        raise ValueError("a job's own usage or the usage of all is negative")
-    residual = (quota - total).astype(_FLOAT)
-    ratio = usage.astype(_FLOAT) / np.where(total > 0, total, 1).astype(_FLOAT)
-    computed = np.maximum(usage.astype(_FLOAT) + residual * ratio, _FLOAT(1))
-    return np.where(is_limited, np.where(total == 0, quota, _to_long(computed)), -1)
-
-
-def _to_long(value: npt.NDArray[np.float32]) -> Int64s:
-    """Return whole numbers as Java casts them: what is too large is the largest."""
-    is_over = value >= _FLOAT(2.0**63)
-    return np.where(is_over, np.iinfo(np.int64).max, np.where(is_over, 0, value).astype(np.int64))
-
-
-def drifted(current: Int64s, reported: Int64s, since_ms: Int64s, most_ms: Int64s) -> Bools:
-    """Return which usages Pulsar's broker would report: those that drifted by more than 5 %, or were long not reported.
-
-    A usage of 0 is no drift, as in Pulsar, whose brokers so keep for `most_ms` what they no longer use. Ours reports
-    it.
-
-    Parameters
-    ----------
-    current, reported
-        Shape (n, 2): usage in messages and bytes, now and when last reported.
-    """
-    last = reported.astype(_FLOAT)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drift = np.abs(current - reported).astype(_FLOAT) * _FLOAT(100) / last
-    return (since_ms >= most_ms) | ((current > 0) & (drift > _FLOAT(5))).any(axis=1)
 
 
 def residual(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:

@@ -30,8 +30,7 @@ def encode(rate: Int64s) -> Codes:
     True
     """
     capped = np.minimum(rate, MAX_RATE)
-    bits = np.frexp(capped.astype(np.float64))[1]  # exact below 2**53
-    exponent = np.maximum(bits - _MANTISSA_BITS, 0).astype(np.int64)
+    exponent = np.maximum(bit_length(capped) - _MANTISSA_BITS, 0)
     return (exponent << _MANTISSA_BITS | capped >> exponent).astype(np.uint32)
 
 
@@ -39,3 +38,17 @@ def decode(code: Codes) -> Int64s:
     """Return the rates that codes stand for."""
     wide = code.astype(np.int64)
     return (wide & (1 << _MANTISSA_BITS) - 1) << (wide >> _MANTISSA_BITS)
+
+
+def bit_length(value: Int64s) -> Int64s:
+    """Return how many bits each value takes, which is not negative.
+
+    Examples
+    --------
+    >>> bit_length(np.array([0, 1, 7, 8, 2**52])).tolist()
+    [0, 1, 3, 4, 53]
+    """
+    filled = value.copy()
+    for shift in (1, 2, 4, 8, 16, 32):
+        filled |= filled >> shift
+    return np.bitwise_count(filled).astype(np.int64)

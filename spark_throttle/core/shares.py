@@ -39,7 +39,7 @@ def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Co
 def refill_share(
     buckets: Buckets, policy: CompiledPolicy, share_micro_per_ms: Int64s | None, *, now_ms: int
 ) -> Buckets:
-    """Return the buckets at `now_ms`, having earned at the job's shares; a share of 0 keeps a debt, and admits nothing."""
+    """Return the buckets at `now_ms`, having earned at the job's shares; one of 0 admits nothing and keeps a debt."""
     filled = buckets.refill(under_share(policy, share_micro_per_ms), now_ms=now_ms)
     if share_micro_per_ms is None:
         return filled

@@ -1,10 +1,10 @@
-"""How policies divide a quota between ten jobs (`make bench-division`): 60 steady cases and one dynamic run, all seeded.
+"""How policies divide a quota between ten jobs (`make bench-division`): 60 steady cases and a dynamic run, all seeded.
 
-A job uses the lesser of its demand and its part. In a steady case demand stays, parts are equal at first, and the division is
-repeated, from what was demanded (`max_min`) or used (the others) the cycle before. It has reached max-min when every job's use
-is, and stays, within 1 % of what exact max-min gives it. In the dynamic run jobs are on and off. `leased` is `max_min` through
-the whole protocol: `control.sharing`, its reports, claims and leases, from one case straight to the next, the jobs' visits
-spread over the cycle.
+A job uses the lesser of its demand and its part. In a steady case demand stays, parts are equal at first, and the
+division is repeated, from what was demanded (`max_min`) or used (the others) the cycle before. It has reached max-min
+when every job's use is, and stays, within 1 % of what exact max-min gives it. In the dynamic run jobs are on and off.
+`leased` is `max_min` through the whole protocol: `control.sharing`, its reports, claims and leases, from one case
+straight to the next, the jobs' visits spread over the cycle.
 
     python -m tests.benchmarks.division
 """
@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from spark_throttle.control.pip82 import proportional
 from spark_throttle.core.allocation import PLENTY
-from spark_throttle.core.division import max_min, proportional, residual, static, steal
+from spark_throttle.core.division import max_min, residual, static, steal
 from spark_throttle.core.quota import Int64s
 from tests.control.share_world import GOLD, SETTINGS, SimulatedJob, World
 
@@ -139,7 +140,9 @@ def bench(name: str, divide: Divide) -> Result:
 
 def bench_leased() -> Result:
     """Measure `max_min` through the protocol."""
-    settings = replace(SETTINGS, report_change_percent=0)  # a case differs from the last by less than a tenth in some jobs
+    settings = replace(
+        SETTINGS, report_change_percent=0
+    )  # a case differs from the last by less than a tenth in some jobs
     world = World([SimulatedJob(f"job{n}", 1000 * n, settings=settings) for n in range(JOBS)])
     for job in world.jobs:
         job.demands = {GOLD: 1}

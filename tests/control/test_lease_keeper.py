@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.share_status import Observation
-from spark_throttle.control.sharing import Sharing, ShareSettings
+from spark_throttle.control.sharing import Sharing
 from tests.control.share_world import GOLD, measured
 from tests.control.test_share_register import MemoryExchange
 

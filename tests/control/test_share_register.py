@@ -172,9 +172,9 @@ def test_any_reports_are_read_as_they_were_published_whatever_was_missed(
     publisher.register._base_bytes = 0
     filler = {n: n for n in range(1000, 1600)}  # more than goes without a base
     asked = ids(*wanted)
-    for number, (values, fails, is_read) in enumerate(steps):
+    for number, (changing, fails, is_read) in enumerate(steps):
         exchange.failure = OSError("full") if fails else None
-        values = values | filler
+        values = changing | filler
         if fails:
             with pytest.raises(OSError, match="full"):
                 publisher.publish(values)
@@ -210,11 +210,11 @@ def test_change_of_few_scopes_costs_few_bytes_and_the_base_is_read_once() -> Non
 def test_base_is_written_anew_before_the_heads_cost_more_and_the_old_one_is_removed() -> None:
     exchange = MemoryExchange()
     publisher = Publisher(exchange)
-    values = {n: 1 for n in range(1000)}
+    values = dict.fromkeys(range(1000), 1)
     publisher.publish(values)
     base = [name for name in exchange.objects if name.endswith(".base")]
     for cycle in range(2, 8):
-        publisher.publish({n: cycle for n in values})
+        publisher.publish(dict.fromkeys(values, cycle))
     assert [name for name in exchange.objects if name.endswith(".base")] != base
     assert len(exchange.objects) == 2
     assert publisher.register.written_bytes < 8 * 1.2 * rows_of(values).nbytes
@@ -222,7 +222,7 @@ def test_base_is_written_anew_before_the_heads_cost_more_and_the_old_one_is_remo
 
 def test_report_whose_base_is_just_being_replaced_is_passed_over_this_time() -> None:
     exchange = MemoryExchange()
-    Publisher(exchange).publish({n: 1 for n in range(1000)})
+    Publisher(exchange).publish(dict.fromkeys(range(1000), 1))
     exchange.objects = {name: block for name, block in exchange.objects.items() if name.endswith(".head")}
     found = reader(exchange).read(ids(1))
     assert (found.reports, found.unreadable) == ({}, {})
@@ -258,7 +258,7 @@ def test_report_under_another_jobs_name_is_not_believed() -> None:
 
 def test_report_of_long_ago_is_passed_over_and_removed_with_its_base() -> None:
     exchange = MemoryExchange()
-    Publisher(exchange).publish({n: 1 for n in range(1000)}, published_ms=5)
+    Publisher(exchange).publish(dict.fromkeys(range(1000), 1), published_ms=5)
     Publisher(exchange, "b").publish({1: 2})
     found = reader(exchange, lambda: 6).read(ids(1))
     assert found.reports.keys() == {"b"}

@@ -1,0 +1,69 @@
+"""How jobs share quotas: the settings that all jobs of an exchange have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from spark_throttle.errors import ConfigurationError
+
+SharePolicy = Literal["max_min", "proportional", "residual", "steal", "static"]
+SHARE_POLICIES: Final = get_args(SharePolicy)
+
+FORGET_LEASES = 100
+"""After so many leases of silence a job has no floor any more, and its register is removed."""
+
+_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """How a job shares; all jobs of an exchange must be given the same, but for the name."""
+
+    interval_ms: int = 5_000
+    """Between two visits of the exchange: a cycle."""
+
+    lease_ms: int = 60_000
+    """Within this time of its death, what a job had is in use again."""
+
+    report_change_percent: int = 10
+    """A demand or a usage is reported when it changed by more than this."""
+
+    report_every: int = 12
+    """Cycles after which it is reported however little it changed; a scope without demand for so long is given up."""
+
+    floor_percent: int = 3
+    """The part of a quota that is kept, in equal parts, for the jobs that share it, whatever they want."""
+
+    policy: SharePolicy = "max_min"
+
+    def __post_init__(self) -> None:
+        if self.interval_ms < 1 or self.lease_ms < 10 * self.interval_ms:
+            raise ConfigurationError(
+                f"exchange.lease is {self.lease_ms} ms and exchange.interval {self.interval_ms} ms: in a lease a job "
+                f"must be missed, and its share asked for and given: make the lease at least ten intervals"
+            )
+        if not 0 <= self.report_change_percent <= _PERCENT or self.report_every < 1:
+            raise ConfigurationError(
+                f"exchange.report_change is {self.report_change_percent} % and exchange.report_every "
+                f"{self.report_every}: give a change of 0 to 100 % and at least 1 cycle"
+            )
+        if not 0 <= self.floor_percent <= _PERCENT:
+            raise ConfigurationError(f"exchange.floor is {self.floor_percent} %: give 0 to 100 %")
+        if self.policy not in SHARE_POLICIES:
+            raise ConfigurationError(f"exchange.policy is {self.policy!r}; give one of {', '.join(SHARE_POLICIES)}")
+
+    @property
+    def hold_ms(self) -> int:
+        """How long a job uses its share after its last report that was seen."""
+        return self.lease_ms // 2
+
+    @property
+    def margin_ms(self) -> int:
+        """What clocks, file systems and pauses may be out by."""
+        return self.lease_ms // 10
+
+    @property
+    def forget_ms(self) -> int:
+        """How long a silent job keeps its floor."""
+        return FORGET_LEASES * self.lease_ms

@@ -1,0 +1,118 @@
+"""What a job wants and uses of each shared scope, as rates out of its batches' reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_throttle.control.demand import DemandMeter, SharedScopes
+from spark_throttle.control.sharing import Measured
+from spark_throttle.core.matching import match
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess
+from spark_throttle.core.segments import name_hash, sums
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
+
+CYCLE_MS = 5_000
+POLICY = make_policy(
+    job=limit(messages_per_second=9),
+    tenants={"acme": Tenant(limit(messages_per_second=100), "gold"), "free": Tenant(), "seen": Tenant(group="watched")},
+    groups={
+        "gold": limit(messages_per_second=1_000, bytes_per_second=50),
+        "watched": limit(messages_per_second=1, on_excess=OnExcess.OBSERVE),
+    },
+    namespaces={"acme/heavy": Namespace(limit(weight=7))},
+)
+ACME = int(name_hash(pa.array(["publish/tenant/acme"]))[0])
+GOLD = int(name_hash(pa.array(["publish/resource_group/gold"]))[0])
+
+Use = dict[str, tuple[int, int, int]]
+"""By namespace: messages admitted, waiting, and wanted as far as its own limits go."""
+
+
+def report(use: Use, now_ms: int, policy: CompiledPolicy = POLICY) -> UsageReport:
+    names = pa.array(list(use), pa.string())
+    found = match(names, policy)
+    admitted, waiting, wanted = (
+        np.array([[row[column], 10 * row[column]] for row in use.values()], dtype=np.int64).reshape(-1, 2)
+        for column in range(3)
+    )
+    nothing = np.zeros(len(use), dtype=np.int64)
+    return UsageReport(
+        0, 1, policy.revision, now_ms, names, found.tenant, found.group, nothing + 1, admitted + waiting, admitted,
+        0 * admitted, waiting, wanted, nothing, nothing, NEVER_MS,
+    )  # fmt: skip
+
+
+def measure(*batches: tuple[int, Use], now_ms: int | None = None, policy: CompiledPolicy = POLICY) -> Measured:
+    """Return what is measured after batches, each of which ended a second after its time."""
+    meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
+    ended_ms = 0
+    for time_ms, use in batches:
+        ended_ms = time_ms + 1_000
+        meter.add([report(use, time_ms, policy)], now_ms=ended_ms)
+    return meter.measure(policy, now_ms=ended_ms if now_ms is None else now_ms)
+
+
+def wanted(measured: Measured, scope: int) -> list[float]:
+    at = int(np.searchsorted(measured.ids, scope))
+    return (sums(measured.bin_row, measured.bin_demand, len(measured.ids))[at] / 1000).tolist()
+
+
+def test_scopes_that_jobs_share_are_tenants_and_groups_with_a_limit_that_is_enforced() -> None:
+    assert sorted(SharedScopes.of(POLICY, "publish").ids.tolist()) == sorted([ACME, GOLD])
+    assert not set(SharedScopes.of(POLICY, "dispatch").ids.tolist()) & {ACME, GOLD}
+
+
+def test_demand_is_what_arrives_in_a_cycle_and_what_waits() -> None:
+    batches = [(second * 1_000, {"acme/a": (50, 0, 50)}) for second in range(20)]
+    steady = measure(*batches)
+    assert wanted(steady, GOLD) == wanted(steady, ACME) == [50.0, 500.0]
+    assert (steady.usage[np.searchsorted(steady.ids, GOLD)] / 1000).tolist() == [50.0, 500.0]
+    behind = measure(*batches, (20_000, {"acme/a": (50, 100, 150)}))
+    assert wanted(behind, GOLD) == [50.0 + 100 / 5, 500.0 + 1000 / 5]
+
+
+def test_batches_that_take_longer_than_a_cycle_are_measured_over_their_own_time() -> None:
+    assert wanted(measure((0, {"acme/a": (1, 0, 1)}), (20_000, {"acme/a": (400, 0, 400)})), GOLD) == [20.0, 200.0]
+
+
+def test_what_a_namespace_may_not_use_anyway_is_no_claim() -> None:
+    assert wanted(measure((0, {}), (5_000, {"acme/a": (5, 10**9, 25)})), GOLD) == [5.0, 50.0]
+
+
+def test_histogram_has_the_weights() -> None:
+    measured = measure((0, {}), (5_000, {"acme/a": (50, 0, 50), "acme/heavy": (50, 0, 50), "free/x": (9, 0, 9)}))
+    at = int(np.searchsorted(measured.ids, GOLD))
+    assert sorted(measured.bin_weight[measured.bin_row == at].tolist()) == [1, 7]
+
+
+def test_demand_is_gone_a_cycle_after_the_last_batch_and_the_scope_some_cycles_later() -> None:
+    meter = DemandMeter("publish", CYCLE_MS, 2 * CYCLE_MS)
+    meter.add([report({"acme/a": (50, 0, 50)}, 0)], now_ms=1_000)
+    assert wanted(meter.measure(POLICY, now_ms=1_000), GOLD)[0] > 0
+    later = meter.measure(POLICY, now_ms=7_000)
+    assert wanted(later, GOLD) == [0.0, 0.0]
+    assert GOLD in later.ids
+    assert GOLD not in meter.measure(POLICY, now_ms=20_000).ids
+
+
+def test_job_that_starts_takes_its_seats_before_there_are_rows() -> None:
+    meter = DemandMeter("publish", CYCLE_MS, 2 * CYCLE_MS)
+    assert sorted(meter.measure(POLICY, now_ms=5).ids.tolist()) == sorted([ACME, GOLD])
+
+
+@pytest.mark.parametrize("scopes", [0, 1])
+def test_policy_that_shares_nothing_is_measured_as_nothing(scopes: int) -> None:
+    policy = make_policy(groups={"free": limit()} if scopes else {})
+    assert len(measure((0, {"free/a": (1, 0, 1)}), policy=policy).ids) == 0
+
+
+def test_namespaces_that_moved_to_another_group_are_counted_there() -> None:
+    meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
+    meter.add([report({"free/x": (50, 0, 50)}, 0)], now_ms=1_000)
+    moved = replace(POLICY, revision="moved", tenant_group=np.zeros_like(POLICY.tenant_group))
+    assert wanted(meter.measure(moved, now_ms=1_000), GOLD)[0] > 0

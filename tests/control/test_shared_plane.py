@@ -1,0 +1,230 @@
+"""A job's share of a quota, from the exchange into its epochs: pinned, paid while it was leased, replayed as it was."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.control.plane import ControlPlane, EpochName
+from spark_throttle.control.share_settings import ShareSettings
+from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.control.sharing import Sharing
+from spark_throttle.core.codec import pack_epoch
+from spark_throttle.core.token_bucket import admissible_messages
+from tests.control.queries import SHARDS, Query, per_second
+from tests.control.test_share_register import MemoryExchange
+
+SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=100)
+JOB, GOLD = 0, 1
+RATE = 40
+
+
+@dataclass
+class SharingQuery(Query):
+    """A query that shares the quota of gold; it visits the exchange when it is told to."""
+
+    exchange: MemoryExchange | None = None
+    starts: int = 0
+    keeper: LeaseKeeper | None = None
+    used: list[tuple[int, int]] = field(default_factory=list)
+
+    def restart(self) -> None:
+        shared = None
+        if self.exchange is not None:
+            self.starts += 1
+            sharing = Sharing(self.path.name, self.path.name, self.starts, SETTINGS)
+            self.keeper = LeaseKeeper(sharing, self.exchange, Clocks(lambda: self.now_ms, lambda: self.now_ms))
+            shared = SharedQuotas(self.keeper, "publish")
+        self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms, shared)
+
+    def visit(self, after_ms: int = 400) -> None:
+        assert self.keeper is not None
+        self.now_ms += after_ms
+        self.keeper.visit(patience_ms=0)
+
+    def share(self) -> float:
+        """Return the messages a second that the epoch lets the job use of gold."""
+        share = self.epoch.share_micro_per_ms
+        assert share is not None
+        return float(share[GOLD, 0]) / 1000
+
+    def busy_batch(self, admitted: int = 0, waiting: int = 500) -> None:
+        report = self.report(0, {"a/x": (admitted, admitted)}, waiting=waiting, next_event_ms=self.now_ms)
+        self.batch(report, self.report(1))
+        self.used.append((self.now_ms, admitted))
+
+
+@pytest.fixture
+def exchange() -> MemoryExchange:
+    return MemoryExchange()
+
+
+def settle(*queries: SharingQuery, cycles: int = 6) -> None:
+    """Let all queries run with much waiting, until their shares stand still."""
+    for _ in range(cycles):
+        for query in queries:
+            query.busy_batch()
+            query.visit()
+            query.trigger(100)
+        latest_ms = max(query.now_ms for query in queries)
+        for query in queries:
+            query.now_ms = latest_ms
+
+
+@pytest.fixture
+def query(tmp_path: Path, exchange: MemoryExchange) -> SharingQuery:
+    query = SharingQuery(tmp_path / "one", exchange=exchange)
+    query.trigger()
+    return query
+
+
+@pytest.fixture
+def other(tmp_path: Path, exchange: MemoryExchange, query: SharingQuery) -> SharingQuery:
+    other = SharingQuery(tmp_path / "two", exchange=exchange, now_ms=query.now_ms)
+    other.trigger(0)
+    return other
+
+
+def test_first_epoch_holds_nothing_of_what_is_shared_and_all_of_the_jobs_own(query: SharingQuery) -> None:
+    assert query.share() == 0
+    assert query.tokens(JOB) == 100
+    assert admissible_messages(query.epoch.lending.balance_micro[:, GOLD, 0]).sum() == 0
+
+
+def test_job_that_is_alone_has_the_whole_quota(query: SharingQuery) -> None:
+    settle(query)
+    assert query.share() == pytest.approx(RATE, rel=1e-6)
+
+
+def test_two_jobs_have_a_half_each(query: SharingQuery, other: SharingQuery) -> None:
+    settle(query, other, cycles=8)
+    assert [query.share(), other.share()] == pytest.approx([RATE / 2] * 2, rel=0.01)
+
+
+def test_bucket_earns_at_the_share_and_holds_its_part_of_the_burst(query: SharingQuery, other: SharingQuery) -> None:
+    settle(query, other, cycles=8)
+    query.busy_batch(admitted=20)
+    query.trigger(1)
+    before = query.tokens(GOLD)
+    query.busy_batch()
+    query.trigger(100)
+    assert query.tokens(GOLD) == pytest.approx(before + 0.1 * query.share(), abs=0.01)
+    query.busy_batch()
+    query.trigger(4_000)
+    assert query.tokens(GOLD) == pytest.approx(query.share(), rel=1e-6)  # of a burst of a second
+
+
+def test_new_share_fills_from_what_the_bucket_holds(query: SharingQuery) -> None:
+    query.busy_batch()
+    for _ in range(6):
+        query.visit()
+    query.trigger(0)
+    assert query.share() == pytest.approx(RATE, rel=1e-6)
+    assert query.tokens(GOLD) < 0.01
+
+
+def test_epoch_is_due_when_the_share_shrinks_though_nothing_waits(query: SharingQuery, other: SharingQuery) -> None:
+    settle(query)
+    query.quiet_batch()
+    name = query.trigger(1)
+    other.now_ms = query.now_ms
+    other.busy_batch()
+    other.trigger(0)
+    other.visit()
+    query.now_ms = other.now_ms
+    query.visit()
+    assert query.trigger(0).number == name.number + 1
+    assert query.share() < RATE
+
+
+def test_epoch_is_read_again_as_it_was_pinned_whatever_the_exchange_says_by_then(
+    query: SharingQuery, other: SharingQuery, exchange: MemoryExchange
+) -> None:
+    settle(query, other)
+    name, block = query.name, pack_epoch(query.epoch)
+    exchange.objects.clear()
+    query.restart()
+    assert pack_epoch(query.plane.load(name)) == block
+
+
+def test_restarted_job_pays_no_time_that_it_cannot_vouch_for_and_has_nothing_till_it_is_answered(
+    query: SharingQuery, other: SharingQuery
+) -> None:
+    settle(query, other, cycles=8)
+    query.busy_batch(admitted=30)  # more than it was lent: a debt
+    query.restart()
+    query.trigger(60_000)
+    assert query.share() == 0
+    assert query.tokens(GOLD) < 0
+    assert admissible_messages(query.epoch.lending.balance_micro[:, GOLD, 0]).sum() == 0
+
+
+def test_time_after_the_lease_ended_is_not_paid(query: SharingQuery) -> None:
+    settle(query)
+    query.busy_batch(admitted=RATE + 30)
+    query.trigger(1)
+    assert query.tokens(GOLD) < -29
+    query.busy_batch()
+    query.trigger(10 * SETTINGS.lease_ms)
+    assert query.tokens(GOLD) < RATE * SETTINGS.floor_percent / 100
+    assert query.share() == pytest.approx(RATE * SETTINGS.floor_percent / 100, rel=0.2)
+
+
+def test_job_that_shares_no_more_has_the_quota_for_itself(query: SharingQuery) -> None:
+    settle(query)
+    query.exchange = None
+    query.restart()
+    query.trigger(1)
+    assert query.epoch.share_micro_per_ms is None
+    query.exchange = MemoryExchange()
+    query.quiet_batch()
+    query.restart()
+    query.trigger(1)
+    assert query.share() == 0
+
+
+def test_changed_quota_is_divided_anew(query: SharingQuery, other: SharingQuery) -> None:
+    settle(query, other)
+    for each in (query, other):
+        each.policies.set(
+            {
+                "resource_groups": {"gold": per_second(10)},
+                "defaults": {"resource_group": "gold"},
+                "job": per_second(100),
+            }
+        )
+    settle(query, other)
+    assert query.share() + other.share() <= 10
+    assert query.share() == pytest.approx(5, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_jobs_together_admit_no_more_than_one_bucket_in_any_window(
+    seed: int, query: SharingQuery, other: SharingQuery
+) -> None:
+    rng = random.Random(seed)
+    queries = (query, other)
+    for step in range(120):
+        each = rng.choice(queries)
+        now_ms = max(query.now_ms, other.now_ms) + rng.choice([1, 50, 150, 400])
+        query.now_ms = other.now_ms = now_ms
+        if rng.random() < 0.4:
+            each.visit(0)
+        if rng.random() < 0.02:
+            each.restart()
+        lent = int(admissible_messages(each.epoch.lending.balance_micro[:, GOLD, 0]).sum())
+        each.busy_batch(rng.choice([lent, lent, lent // 2]), waiting=rng.choice([0, 3, 500]))
+        each.trigger(0)
+        assert each.name != EpochName(0, ""), step
+    used = sorted(query.used + other.used)
+    total = np.cumsum([0] + [messages for _, messages in used])
+    assert total[-1] > RATE * (used[-1][0] - used[0][0]) / 1000 / 3, "the run was too quiet to show anything"
+    for start in range(len(used)):
+        for end in range(start, len(used)):
+            earned = RATE + RATE * (used[end][0] - used[start][0]) / 1000
+            assert total[end + 1] - total[start] <= earned + len(queries), (used[start], used[end])

@@ -1,0 +1,63 @@
+"""The account of `make shares`, against runs that were made up."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from jobs.shares_account import Admitted, SharesAccount, _is_near, _utilisation, _worst
+
+
+def admitted(*batches: tuple[int, int]) -> Admitted:
+    return Admitted(np.array([at_ms for at_ms, _ in batches]), np.array([messages for _, messages in batches]))
+
+
+class Run:
+    jobs = ("alpha", "beta")
+    shards = 2
+
+
+def worst(alpha: Admitted, beta: Admitted) -> float:
+    return _worst({("alpha", "gold"): alpha, ("beta", "gold"): beta}, Run(), "gold")  # type: ignore[arg-type]
+
+
+def test_burst_and_what_is_earned_after_it_is_no_excess() -> None:
+    assert worst(admitted((0, 6_000), (2_000, 1_000)), admitted((0, 4_000), (2_000, 1_000))) == 0
+
+
+def test_excess_of_any_window_is_counted_by_the_shard() -> None:
+    alpha, beta = admitted((0, 0), (60_000, 5_000), (61_000, 1_000)), admitted((0, 0), (60_000, 5_008))
+    assert worst(alpha, beta) == 8 / 4
+
+
+def test_rate_is_what_came_between_the_first_and_the_last_batch_of_a_time() -> None:
+    part = admitted((0, 10**6), (1_000, 500), (3_000, 1_500), (9_000, 10**6))
+    assert part.rate(0, 5_000) == pytest.approx(2_000 / 3)
+    assert part.rate(500, 2_000) == 0
+
+
+def test_utilisation_is_of_the_group_that_used_less() -> None:
+    parts = {
+        ("alpha", "gold"): admitted((0, 0), (1_000, 500)), ("beta", "gold"): admitted((0, 0), (2_000, 1_000)),
+        ("alpha", "silver"): admitted((0, 0), (1_000, 200)), ("beta", "silver"): admitted((0, 0), (1_000, 200)),
+    }  # fmt: skip
+    assert _utilisation(parts, ("alpha", "beta"), 0, 9_000) == pytest.approx(0.8)
+
+
+def test_share_is_near_by_the_last_batch_before() -> None:
+    share = np.array([0, 1_000]), np.array([300.0, 495.5])
+    assert [_is_near(share, at_ms, 500) for at_ms in (-1, 500, 1_000, 2_000)] == [False, False, True, True]
+
+
+def test_account_is_one_line_and_says_whether_it_is_as_wanted() -> None:
+    account = SharesAccount(0.0, 2, 0.98, 0.99, 0.99999)
+    assert account.is_as_wanted
+    assert json.loads(account.to_json()) == {
+        "over_quota_worst": 0.0, "cycles_to_1_percent": 2, "utilisation_steady": 0.98, "utilisation_after_kill": 0.99,
+        "jain": 1.0,
+    }  # fmt: skip
+    wrong: list[tuple[float, int | None, float]] = [(1.1, 2, 1.0), (0.0, 3, 1.0), (0.0, None, 1.0), (0.0, 2, 0.97)]
+    for over, cycles, used in wrong:
+        assert not SharesAccount(over, cycles, used, 1.0, 1.0).is_as_wanted
