@@ -202,7 +202,7 @@ def test_change_of_one_entry_writes_one_row(store: DeltaStore, path: Path) -> No
 
 
 def test_large_store_is_listed_page_by_page(path: Path, store: DeltaStore) -> None:
-    wanted = [f"tenant-{number % 7}/ns-{number:06d}" for number in range(30_000)]
+    wanted = [f"tenant-{number % 7}/ns-{number:06d}" for number in range(60_000)]
     commit(store, [Change("namespace", name, '{"publish":{"weight":2}}') for name in wanted])
     fresh, found = DeltaStore(str(path)), [""]
     while page := fresh.page("namespace", after=found[-1], limit=1_000):
