@@ -13,7 +13,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 import spark_throttle.control.delta_store as module
-from spark_throttle.control.delta_store import SCHEMA, DeltaStore
+from spark_throttle.control.delta_rows import SCHEMA, change_rows
+from spark_throttle.control.delta_store import DeltaStore
 from spark_throttle.control.open_store import is_store, open_store
 from spark_throttle.control.store import Author, Change
 from spark_throttle.errors import (
@@ -117,7 +118,7 @@ def test_commit_that_lost_against_another_is_a_conflict(
 
 
 def other_commit(store: DeltaStore) -> None:
-    rows = module._change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob")
+    rows = change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob")
     store._table = DeltaTable(store._path)
     properties = CommitProperties(app_transactions=[Transaction(module._APP, 1)])
     write_deltalake(store._table, rows, mode="append", commit_properties=properties)
