@@ -22,41 +22,39 @@ since. Only `scan` reads everything, a batch of rows at a time.
 from __future__ import annotations
 
 import fcntl
-import heapq
 import logging
 import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from spark_throttle.control.delta_rows import (
+    ENTRY_COLUMNS,
+    EPOCH,
+    MILLISECOND,
+    SCHEMA,
+    change_rows,
+    changes_in,
+    entries_in,
+)
+from spark_throttle.control.delta_snapshot import SNAPSHOT_APP, write_snapshot
+from spark_throttle.control.delta_view import View, merged, scanned, view_at, with_changes, with_tail
 from spark_throttle.control.entries import resource_group_of
 from spark_throttle.control.source import SETTLING_NS
-from spark_throttle.control.store import KINDS, Author, Change, Entry, Kind, Revision, check_revision
+from spark_throttle.control.store import Author, Change, Entry, Kind, Revision, check_revision
 from spark_throttle.errors import ConfigurationError, ConflictError, OutcomeUnknownError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
-
-SCHEMA: Final = pa.schema([
-    pa.field("form", pa.string(), nullable=False), pa.field("revision", pa.int64(), nullable=False),
-    pa.field("kind", pa.string(), nullable=False), pa.field("name", pa.string(), nullable=False),
-    pa.field("body", pa.string()), pa.field("resource_group", pa.string()), pa.field("entry_revision", pa.int64()),
-    pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("who", pa.string()), pa.field("why", pa.string()),
-    pa.field("commit_id", pa.string()),
-])  # fmt: skip
-"""Of the table."""
 
 SNAPSHOT_REVISIONS: Final = 500
 """A snapshot is made after so many commits, which bounds the files that a reader opens."""
@@ -67,27 +65,9 @@ SNAPSHOT_SHARE: Final = 10
 SNAPSHOT_ROWS: Final = 10_000
 
 _APP: Final = "spark-throttle-policies"
-_SNAPSHOT_APP: Final = "spark-throttle-snapshots"
-_BATCH_ROWS: Final = 8192
 _MOST_RACES: Final = 100
-_ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision"]
 _ABSENT: Final = "there is no policy store; create it, or mend the path"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-_Key: TypeAlias = tuple[Kind, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """The entries of one revision: a snapshot, and the newest change of every entry that changed since."""
-
-    revision: int
-    snapshot: ds.Dataset | None
-    snapshot_revision: int
-    snapshot_rows: int
-    tail: Mapping[_Key, Entry]
 
 
 class DeltaStore:
@@ -133,7 +113,7 @@ class DeltaStore:
             self._table = self._opened()
         self._id = self._table.metadata().id
         self._note()
-        self._view = _View(0, None, 0, 0, {})
+        self._view = View(0, None, 0, 0, {})
 
     @classmethod
     def create(cls, location: str, *, storage_options: Mapping[str, str] | None = None) -> DeltaStore:
@@ -171,7 +151,7 @@ class DeltaStore:
             if view.snapshot is None:
                 return None
             here = (ds.field("kind") == kind) & (ds.field("name") == name)
-            return next(_entries(view.snapshot.to_table(columns=_ENTRY_COLUMNS, filter=here).to_batches()), None)
+            return next(entries_in(view.snapshot.to_table(columns=ENTRY_COLUMNS, filter=here).to_batches()), None)
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
@@ -191,20 +171,20 @@ class DeltaStore:
                 and (not after or entry.name > after)
                 and resource_group in (None, resource_group_of(entry.body))
             ]
-            return list(islice(_merged(view, here, changed), limit))
+            return list(islice(merged(view, here, changed), limit))
 
     def scan(self, *, at: int | None = None) -> Iterator[Entry]:
         """Yield every entry, by kind and name, a batch of rows at a time."""
         with self._guarded():
-            yield from _scanned(self._view_of(at))
+            yield from scanned(self._view_of(at))
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield what the commits after revision `after` up to `until` wrote, in the order of the commits."""
         with self._guarded():
             with self._lock:
                 self._refresh()
-                rows = _changes(self._table, after, until, _ENTRY_COLUMNS)
-            yield from _entries(rows.to_batches())
+                rows = changes_in(self._table, after, until, ENTRY_COLUMNS)
+            yield from entries_in(rows.to_batches())
 
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
         """Return the newest commits, newest first."""
@@ -212,10 +192,10 @@ class DeltaStore:
             with self._lock:
                 self._refresh()
                 until = self._newest if before is None else before - 1
-                rows = _changes(self._table, max(0, until - limit), until, ["revision", "at", "who", "why"])
+                rows = changes_in(self._table, max(0, until - limit), until, ["revision", "at", "who", "why"])
             found = rows.group_by(["revision", "at", "who", "why"]).aggregate([([], "count_all")])
         revisions = [
-            Revision(row["revision"], (row["at"] - _EPOCH) // _MILLISECOND, row["who"], row["why"], row["count_all"])
+            Revision(row["revision"], (row["at"] - EPOCH) // MILLISECOND, row["who"], row["why"], row["count_all"])
             for row in found.to_pylist()
         ]
         return sorted(revisions, key=lambda revision: -revision.revision)
@@ -239,14 +219,14 @@ class DeltaStore:
         if not changes:
             raise ConfigurationError("a commit without changes would be a revision that says nothing; give some")
         commit_id = uuid.uuid4().hex
-        rows = _change_rows(changes, expected_revision + 1, author, at_ms, commit_id)
+        rows = change_rows(changes, expected_revision + 1, author, at_ms, commit_id)
         with self._lock:
             with self._guarded():
                 self._refresh()
                 self._check_newest(expected_revision)
             self._append(rows, expected_revision + 1, commit_id)
             if self._view.revision == expected_revision:
-                self._view = _with_changes(self._view, _entries(rows.select(_ENTRY_COLUMNS).to_batches()))
+                self._view = with_changes(self._view, entries_in(rows.select(ENTRY_COLUMNS).to_batches()))
         self._snapshot_if_due()
         return expected_revision + 1
 
@@ -278,7 +258,7 @@ class DeltaStore:
         try:
             self._refresh(is_forced=True)
             if self._newest >= revision:
-                ids = _changes(self._table, revision - 1, revision, ["commit_id"])["commit_id"].unique().to_pylist()
+                ids = changes_in(self._table, revision - 1, revision, ["commit_id"])["commit_id"].unique().to_pylist()
                 if ids == [commit_id]:
                     return True
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError) as unread:
@@ -347,19 +327,19 @@ class DeltaStore:
 
     def _note(self) -> None:
         self._newest = self._table.transaction_version(_APP) or 0
-        self._newest_snapshot = self._table.transaction_version(_SNAPSHOT_APP) or 0
+        self._newest_snapshot = self._table.transaction_version(SNAPSHOT_APP) or 0
 
-    def _view_of(self, at: int | None) -> _View:
+    def _view_of(self, at: int | None) -> View:
         with self._lock:
             if at is None or at > self._newest:
                 self._refresh()
             revision = check_revision(at, self._newest)
             if revision < self._view.revision:
-                return _view_at(self._table, revision)
+                return view_at(self._table, revision)
             if self._view.snapshot_revision < self._newest_snapshot <= revision:
-                self._view = _view_at(self._table, revision)
+                self._view = view_at(self._table, revision)
             elif self._view.revision < revision:
-                self._view = _with_tail(self._view, self._table, revision)
+                self._view = with_tail(self._view, self._table, revision)
             return self._view
 
     def _snapshot_if_due(self) -> None:
@@ -371,109 +351,10 @@ class DeltaStore:
                 return
             # On a table of its own, so that readers go on meanwhile.
             table = self._opened()
-            _write_snapshot(table, view)
+            write_snapshot(table, view, self._storage_options)
             table.optimize.compact(partition_filters=[("form", "=", "change")])
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError) as error:
             logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, _said(error))
-
-
-def _view_at(table: DeltaTable, revision: int) -> _View:
-    """Return the entries of a revision, from the newest snapshot that is not after it."""
-    rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    snapshots = {row["min.revision"]: row["num_records"] for row in rows if row["partition.form"] == "snapshot"}
-    newest = max((at for at in snapshots if at <= revision), default=0)
-    return _with_tail(_snapshot_view(table, newest, snapshots.get(newest, 0)), table, revision)
-
-
-def _snapshot_view(table: DeltaTable, revision: int, rows: int) -> _View:
-    if not revision:
-        return _View(0, None, 0, 0, {})
-    predicate = [("form", "=", "snapshot"), ("revision", "=", revision)]
-    dataset = table.to_pyarrow_dataset(file_pruning_predicate=predicate)
-    return _View(revision, dataset.filter(ds.field("revision") == revision), revision, rows, {})
-
-
-def _with_tail(view: _View, table: DeltaTable, revision: int) -> _View:
-    rows = _changes(table, view.revision, revision, _ENTRY_COLUMNS)
-    return replace(_with_changes(view, _entries(rows.to_batches())), revision=revision)
-
-
-def _with_changes(view: _View, entries: Iterable[Entry]) -> _View:
-    tail = {(entry.kind, entry.name): entry for entry in entries}
-    newest = max((entry.revision for entry in tail.values()), default=view.revision)
-    return replace(view, revision=newest, tail={**view.tail, **tail} if view.tail else tail)
-
-
-def _changes(table: DeltaTable, after: int, until: int, columns: list[str]) -> pa.Table:
-    """Return the rows of the commits after revision `after` up to `until`, in the order of the commits."""
-    if after >= until:
-        return SCHEMA.empty_table().select(columns)
-    predicate = [("form", "=", "change"), ("revision", ">", after), ("revision", "<=", until)]
-    dataset = table.to_pyarrow_dataset(file_pruning_predicate=predicate)
-    wanted = [*columns, *({"revision"} - set(columns))]
-    here = (ds.field("form") == "change") & (ds.field("revision") > after) & (ds.field("revision") <= until)
-    rows = dataset.to_table(columns=wanted, filter=here)
-    return rows.take(pc.sort_indices(rows["revision"])).select(columns)
-
-
-def _change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms: int, commit_id: str) -> pa.Table:
-    n = len(changes)
-    at = _EPOCH + timedelta(milliseconds=at_ms)
-    return pa.table({
-        "form": ["change"] * n, "revision": [revision] * n, "kind": [change.kind for change in changes],
-        "name": [change.name for change in changes], "body": [change.body for change in changes],
-        "resource_group": [resource_group_of(change.body) for change in changes], "entry_revision": [revision] * n,
-        "at": [at] * n, "who": [author.who] * n, "why": [author.why] * n, "commit_id": [commit_id] * n,
-    }, schema=SCHEMA)  # fmt: skip
-
-
-def _write_snapshot(table: DeltaTable, view: _View) -> None:
-    """Append a snapshot; of several who write the same one at once, one does."""
-    # As one chunk: delta-rs writes the batches of a reader in any order, and pages are read in the order of the file.
-    rows = pa.Table.from_batches(_snapshot_batches(view), SCHEMA).combine_chunks()
-    write_deltalake(
-        table, rows, mode="append", target_file_size=2**40,  # one file, or its rows had no order
-        writer_properties=WriterProperties(max_row_group_size=_BATCH_ROWS, compression="ZSTD"),
-        commit_properties=CommitProperties(app_transactions=[Transaction(_SNAPSHOT_APP, view.revision)]),
-    )  # fmt: skip
-
-
-def _snapshot_batches(view: _View) -> Iterator[pa.RecordBatch]:
-    entries = _scanned(view)
-    while part := list(islice(entries, _BATCH_ROWS)):
-        n = len(part)
-        yield pa.RecordBatch.from_pydict({
-            "form": ["snapshot"] * n, "revision": [view.revision] * n, "kind": [entry.kind for entry in part],
-            "name": [entry.name for entry in part], "body": [entry.body for entry in part],
-            "resource_group": [resource_group_of(entry.body) for entry in part],
-            "entry_revision": [entry.revision for entry in part],
-            **{name: [None] * n for name in ("at", "who", "why", "commit_id")},
-        }, schema=SCHEMA)  # fmt: skip
-
-
-def _scanned(view: _View) -> Iterator[Entry]:
-    for kind in KINDS:
-        changed = [entry for entry in view.tail.values() if entry.kind == kind]
-        yield from _merged(view, ds.field("kind") == kind, changed)
-
-
-def _merged(view: _View, here: ds.Expression, changed: list[Entry]) -> Iterator[Entry]:
-    """Yield the entries of one kind by name: the snapshot's where nothing changed since, and `changed`."""
-    newer = sorted((entry for entry in changed if entry.body is not None), key=lambda entry: entry.name)
-    if view.snapshot is None:
-        return iter(newer)
-    batches = view.snapshot.to_batches(
-        columns=_ENTRY_COLUMNS, filter=here, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
-    )
-    kept = (entry for entry in _entries(batches) if (entry.kind, entry.name) not in view.tail)
-    return heapq.merge(kept, newer, key=lambda entry: entry.name)
-
-
-def _entries(batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
-    for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in _ENTRY_COLUMNS)
-        for kind, name, body, revision in zip(*columns, strict=True):
-            yield Entry(kind, name, body, revision)
 
 
 def _local_log(location: str) -> Path | None:

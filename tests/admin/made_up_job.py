@@ -24,7 +24,6 @@ from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.worlds import make_arrivals
 
-
 Decided: TypeAlias = tuple[str, int, int]
 """A row's verdict, reason and throttle time."""
 
@@ -71,7 +70,9 @@ class MadeUpJob:
             self.decided.append(("overflow", -1, -1))
             return self.number
         decisions = plan.decisions
-        verdicts = zip(decisions.verdict.tolist(), decisions.reason.tolist(), decisions.throttle_time_ms.tolist(), strict=True)
+        verdicts = zip(
+            decisions.verdict.tolist(), decisions.reason.tolist(), decisions.throttle_time_ms.tolist(), strict=True
+        )
         self.decided += [(Verdict(verdict).name, reason, wait_ms) for verdict, reason, wait_ms in verdicts]
         self.state = plan.state
         write_reports(self.directory, self.number, [pack_usage(plan.usage)])

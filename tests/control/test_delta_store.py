@@ -13,7 +13,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 import spark_throttle.control.delta_store as module
-from spark_throttle.control.delta_store import SCHEMA, DeltaStore
+from spark_throttle.control.delta_rows import SCHEMA, change_rows
+from spark_throttle.control.delta_store import DeltaStore
 from spark_throttle.control.open_store import is_store, open_store
 from spark_throttle.control.store import Author, Change
 from spark_throttle.errors import (
@@ -117,7 +118,7 @@ def test_commit_that_lost_against_another_is_a_conflict(
 
 
 def other_commit(store: DeltaStore) -> None:
-    rows = module._change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob")
+    rows = change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob")
     store._table = DeltaTable(store._path)
     properties = CommitProperties(app_transactions=[Transaction(module._APP, 1)])
     write_deltalake(store._table, rows, mode="append", commit_properties=properties)
@@ -202,7 +203,7 @@ def test_change_of_one_entry_writes_one_row(store: DeltaStore, path: Path) -> No
 
 
 def test_large_store_is_listed_page_by_page(path: Path, store: DeltaStore) -> None:
-    wanted = [f"tenant-{number % 7}/ns-{number:06d}" for number in range(30_000)]
+    wanted = [f"tenant-{number % 7}/ns-{number:06d}" for number in range(60_000)]
     commit(store, [Change("namespace", name, '{"publish":{"weight":2}}') for name in wanted])
     fresh, found = DeltaStore(str(path)), [""]
     while page := fresh.page("namespace", after=found[-1], limit=1_000):
