@@ -22,6 +22,7 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bound_manifest
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import unpack_usage
+from spark_throttle.spark.delta_sink import Destination, append_usage
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
 from spark_throttle.spark.usage_table import policy_of, usage_rows
@@ -95,7 +96,8 @@ class BatchSink:
     verdict_type: StructType
     admitted: Target | BatchFunction
     rejected: Target
-    usage: Target | None
+    usage: Target | Destination | None
+    """A destination is written without Spark."""
 
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
@@ -113,7 +115,9 @@ class BatchSink:
                 self.admitted(admitted, batch)
             if any(report.rejected.any() or report.invalid_messages for report in reports):
                 self._write_rejected(self._rows(frames, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
-            if self.usage is not None and reports:
+            if isinstance(self.usage, Destination) and packed:
+                append_usage(self.usage, directory, f"{manifest.query}/usage", batch, packed)
+            elif isinstance(self.usage, Target) and packed:
                 policy = policy_of(directory, reports[0])
                 rows = frames.sparkSession.createDataFrame(usage_rows(reports, policy, batch))
                 self.usage.write(rows, f"{manifest.query}/usage", batch)

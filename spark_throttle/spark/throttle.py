@@ -28,6 +28,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.batch_sink import BatchSink, Target
 from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.decided_stream import UnpackDecided
+from spark_throttle.spark.delta_sink import Destination
 from spark_throttle.spark.frames import PackFrames
 from spark_throttle.spark.operator import OUTPUT_SCHEMA, STATE_SCHEMA, ShardOperator
 from spark_throttle.spark.partitioning import shard_keys
@@ -137,7 +138,7 @@ class Throttle:
         control_path: str,
         admitted: Target | Callable[[DataFrame, int], None],
         rejected: Target,
-        usage: Target | None,
+        usage: Target | Destination | None,
     ) -> BatchSink:
         """Return what writes the batches of a stream of `schema`."""
         verdict = from_arrow_schema(_VERDICT_SCHEMA)

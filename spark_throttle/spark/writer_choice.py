@@ -44,6 +44,8 @@ class WriterChoice:
     """Of the native writer; `None` for Spark's."""
 
     why: str
+    usage: Target | Destination | None = None
+    """The usage table as Spark's writer is to write it."""
 
 
 def parse_writer(word: str | None) -> str:
@@ -81,7 +83,7 @@ def choose_writer(
         If no writer could append the rows to the table.
     """
     if asked == SPARK:
-        return WriterChoice(None, f"option {WRITER_OPTION} says so")
+        return WriterChoice(None, f"option {WRITER_OPTION} says so", usage)
     decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
     try:
         plan = SinkPlan(
@@ -93,10 +95,20 @@ def choose_writer(
     except NativeWriterError as error:
         if asked == NATIVE:
             raise
-        return WriterChoice(None, f"{error.what}: {error.why}")
+        return WriterChoice(None, f"{error.what}: {error.why}", _usage(spark, usage))
     return WriterChoice(
         plan, f"option {WRITER_OPTION} says so" if asked == NATIVE else "all it writes can go through it"
     )
+
+
+def _usage(spark: SparkSession, usage: Target | None) -> Target | Destination | None:
+    """Return the usage table without Spark if that goes: a Spark job a batch less, whoever writes the rows."""
+    if usage is None:
+        return None
+    try:
+        return _destination(spark, "the usage table", usage, from_arrow_schema(USAGE_SCHEMA))
+    except NativeWriterError:
+        return usage
 
 
 def _destination(
