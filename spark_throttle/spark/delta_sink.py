@@ -34,8 +34,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.decided_stream import batch_of_task
 from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
 from spark_throttle.spark.file_stats import IndexedColumns
-from spark_throttle.spark.frames import FrameKind, UnpackFrames
-from spark_throttle.spark.operator import OUTPUT_SCHEMA
+from spark_throttle.spark.frames import OUTPUT_SCHEMA, FrameKind, UnpackFrames
 from spark_throttle.spark.table_features import check_table
 from spark_throttle.spark.table_files import FileForm, TableFileWriter, WrittenFile
 from spark_throttle.spark.usage_table import policy_of, usage_rows
