@@ -24,6 +24,7 @@ from spark_throttle.control.shared_status import batch_usage
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.core.codec import unpack_usage
+from spark_throttle.spark.delta_sink import Destination, append_usage
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
 
@@ -96,7 +97,8 @@ class BatchSink:
     verdict_type: StructType
     admitted: Target | BatchFunction
     rejected: Target
-    usage: Target | None
+    usage: Target | Destination | None
+    """A destination is written without Spark."""
 
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
@@ -114,7 +116,9 @@ class BatchSink:
                 self.admitted(admitted, batch)
             if any(report.rejected.any() or report.invalid_messages for report in reports):
                 self._write_rejected(self._rows(frames, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
-            if self.usage is not None and reports:
+            if isinstance(self.usage, Destination) and packed:
+                append_usage(self.usage, directory, f"{manifest.query}/usage", batch, packed)
+            elif isinstance(self.usage, Target) and packed:
                 self._write_usage(self.usage, frames, batch_usage(directory, reports, batch), manifest.query, batch)
             write_reports(directory, batch, packed)
         finally:

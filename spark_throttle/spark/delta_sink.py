@@ -35,8 +35,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.decided_stream import batch_of_task
 from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
 from spark_throttle.spark.file_stats import IndexedColumns
-from spark_throttle.spark.frames import FrameKind, UnpackFrames
-from spark_throttle.spark.operator import OUTPUT_SCHEMA
+from spark_throttle.spark.frames import OUTPUT_SCHEMA, FrameKind, UnpackFrames
 from spark_throttle.spark.table_features import check_table
 from spark_throttle.spark.table_files import FileForm, TableFileWriter, WrittenFile
 
@@ -141,7 +140,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         """Write the rows of all frames, and return the files and the usage reports."""
         plan = self.plan
         context = TaskContext.get()
-        part = f"part-{context.partitionId() if context is not None else 0:05d}-"
+        part = _part(context.partitionId() if context is not None else 0)
         writers = {
             FrameKind.ADMITTED: self.file_writer(plan.admitted, part),
             FrameKind.REJECTED: self.file_writer(plan.rejected, part),
@@ -161,11 +160,11 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
 
     def file_writer(self, destination: Destination, part: str) -> TableFileWriter:
         """Return what writes this task's rows to a destination."""
+        if destination.is_table:
+            return table_writer(destination, part)
         files, root = file_system(destination.location)
-        if not destination.is_table:
-            # Hidden from readers until the commit.
-            root, part = f"{root}/{_folder(batch_of_task())}", f".{part}"
-        return TableFileWriter(files, root, destination.form(), part)
+        # Hidden from readers until the commit.
+        return TableFileWriter(files, f"{root}/{_folder(batch_of_task())}", destination.form(), f".{part}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit a batch; called again for the same batch, with other files of the same rows, after a crash."""
@@ -177,7 +176,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         self.add(plan.rejected, f"{query}/rejected", batchId, [file for task in tasks for file in task.rejected])
         packed = [block for task in tasks for block in task.usage]
         if plan.usage is not None and packed:
-            self._add_usage(plan.usage, directory, f"{query}/usage", batchId, packed)
+            append_usage(plan.usage, directory, f"{query}/usage", batchId, packed)
         write_reports(directory, batchId, packed)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -192,18 +191,25 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         else:
             show_folder(destination.location, batch, files)
 
-    def _add_usage(
-        self, destination: Destination, directory: Directory, app: str, batch: int, packed: list[bytes]
-    ) -> None:
-        def write() -> list[WrittenFile]:
-            reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
-            writer = self.file_writer(destination, "part-00000-")
-            has_shares = set(SHARE_SCHEMA.names) <= set(destination.schema.names)
-            for rows in batch_usage(directory, reports, batch, has_shares=has_shares).to_batches():
-                writer.add(rows)
-            return writer.finish()
 
-        append_once(destination, app, batch, write)
+def table_writer(destination: Destination, part: str) -> TableFileWriter:
+    """Return what writes rows into files of a table."""
+    files, root = file_system(destination.location)
+    return TableFileWriter(files, root, destination.form(), part)
+
+
+def append_usage(destination: Destination, directory: Directory, app: str, batch: int, packed: list[bytes]) -> None:
+    """Append the packed usage reports of a batch to the usage table, once."""
+
+    def write() -> list[WrittenFile]:
+        reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
+        writer = table_writer(destination, _part(0))
+        has_shares = set(SHARE_SCHEMA.names) <= set(destination.schema.names)
+        for rows in batch_usage(directory, reports, batch, has_shares=has_shares).to_batches():
+            writer.add(rows)
+        return writer.finish()
+
+    append_once(destination, app, batch, write)
 
 
 def append_once(destination: Destination, app: str, batch: int, written: Callable[[], list[WrittenFile]]) -> None:
@@ -235,6 +241,10 @@ def show_folder(location: str, batch: int, files: list[WrittenFile]) -> None:
             system.delete_file(info.path)
     for name, shown in hidden.items():
         system.move(f"{folder}/{name}", f"{folder}/{shown}")
+
+
+def _part(partition: int) -> str:
+    return f"part-{partition:05d}-"
 
 
 def _folder(batch: int) -> str:

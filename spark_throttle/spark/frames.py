@@ -31,6 +31,8 @@ ORDER_PREFIX = "__throttle_order_"
 _HELPER_PREFIX = "__throttle_"
 
 FRAME_SCHEMA = pa.schema([("shard", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
+OUTPUT_SCHEMA = "kind int, frame binary"
+"""Of what the operator returns, in Spark's words."""
 
 
 class FrameKind(IntEnum):

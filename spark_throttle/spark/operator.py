@@ -20,7 +20,6 @@ from spark_throttle.spark.frames import FrameKind, encode
 from spark_throttle.spark.shard_batch import run_batch
 
 STATE_SCHEMA = "version int, block binary"
-OUTPUT_SCHEMA = "kind int, frame binary"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ from spark_throttle.errors import ConfigurationError, StoreUnavailableError
 from spark_throttle.spark.batch_sink import BatchSink, Target
 from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.decided_stream import UnpackDecided
-from spark_throttle.spark.frames import PackFrames
-from spark_throttle.spark.operator import OUTPUT_SCHEMA, STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.delta_sink import Destination
+from spark_throttle.spark.frames import OUTPUT_SCHEMA, PackFrames
+from spark_throttle.spark.operator import STATE_SCHEMA, ShardOperator
 from spark_throttle.spark.partitioning import shard_keys
 from spark_throttle.spark.payload_columns import ColumnLike, carried_schema, from_carried, with_helpers
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
@@ -151,7 +152,7 @@ class Throttle:
         control_path: str,
         admitted: Target | Callable[[DataFrame, int], None],
         rejected: Target,
-        usage: Target | None,
+        usage: Target | Destination | None,
     ) -> BatchSink:
         """Return what writes the batches of a stream of `schema`."""
         verdict = from_arrow_schema(_VERDICT_SCHEMA)

@@ -187,7 +187,7 @@ class ThrottledStreamWriter:
         frames = self._throttle.frames(self._events, control_path=control_path, is_explained=False)
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
-            sink = self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, self._usage)
+            sink = self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, choice.usage)
             writer = writer.foreachBatch(sink)
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)

@@ -45,6 +45,8 @@ class WriterChoice:
     """Of the native writer; `None` for Spark's."""
 
     why: str
+    usage: Target | Destination | None = None
+    """The usage table as Spark's writer is to write it."""
 
 
 def parse_writer(word: str | None) -> str:
@@ -92,30 +94,40 @@ def choose_writer(
         If no writer could append the rows to the table.
     """
     if asked == SPARK:
-        return WriterChoice(None, f"option {WRITER_OPTION} says so")
+        return WriterChoice(None, f"option {WRITER_OPTION} says so", targets.usage)
     decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
     try:
         plan = SinkPlan(
             control_path,
             _destination(spark, "the sink", targets.admitted, schema),
             _destination(spark, "the dead letters", targets.rejected, decided),
-            None if targets.usage is None else _usage_destination(spark, targets.usage, has_shares=targets.has_shares),
+            _usage_destination(spark, targets),
         )
     except NativeWriterError as error:
         if asked == NATIVE:
             raise
-        return WriterChoice(None, f"{error.what}: {error.why}")
+        return WriterChoice(None, f"{error.what}: {error.why}", _usage(spark, targets))
     return WriterChoice(
         plan, f"option {WRITER_OPTION} says so" if asked == NATIVE else "all it writes can go through it"
     )
 
 
-def _usage_destination(spark: SparkSession, usage: Target, *, has_shares: bool) -> Destination:
-    what = "the usage table"
-    if not has_shares:
-        return _destination(spark, what, usage, from_arrow_schema(USAGE_SCHEMA))
+def _usage(spark: SparkSession, targets: Targets) -> Target | Destination | None:
+    """Return the usage table without Spark if that goes: a Spark job a batch less, whoever writes the rows."""
     try:
-        return _destination(spark, what, usage, from_arrow_schema(pa.schema([*USAGE_SCHEMA, *SHARE_SCHEMA])))
+        return _usage_destination(spark, targets)
+    except NativeWriterError:
+        return targets.usage
+
+
+def _usage_destination(spark: SparkSession, targets: Targets) -> Destination | None:
+    what = "the usage table"
+    if targets.usage is None:
+        return None
+    if not targets.has_shares:
+        return _destination(spark, what, targets.usage, from_arrow_schema(USAGE_SCHEMA))
+    try:
+        return _destination(spark, what, targets.usage, from_arrow_schema(pa.schema([*USAGE_SCHEMA, *SHARE_SCHEMA])))
     except ConfigurationError as error:  # the table may be older than the sharing, and Spark's writer widens it
         raise NativeWriterError(what, str(error)) from error
 

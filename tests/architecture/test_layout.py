@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -41,6 +43,13 @@ def test_library_touches_no_jvm_object(path: Path) -> None:
     """What reaches into the JVM or asks for the context does not run on Spark Connect."""
     attributes = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
     assert not attributes & {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_sc", "sparkContext"}
+
+
+@pytest.mark.parametrize("name", ["frames", "delta_sink"])
+def test_modules_of_workers_that_need_no_pandas_load_none(name: str) -> None:
+    """Every Python worker that Spark starts would pay half a second for it."""
+    code = f"import sys, spark_throttle.spark.{name}; sys.exit('pandas' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def jar_versions() -> dict[str, str]:

@@ -78,7 +78,9 @@ def test_dbfs_is_read_through_its_mount() -> None:
 
 
 def test_other_file_systems_put_files_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_throttle.control.storage.file_system", lambda _: (fs._MockFileSystem(), "bucket/control"))
+    monkeypatch.setattr(
+        "spark_throttle.control.storage.file_system", lambda _: (fs._MockFileSystem(), "bucket/control")
+    )
     directory = Directory("s3://bucket/control")
     directory.write("epochs/000-b", b"b")
     directory.write("epochs/000-a", b"a")

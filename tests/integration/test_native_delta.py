@@ -146,6 +146,9 @@ def test_column_mapped_table_is_left_to_spark(lake: Lake, caplog: pytest.LogCapt
     assert f"{SPARKS} (the sink {lake.path('out')}: it maps its columns" in taken(caplog)
     assert [tuple(row) for row in read(lake).collect()] == [(1, "good/a", 10)]
     assert dead(lake) == [2]
+    # The usage table is not mapped, and costs no Spark job.
+    assert DeltaTable(lake.path("usage")).history(1)[0]["engineInfo"].startswith("delta-rs")
+    assert (0, "job", "job", 2, 1, 1) in usage(lake)
 
 
 def test_query_may_change_its_writer_in_the_middle_of_a_batch(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
