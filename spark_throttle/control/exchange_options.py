@@ -49,6 +49,9 @@ class ExchangeOptions:
                 raise ConfigurationError(f"exchange: unknown key {key}{did_you_mean(key, known)}")
         if not isinstance(given.get("path"), str) or not given["path"]:
             raise ConfigurationError("exchange.path is missing: give the directory or Delta table where the jobs meet")
+        job = given.get("job")
+        if job is not None and (not isinstance(job, str) or not job or "\n" in job):
+            raise ConfigurationError(f"exchange.job is {job!r}; give a name of one line")
         defaults = ShareSettings()
         policy = given.get("policy", defaults.policy)
         if policy not in get_args(SharePolicy):
@@ -61,7 +64,7 @@ class ExchangeOptions:
             floor_percent=_scaled(given, "floor", _PERCENT, defaults.floor_percent),
             policy=policy,
         )
-        return cls(given["path"], given.get("job"), settings)
+        return cls(given["path"], job, settings)
 
     def to_json(self) -> str:
         """Return the options as one line, for an option of a data source."""

@@ -103,12 +103,28 @@ class ScopeRows:
         """Return these rows with some replaced or added, and some removed."""
         if not len(changed) and not len(removed):
             return self
+        if not len(removed) and found_in(changed.ids, self.ids).all():
+            at = np.searchsorted(self.ids, changed.ids)
+            if (self.bins[at] == changed.bins).all():
+                return self._overwritten(at, changed)
         gone = found_in(self.ids, changed.ids) | found_in(self.ids, removed)
         kept = self.take(np.flatnonzero(~gone)) if gone.any() else self
         if not len(changed):
             return kept
         both = joined([kept, changed])
         return both.take(np.argsort(both.ids, kind="stable"))
+
+    def _overwritten(self, at: Int64s, changed: ScopeRows) -> ScopeRows:
+        """Return these rows with those `at` replaced by as many that have as many bins."""
+        counts = changed.bins.astype(np.int64)
+        ends = np.cumsum(counts)
+        starts = (np.cumsum(self.bins, dtype=np.int64) - self.bins)[at]
+        bins = np.arange(len(changed.bin_weight)) + np.repeat(starts - (ends - counts), counts)
+        claim, floor, usage = self.claim.copy(), self.floor.copy(), self.usage.copy()
+        claim[at], floor[at], usage[at] = changed.claim, changed.floor, changed.usage
+        demand, weight = self.bin_demand.copy(), self.bin_weight.copy()
+        demand[bins], weight[bins] = changed.bin_demand, changed.bin_weight
+        return ScopeRows(self.ids, claim, floor, usage, self.bins, demand, weight)
 
     def differ(self, other: ScopeRows) -> Bools:
         """Return which rows `other` does not have, just so."""
@@ -200,12 +216,11 @@ class Head:
 def pack_head(head: Head) -> bytes:
     """Return a head as a block."""
     report = head.report
-    seen = list(report.seen.items())
+    marks = [number for mark in (report.mark, *report.seen.values()) for number in (mark.incarnation, mark.number)]
+    # Few fields: each costs a reader more than a row, and it reads a head of every job in every cycle.
     return pack("shrh", REPORT_VERSION, {
-        "member": report.member, "name": report.name, "incarnation": report.mark.incarnation,
-        "number": report.mark.number, "published_ms": report.published_ms, "base": head.base,
-        "seen_members": "\n".join(member for member, _ in seen),
-        "seen_marks": np.array([(mark.incarnation, mark.number) for _, mark in seen], dtype=np.int64).reshape(-1, 2),
+        "words": "\n".join([report.member, report.name, *report.seen]),
+        "numbers": np.array([report.published_ms, head.base, *marks], dtype=np.int64),
         "removed": head.removed, "rows": _pack_rows(report.rows),
     })  # fmt: skip
 
@@ -213,14 +228,11 @@ def pack_head(head: Head) -> bytes:
 def unpack_head(block: bytes, what: str) -> Head:
     """Return what `pack_head` stored."""
     f = unpack(block, "shrh", REPORT_VERSION, what)
-    members = f.text("seen_members")
-    marks = f.pairs("seen_marks").tolist()
-    seen = {member: Mark(*mark) for member, mark in zip(members.split("\n") if members else [], marks, strict=True)}
-    report = ShareReport(
-        f.text("member"), f.text("name"), Mark(f.integer("incarnation"), f.integer("number")),
-        f.integer("published_ms"), seen, _unpack_rows(f),
-    )  # fmt: skip
-    return Head(report, f.integer("base"), f.integers("removed"))
+    member, name, *members = f.text("words").split("\n")
+    published_ms, base, *numbers = f.integers("numbers").tolist()
+    mark, *marks = (Mark(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True))
+    report = ShareReport(member, name, mark, published_ms, dict(zip(members, marks, strict=True)), _unpack_rows(f))
+    return Head(report, base, f.integers("removed"))
 
 
 def pack_base(rows: ScopeRows) -> bytes:

@@ -259,7 +259,7 @@ class Sharing:
             self._grow(shown_number)
 
     def _supersede(self, shown: Mark) -> None:
-        if self._born_ms is None:
+        if self._number == 0:
             # Of an earlier run, before the checkpoint was put back: go on from there.
             self._incarnation = (shown.incarnation | (1 << 20) - 1) + 1
         else:

@@ -107,17 +107,44 @@ def times(amount: Int64s, factor: Int64s) -> Int64s:
 
 def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
     """Return, for every claimant, the highest level at which its scope gives out no more than it has."""
-    low = np.zeros(len(starts), dtype=np.int64)
-    high = np.full(len(starts), _WHOLE, dtype=np.int64)
     shares = np.maximum(share, 1)
-    for _ in range(_BITS + 1):
-        middle = (low + high + 1) >> 1
-        level = np.repeat(middle, counts)
+
+    def fits(levels: Int64s) -> Bools:
+        level = np.repeat(levels, counts)
         at_level = np.where((share <= level)[:, None], part, -(-part * level[:, None] // shares[:, None]))
-        fits = (np.add.reduceat(at_level, starts, axis=0) <= _WHOLE).all(axis=1)
-        low = np.where(fits, middle, low)
-        high = np.where(fits, high, middle - 1)
+        return np.logical_and.reduce(np.add.reduceat(at_level, starts, axis=0) <= _WHOLE, axis=1)
+
+    # What is given out grows with the level, so a bracket that holds at both ends holds the level.
+    guess, slack = _guessed_level(part, shares, starts, counts), 4 * counts + 16
+    low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, _WHOLE)
+    is_bracket = fits(low) & ((high == _WHOLE) | ~fits(np.minimum(high + 1, _WHOLE)))
+    low, high = np.where(is_bracket, low, 0), np.where(is_bracket, high, _WHOLE)
+    while (low < high).any():
+        middle = (low + high + 1) >> 1
+        does = fits(middle)
+        low = np.where(does, middle, low)
+        high = np.where(does, high, middle - 1)
     return np.repeat(low, counts)
+
+
+def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
+    """Return each scope's level but for rounding: what those below it leave, by what the others take a unit of it."""
+    scope = np.repeat(np.arange(len(starts)), counts)
+    order = np.lexsort((share, scope))
+    share = share[order]
+    slope = (part[order] << _BITS) // share[:, None]
+    first = starts[scope]
+    taken = np.cumsum(part[order], axis=0) - part[order]
+    taken -= taken[first]
+    steepness = np.cumsum(slope, axis=0) - slope
+    steepness -= steepness[first]
+    rest = np.add.reduceat(slope, starts, axis=0)[scope] - steepness
+    level = (np.maximum(_WHOLE - taken, 0) << _BITS) // np.maximum(rest, 1)
+    # Of each resource, the level of the first claimant that is above it.
+    position = np.arange(len(share))[:, None]
+    above = np.minimum.reduceat(np.where(level <= share[:, None], position, len(share)), starts, axis=0)
+    found = np.where(above < len(share), np.take_along_axis(level, np.minimum(above, len(share) - 1), axis=0), _WHOLE)
+    return np.minimum.reduce(np.minimum(found, _WHOLE), axis=1)
 
 
 def divide_whole(total: int, claims: Int64s, *, turn: int) -> Int64s:

@@ -203,6 +203,20 @@ def test_process_that_another_run_of_its_job_replaced_uses_nothing_any_more() ->
     assert old.pinned[GOLD] == 0
 
 
+def test_process_that_was_replaced_while_it_was_cut_off_does_not_come_back() -> None:
+    world = world_of(5 * QUOTA, 5 * QUOTA)
+    old = world.jobs[0]
+    new = SimulatedJob("job0", 0, incarnation=9, demands={GOLD: 5 * QUOTA})
+    new.trigger(world.now_ms)
+    world.now_ms += 2 * SETTINGS.lease_ms
+    old.trigger(world.now_ms)
+    visit(world, new)
+    old.visit(world.store.read(world.now_ms), world.now_ms, world.now_ms)
+    old.trigger(world.now_ms)
+    assert old.sharing.is_superseded
+    assert old.pinned[GOLD] == 0
+
+
 def test_run_whose_checkpoint_was_put_back_goes_on_from_the_register() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     job = world.jobs[0]

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,10 +19,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_throttle.control.delta_store import DeltaStore
+from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.followed import read_followed
+from spark_throttle.control.manifest import read_manifest
 from spark_throttle.control.plane import EpochName
 from spark_throttle.control.service import PolicyService
+from spark_throttle.control.share_status import read_observation
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.store import Author
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
@@ -281,3 +285,33 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
     assert followed is not None
     assert followed.store_revision == 2
     assert "there is no policy store" in (followed.problem or "")
+
+
+# Shared quotas
+
+
+def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_grants(tmp_path: Path) -> None:
+    options = ExchangeOptions.parse({"path": str(tmp_path / "exchange"), "job": "mine", "interval": 0.05, "lease": 60})
+    policies = "{resource_groups: {gold: {publish: {messages_per_second: 100}}}, defaults: {resource_group: gold}}"
+    driver = Driver(tmp_path / "control", {"policytext": policies, "exchange": options.to_json()})
+    end = driver.latest(driver.reader.initialOffset())
+    grants = [unpack_grant(row["frame"], "a grant") for row in driver.rows(driver.reader.initialOffset(), end)]
+    assert len(grants) == len(KEYS)
+    for grant in grants:
+        assert grant.share_micro_per_ms is not None
+        assert grant.share_micro_per_ms[1].tolist() == [0, -1]
+        assert (grant.balance_micro[1, 0] < 0).all()
+    pause = threading.Event()
+    directory = Directory(str(tmp_path / "control"))
+    while (seen := read_observation(directory)) is None or not seen.lease_left_ms:
+        pause.wait(0.01)
+        driver.latest(end)
+    assert seen.problem == ""
+    assert Directory(str(tmp_path / "exchange")).names(".") == [f"{read_manifest(directory).query}.head"]  # type: ignore[union-attr]
+    assert directory.read("incarnation") == b"1"
+
+
+def test_reader_without_an_exchange_keeps_nothing_of_it(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.latest(driver.reader.initialOffset())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["epochs", "followed.json", "manifest.json", "policies"]

@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
-from tests.control.test_status import POLICY, report
 
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.manifest import bind
@@ -28,6 +27,7 @@ from spark_throttle.spark.delta_commit import append_batch, has_batch, open_tabl
 from spark_throttle.spark.delta_sink import Destination, SinkPlan, TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.frames import FrameKind, encode
 from spark_throttle.spark.table_files import WrittenFile
+from tests.control.test_status import POLICY, report
 from tests.spark.delta_tables import make_table, rows_of
 
 ROWS = StructType().add("id", "long").add("ns", "string")

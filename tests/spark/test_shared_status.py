@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from spark_throttle.spark.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
+from spark_throttle.spark.status import read_status
+from spark_throttle.spark.usage_table import USAGE_SCHEMA, usage_rows
 
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.feedback import write_reports
@@ -16,9 +19,6 @@ from spark_throttle.core.codec import pack_policy, pack_usage
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.spark.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
-from spark_throttle.spark.status import read_status
-from spark_throttle.spark.usage_table import USAGE_SCHEMA, usage_rows
 from spark_throttle.testing.worlds import limit, make_policy
 
 POLICY = make_policy(
