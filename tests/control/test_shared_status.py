@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from spark_throttle.spark.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
-from spark_throttle.spark.status import read_status
-from spark_throttle.spark.usage_table import USAGE_SCHEMA, usage_rows
 
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.share_status import Observation, PeerStatus, read_observation, write_observation
+from spark_throttle.control.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
+from spark_throttle.control.status import read_status
 from spark_throttle.control.storage import Directory
+from spark_throttle.control.usage_table import USAGE_SCHEMA, usage_rows
 from spark_throttle.core.codec import pack_policy, pack_usage
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import NEVER_MS
