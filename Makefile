@@ -97,6 +97,18 @@ soak: setup jars ## run a job for MINUTES at an overload while everything change
 bench-kernel: setup ## measure the admission kernel: CPU time a message, a remembered namespace, a waiting row (on one core)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.kernel $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: setup ## measure the kernel against other limiters on one stream, the JVM's too if a JDK and Maven are there
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.peers --out build/bench-peers.json $(ARGS)
+
+.PHONY: bench-operators
+bench-operators: setup jars ## measure the job against none, an identity, an operator a namespace, row_number
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.operators --out build/bench-operators.json $(ARGS)
+
+.PHONY: bench-sink
+bench-sink: setup jars ## measure both writers of Delta against a job without a throttle
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.sink --out build/bench-sink.json $(ARGS)
+
 .PHONY: bench-division
 bench-division: setup ## compare the policies that divide a quota between jobs: a table, build/bench-division.json
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.division $(ARGS)

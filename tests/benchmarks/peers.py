@@ -1,6 +1,6 @@
 """What a message costs in other limiters, and in the admission kernel: `kernel_vs`.
 
-    python -m tests.benchmarks.peers
+    python -m tests.benchmarks.peers [--repeats N] [--out FILE]
 
 The benchmark stream of 1,000,000 messages of 10,000 namespaces, each held to 50 messages and 65,536 bytes a second with
 a burst of two seconds, message i at i * 100 us of virtual time. In turns, on one thread, CPU time:
@@ -17,15 +17,18 @@ its name. The CRC-32 of a peer's decisions says that it decided what its authors
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -201,3 +204,37 @@ def jvm(stream: Stream, repeats: int) -> Iterator[Pass]:
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         found = json.loads(line)
         yield Pass(messages=MESSAGES, **found)
+
+
+def table(found: list[Pass]) -> str:
+    """Return medians and spans by peer, and how many times as long as the fastest kernel each takes."""
+    by_peer: dict[str, list[Pass]] = {}
+    for one in found:
+        by_peer.setdefault(one.peer, []).append(one)
+    cpu_ns = {peer: [one.cpu_ns / one.messages for one in many] for peer, many in by_peer.items()}
+    best = min(median(each) for peer, each in cpu_ns.items() if peer.startswith("kernel"))
+    lines = [f"{'CPU ns a message':28}{'median':>10}{'least':>10}{'most':>10}{'ratio':>8}  admitted  crc32"]
+    for peer, each in cpu_ns.items():
+        first = by_peer[peer][0]
+        lines.append(
+            f"{peer:28}{median(each):10,.1f}{min(each):10,.1f}{max(each):10,.1f}{median(each) / best:8.2f}"
+            f"  {first.admitted / first.messages:8.1%}  {first.crc32 or ''}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    found = list(passes(asked.repeats))
+    sys.stdout.write(table(found) + "\n")
+    if asked.out is not None:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        asked.out.write_text(json.dumps([asdict(one) for one in found], indent=1))
+
+
+if __name__ == "__main__":
+    main()
