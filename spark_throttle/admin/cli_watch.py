@@ -78,7 +78,9 @@ def _both(pair: tuple[float | None, float | None] | None) -> str:
 
 
 def _release(release_ms: int | None, waiting: tuple[int, int] | None) -> str:
-    return "" if not waiting or not waiting[0] else wait(release_ms) or "never"
+    if not waiting or not waiting[0]:
+        return ""
+    return "at once" if release_ms == 0 else wait(release_ms) or "never"
 
 
 def status(

@@ -156,7 +156,9 @@ def table_of(columns: Iterable[tuple[str, bool]], rows: Iterable[Sequence[object
     """Return a table; a column is its head and whether its values are numbers."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for head, is_number in columns:
-        table.add_column(head, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number)
+        table.add_column(
+            head, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number or head == "level"
+        )
     for row in rows:
         table.add_row(*("" if cell is None else escape(shown(str(cell))) for cell in row))
     return table

@@ -53,9 +53,7 @@ def _positions(values: pa.Array, known: pa.Array, missing: int) -> Int64s:
 
 def _exempt(names: pa.StringArray, tenant_of: pa.StringArray, policy: CompiledPolicy) -> Bools:
     """Return which namespaces the policy exempts."""
-    is_exempt = np.zeros(len(names), dtype=np.bool_)
-    if len(policy.exempt_names):
-        is_exempt |= _positions(names, policy.exempt_names, -1) >= 0
+    is_exempt: Bools = _positions(names, policy.exempt_names, -1) >= 0
     if len(policy.exempt_globs):
         is_exempt |= first_match(names, tenant_of, policy.exempt_globs) >= 0
     return is_exempt
@@ -75,15 +73,17 @@ def match(names: pa.StringArray, policy: CompiledPolicy) -> Matches:
     group = policy.namespace_group[rule]
     takes_tenants = ((rule == unnamed) | (group < 0)) & (through_tenant >= 0)
     group = np.where(takes_tenants, through_tenant, group)
-    is_exempt = _exempt(names, tenant_of, policy)
-    rule = np.where(is_exempt, policy.exempt_rule, rule)
-    tenant, group = np.where(is_exempt, -1, tenant), np.where(is_exempt, -1, group)
+    job = np.zeros_like(group)
+    if len(policy.exempt_names) or len(policy.exempt_globs):
+        is_exempt = _exempt(names, tenant_of, policy)
+        rule = np.where(is_exempt, policy.exempt_rule, rule)
+        tenant, group, job = (np.where(is_exempt, -1, each) for each in (tenant, group, job))
     tenants = len(policy.tenant_names)
     shared_scope = np.stack(
         [
             np.where(tenant >= 0, 1 + tenant, -1),
             np.where(group >= 0, 1 + tenants + group, -1),
-            np.where(is_exempt, -1, 0),
+            job,
         ],
         axis=1,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,9 +16,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from spark_throttle.control.delta_store import DeltaStore
 from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.followed import read_followed
 from spark_throttle.control.plane import EpochName
+from spark_throttle.control.service import PolicyService
 from spark_throttle.control.storage import Directory
+from spark_throttle.control.store import Author
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
@@ -234,3 +239,27 @@ def test_commit_forgets_old_epochs_and_may_come_twice(driver: Driver) -> None:
         driver.reader.commit({"epoch": 1_100, "file": "000000001100-0123456789abcdef"})
     assert not (driver.path / "epochs" / first["file"]).exists()
     assert driver.reader.reportLatestOffset() is None
+
+
+def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path) -> None:
+    where, control = tmp_path / "store", Directory(str(tmp_path / "control"))
+    service = PolicyService(DeltaStore.create(str(where)), clock_ms=lambda: 0)
+    service.put("job", "", {"publish": {"messages_per_second": 100}}, Author("ann"))
+    options = {
+        "controlpath": str(tmp_path / "control"), "direction": "publish", "shardkeys": json.dumps(KEYS),
+        "policystore": f"delta:{where}",
+    }  # fmt: skip
+    reader = ThrottleControlReader(options, clock_ms=lambda: START_MS)
+    first = reader.latestOffset(reader.initialOffset(), LIMIT)
+    service.put("job", "", {"publish": {"messages_per_second": 7}}, Author("ann"))
+    second = reader.latestOffset(first, LIMIT)
+    policy = reader.plane().policy_for(EpochName(*first.values()), EpochName(*second.values()))
+    assert policy is not None
+    assert policy.shared.rate_micro_per_ms.tolist() == [[7000, -1]]
+    shutil.rmtree(where)
+    third = reader.latestOffset(second, LIMIT)
+    assert third == second or reader.plane().policy_for(EpochName(*second.values()), EpochName(*third.values())) is None
+    followed = read_followed(control)
+    assert followed is not None
+    assert followed.store_revision == 2
+    assert "there is no policy store" in (followed.problem or "")
