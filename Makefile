@@ -24,7 +24,7 @@ spark_env = PYSPARK_PYTHON=$(CURDIR)/$(PYTHON) PYSPARK_DRIVER_PYTHON=$(CURDIR)/$
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ------------------------------------------------------------------------------------------------ the two commands
 
@@ -66,6 +66,10 @@ browser: ## install Debian's chromium and chromium-driver, for the tests of the 
 .PHONY: api-fuzz
 api-fuzz: setup ## make 20,000 requests from the API's description, with and without tokens
 	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/api_fuzz.py $(ARGS)
+
+.PHONY: list-a-million
+list-a-million: setup ## list a million namespaces of a Delta store through the API, page by page
+	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/list_a_million.py $(ARGS)
 
 .PHONY: openapi
 openapi: setup ## write conf/openapi.json anew from the code

@@ -230,14 +230,16 @@ class _Job:
         policy = self._policy(newest.revision)
         if policy is None:
             return None
-        coded = pa.chunked_array([kept.names for kept in self._newest], pa.string()).combine_chunks()
+        # Of the first batch that was seen nobody knows how long it took.
+        measured = [kept for kept in self._newest if kept.elapsed_ms or kept is newest]
+        coded = pa.chunked_array([kept.names for kept in measured], pa.string()).combine_chunks()
         encoded = coded.dictionary_encode()
         names, index = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        counts = sums(index, np.concatenate([kept.counts for kept in self._newest]), len(names))
+        counts = sums(index, np.concatenate([kept.counts for kept in measured]), len(names))
         waiting = np.zeros((len(names), 2), np.int64)
         waiting[index[len(index) - len(newest.names) :]] = newest.waiting
-        elapsed_ms = sum(kept.elapsed_ms for kept in self._newest)
-        return Window(policy, len(self._newest), elapsed_ms, names, counts, waiting)
+        elapsed_ms = sum(kept.elapsed_ms for kept in measured)
+        return Window(policy, len(measured), elapsed_ms, names, counts, waiting)
 
 
 def _missing(location: str) -> ThrottleError:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.admin.job_watch import Window
-from spark_throttle.core.matching import match
+from spark_throttle.core.matching import Matches, match
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.segments import sums
 
@@ -102,7 +102,7 @@ def namespaces_of(
     with np.errstate(divide="ignore", invalid="ignore"):
         part = np.where(group_rate > 0, window.counts[:, _ADMITTED] / seconds / group_rate, -1.0)
     service = part.max(axis=1, initial=-1.0) / weight
-    ratios, scopes = _used(window, seconds)
+    ratios = _used(window, found, seconds)
     groups = policy.group_names.to_pylist()
     rows = []
     for at in shown.tolist():
@@ -121,7 +121,7 @@ def namespaces_of(
                 waiting_bytes=int(window.waiting[at, 1]),
                 delayed_ms=delayed_ms / admitted if admitted else None,
                 service=float(service[at]) if service[at] >= 0 else None,
-                held_by=_held_by(ratios[at], scopes[at], window, at) if is_held[at] else None,
+                held_by=_held_by(ratios[at], found.shared_scope[at], window, at) if is_held[at] else None,
             )
         )
     is_waiting = is_here & (window.waiting[:, 0] > 0)
@@ -140,12 +140,12 @@ def _group_rates(policy: CompiledPolicy, group: Int64s) -> Int64s:
     return np.maximum(padded[group], 0) / 1000
 
 
-def _used(window: Window, seconds: float) -> tuple[np.ndarray, Int64s]:
-    """Return which part of its quota each scope of each namespace used, -1 where it has none; shapes (n, 4, 2), (n, 4).
+def _used(window: Window, found: Matches, seconds: float) -> np.ndarray:
+    """Return which part of its quota each scope of each namespace used, -1 where it has none; shape (n, 4, 2).
 
     A quota of 0 counts as used without bound.
     """
-    policy, found = window.policy, match(window.names, window.policy)
+    policy = window.policy
     admitted = window.counts[:, _ADMITTED]
     used = np.zeros((len(policy.shared) + 1, 2), np.int64)
     for column in found.shared_scope.T:
@@ -153,7 +153,7 @@ def _used(window: Window, seconds: float) -> tuple[np.ndarray, Int64s]:
     shared_rates = np.concatenate([policy.shared.rate_micro_per_ms, np.full((1, 2), UNLIMITED)])
     own = _ratio(admitted, policy.namespace_limits.rate_micro_per_ms[found.rule], seconds)
     wide = _ratio(used, shared_rates, seconds)[found.shared_scope]
-    return np.concatenate([own[:, None, :], wide], axis=1), found.shared_scope
+    return np.concatenate([own[:, None, :], wide], axis=1)
 
 
 def _ratio(used: Int64s, rate_micro_per_ms: Int64s, seconds: float) -> np.ndarray:

@@ -170,7 +170,7 @@ function heldBy(row) {
   return `${level} (${held.dimension}, ${used})`;
 }
 
-const LEVELS = { namespace: "namespace", tenant: "tenant", resource_group: "group", job: "job" };
+const LEVELS = { tenant: "tenant", resource_group: "group" };
 
 async function explain(namespace) {
   const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment($("job").value)}`);
@@ -188,7 +188,7 @@ async function explain(namespace) {
         ...["Level", "Quota a second", "On excess", "Balance", "Waiting in it", "Free in"].map((title) =>
           element("th", { scope: "col" }, title)))),
       element("tbody", {}, ...value.levels.map((level) => element("tr", {},
-        element("th", { scope: "row" }, level.level === "job" ? "job" : `${LEVELS[level.level]} ${level.scope}`),
+        element("th", { scope: "row" }, ["job", "namespace"].includes(level.level) ? level.level : `${LEVELS[level.level]} ${level.scope}`),
         element("td", {}, level.per_second.every((rate) => rate === null) ? "no limit" : rates(level.per_second)),
         element("td", {}, level.on_excess), element("td", {}, rates(level.balance)),
         element("td", {}, level.waiting ? rates(level.waiting) : "–"), element("td", {}, seconds(level.release_ms))))))),
