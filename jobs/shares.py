@@ -38,8 +38,8 @@ INTERVAL_SECONDS: Final = 4
 LEASE_SECONDS: Final = 40
 NAMESPACES: Final = {"alpha": 20, "beta": 20, "gamma": 10}
 FILE_SECONDS: Final = 0.5
-START_SECONDS: Final = 90
-"""How long a session may take to start."""
+START_SECONDS: Final = 240
+"""How long a session may take to start, and its first batches, on a machine that has other things to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,13 +212,6 @@ class LeaseKeeper:
         problem = self.problem or ""
         self._on_visit(replace(observation, as_of_ms=self._clocks.wall_ms(), problem=problem))
 
-    # ------------------------------------------------------------------------------------------------- for people
-
-    @property
-    def written_bytes(self) -> int:
-        """What this job has written to the exchange in all."""
-        return self._register.written_bytes
-
     @property
     def hangs_for_ms(self) -> int:
         """How long the visit that is under way has taken; 0 between visits."""

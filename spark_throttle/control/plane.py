@@ -33,7 +33,7 @@ from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epo
 from spark_throttle.core.grants import Buckets, Claims, lend, used_by_scope
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
-from spark_throttle.core.shares import refill_share, under_share
+from spark_throttle.core.shares import refill_share, settle_share, under_share
 from spark_throttle.core.token_bucket import admissible_messages, full
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, EpochMissingError
@@ -247,8 +247,7 @@ class ControlPlane:
         buckets, share = epoch.buckets, epoch.share_micro_per_ms
         for reports in self._unsettled.values():
             used = used_by_scope(reports, policy)
-            at_ms = max(min(reports[0].now_ms, now_ms), buckets.as_of_ms)
-            buckets = refill_share(buckets, policy, share, now_ms=at_ms).debit(used, policy)
+            buckets = settle_share(buckets, used, policy, share, at_ms=min(reports[0].now_ms, now_ms))
         found = {report.shard for reports in self._unsettled.values() for report in reports}
         missing = sorted(set(range(self._shards)) - found)
         if missing:
@@ -257,10 +256,9 @@ class ControlPlane:
             )
             lent = epoch.lending.balance_micro[missing]
             used = np.where([True, False], admissible_messages(lent), np.maximum(lent // MICRO, 0)).sum(axis=0)
-            # The time before is paid first, up to the burst: what stood through a pause is not followed by what it
-            # earned.
-            at_ms = max(now_ms if share is None else 0, buckets.as_of_ms)
-            buckets = refill_share(buckets, policy, share, now_ms=at_ms).debit(used, policy)
+            # What a lease has earned since then, this process cannot tell.
+            at_ms = now_ms if share is None else buckets.as_of_ms
+            buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
 
     def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:

@@ -48,7 +48,7 @@ from spark_throttle.control.share_report import (
 from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.share_status import Observation, PeerStatus
 from spark_throttle.core.quota import UNLIMITED, Int64s
-from spark_throttle.core.rate_codes import Codes, decode, encode
+from spark_throttle.core.rate_codes import CodedRates, Codes, decode, encode
 from spark_throttle.core.segments import sums
 
 _Numbers = TypeVar("_Numbers", Int64s, Codes)
@@ -100,8 +100,7 @@ class Claimed:
 
     number: int
     claim: Codes
-    floor: Int64s
-    """Shape (n, 2)."""
+    floor: Codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,6 +148,21 @@ class Sharing:
         Larger than at any earlier start of the member.
     """
 
+    _target = CodedRates()
+    """What the job should claim."""
+
+    _pinned = CodedRates()
+    """What its epochs may still use."""
+
+    _right = CodedRates()
+    """What it may use while its lease lasts."""
+
+    _floor = CodedRates()
+    """And after."""
+
+    _wanted_floor = CodedRates()
+    """The floor of the division."""
+
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings) -> None:
         self.settings = settings
         self.member = member
@@ -164,7 +178,7 @@ class Sharing:
         none = np.zeros((0, 2), dtype=np.int64)
         self._target, self._pinned, self._right = none, none, none
         self._floor, self._wanted_floor = none, none
-        self._window = [Claimed(0, encode(none), none)]
+        self._window = [Claimed(0, encode(none), encode(none))]
         self._published_ms: dict[int, int] = {}
         self._born_ms: int | None = None
         self._held_until_ms = 0
@@ -338,8 +352,8 @@ class Sharing:
         self._incarnation += 1
         self._published_ms.clear()
         self._held_until_ms = 0
-        self._right = self._floor.copy()
-        self._window = [Claimed(self._number, encode(self._floor), self._floor)]
+        self._right = self._floor
+        self._window = [Claimed(self._number, encode(self._floor), encode(self._floor))]
         for peer in self._peers.values():
             peer.since = 0
 
@@ -353,7 +367,7 @@ class Sharing:
         least = np.min([decode(each.claim) for each in self._window], axis=0)
         free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by_others())
         self._right = np.maximum(self._right, np.minimum(least, free))
-        self._floor = np.minimum(np.min([each.floor for each in self._window], axis=0), self._right)
+        self._floor = np.minimum(np.min([decode(each.floor) for each in self._window], axis=0), self._right)
 
     def _claimed_by_others(self) -> Int64s:
         others = self._seats()
@@ -378,7 +392,7 @@ class Sharing:
             return
         own, _ = self._drafted()
         part, self._wanted_floor = divide(self.settings, own, self._own.quota, self._seats())
-        self._target = decode(encode(np.where(self._is_leaving[:, None], 0, part)))
+        self._target = np.where(self._is_leaving[:, None], 0, part)
 
     # ------------------------------------------------------------------------------------------ what others are told
 
@@ -422,7 +436,7 @@ class Sharing:
         if self._born_ms is None:
             self._born_ms = now_ms
         self._published_ms[self._number] = now_ms
-        self._window.append(Claimed(self._number, codes, rows.floor_rate()))
+        self._window.append(Claimed(self._number, codes, encode(rows.floor_rate())))
         self._right = np.minimum(self._right, decode(codes))
         self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
         seen = {member: peer.report.mark for member, peer in self._peers.items()}

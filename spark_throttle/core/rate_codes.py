@@ -40,6 +40,29 @@ def decode(code: Codes) -> Int64s:
     return (wide & (1 << _MANTISSA_BITS) - 1) << (wide >> _MANTISSA_BITS)
 
 
+class CodedRates:
+    """An attribute that holds rates as codes: in half the room, and rounded down to what has a code.
+
+    Examples
+    --------
+    >>> class Job:
+    ...     share = CodedRates()
+    >>> job = Job()
+    >>> job.share = np.array([7, 2**40 + 1])
+    >>> job.share.tolist() == [7, 2**40]
+    True
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._slot = f"{name}_codes"
+
+    def __get__(self, holder: object, owner: type) -> Int64s:
+        return decode(getattr(holder, self._slot))
+
+    def __set__(self, holder: object, rate: Int64s) -> None:
+        setattr(holder, self._slot, encode(rate))
+
+
 def bit_length(value: Int64s) -> Int64s:
     """Return how many bits each value takes, which is not negative.
 

@@ -45,3 +45,12 @@ def refill_share(
         return filled
     is_shut = (share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)
     return Buckets(np.where(is_shut, np.minimum(buckets.balance_micro, -1), filled.balance_micro), now_ms)
+
+
+def settle_share(
+    buckets: Buckets, used: Int64s, policy: CompiledPolicy, share_micro_per_ms: Int64s | None, *, at_ms: int
+) -> Buckets:
+    """Return the buckets after `used` tokens, shape (scopes, 2), were taken at `at_ms`; see `Buckets.settle`."""
+    if share_micro_per_ms is None:
+        return buckets.settle(used, policy, at_ms=at_ms)
+    return refill_share(buckets, policy, share_micro_per_ms, now_ms=max(at_ms, buckets.as_of_ms)).debit(used, policy)
