@@ -35,6 +35,7 @@ AUTO, NATIVE, SPARK = "auto", "native", "spark"
 _CODEC_CONF: Final = "spark.sql.parquet.compression.codec"
 _CODECS: Final = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 _MERGE_CONF: Final = "spark.databricks.delta.schema.autoMerge.enabled"
+_STATISTICS_CONF: Final = "spark.databricks.delta.stats.collect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,16 @@ def _make(spark: SparkSession, target: Target, schema: StructType) -> None:
     writer = spark.createDataFrame([], schema).write.format(DELTA).mode("ignore")
     if target.partition_columns:
         writer = writer.partitionBy(*target.partition_columns)
-    if target.path is not None:
-        writer.save(target.path)
-    else:
-        writer.saveAsTable(str(target.table))
+    # By its statistics Delta knows that the file of no rows holds none, and leaves it out.
+    collects = spark.conf.get(_STATISTICS_CONF, None)
+    spark.conf.set(_STATISTICS_CONF, "true")
+    try:
+        if target.path is not None:
+            writer.save(target.path)
+        else:
+            writer.saveAsTable(str(target.table))
+    finally:
+        if collects is None:
+            spark.conf.unset(_STATISTICS_CONF)
+        else:
+            spark.conf.set(_STATISTICS_CONF, collects)

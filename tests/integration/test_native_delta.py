@@ -115,6 +115,19 @@ def test_partitioned_table_is_made_and_read_by_its_partitions(lake: Lake, caplog
         run(lake, partition=["id"])
 
 
+def test_table_that_is_made_holds_no_file_where_the_session_collects_no_statistics(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.offer([(0, "t/n", 10)])
+    lake.spark.conf.set("spark.databricks.delta.stats.collect", "false")
+    try:
+        run(lake)
+    finally:
+        lake.spark.conf.unset("spark.databricks.delta.stats.collect")
+    assert NATIVE in taken(caplog)
+    assert len(DeltaTable(lake.path("out")).file_uris()) == 1
+
+
 def test_rows_that_do_not_fit_are_refused_before_anything_is_written(lake: Lake) -> None:
     make(lake, "id long, ns string, size string")
     lake.offer([(1, "good/a", 10)])
