@@ -77,8 +77,9 @@ def excess(
     1.0
     """
     amounts = np.array([admitted.get(batch, 0) for batch in times_ms], dtype=np.float64)
-    seconds = np.array(list(times_ms.values()), dtype=np.float64) / 1000
+    first_ms = min(times_ms.values(), default=0)  # of the epoch's seconds a float has too few digits left
+    seconds = np.array([time_ms - first_ms for time_ms in times_ms.values()], dtype=np.float64) / 1000
     passed = np.concatenate([[0.0], np.cumsum(amounts)])
     # With s(i) = passed before i - rate * t(i), a window's excess is passed after j - rate * t(j) - s(i) - burst.
     lowest = np.minimum.accumulate(passed[:-1] - per_second * seconds)
-    return float(np.max(passed[1:] - per_second * seconds - lowest) - burst)
+    return round(float(np.max(passed[1:] - per_second * seconds - lowest) - burst), 6)

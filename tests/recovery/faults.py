@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.spark import batch_sink, throttle, writer
+from spark_throttle.spark import batch_sink, writer
 from spark_throttle.spark.batch_sink import BatchSink, Target
-from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.decided_stream import batch_of_task
 from spark_throttle.spark.delta_sink import Destination, TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.frames import FrameKind, decode
@@ -31,11 +30,7 @@ from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
-
-AFTER_EPOCH = "after-epoch"
-"""An epoch is written, and the offset that names it is not yet logged."""
 
 AFTER_ADMITTED = "after-admitted"
 """The admitted rows are committed; rejected rows and usage are not."""
@@ -46,7 +41,7 @@ AFTER_FEEDBACK = "after-feedback"
 IN_FILE = "in-file"
 """A task has begun a file of the native writer."""
 
-POINTS = (AFTER_EPOCH, AFTER_ADMITTED, AFTER_FEEDBACK)
+POINTS = (AFTER_ADMITTED, AFTER_FEEDBACK)
 """Those of either writer."""
 
 _POINT, _TURN, _REACHED = "TEST_PAUSE_POINT", "TEST_PAUSE_TURN", "TEST_PAUSE_REACHED"
@@ -54,11 +49,9 @@ _POINT, _TURN, _REACHED = "TEST_PAUSE_POINT", "TEST_PAUSE_TURN", "TEST_PAUSE_REA
 
 
 def arm(point: str, turn: int, reached: Path, admitted: Path) -> None:
-    """Make this run pause at `point` in the first batch (or at the first epoch) from number `turn` on."""
+    """Make this run pause at `point` in the first batch from number `turn` on."""
     os.environ[_POINT], os.environ[_TURN], os.environ[_REACHED] = point, str(turn), str(reached)
-    if point == AFTER_EPOCH:
-        throttle.ThrottleControlSource = PausingControlSource  # type: ignore[attr-defined]
-    elif point == AFTER_ADMITTED:
+    if point == AFTER_ADMITTED:
         write = Target.write
 
         def write_and_pause(self: Target, rows: DataFrame, query: str, batch: int) -> None:
@@ -81,23 +74,6 @@ def pause(reached: Path) -> None:
     """Say that the point is reached, and wait to be killed."""
     reached.touch()
     threading.Event().wait()
-
-
-class PausingControlReader(ThrottleControlReader):
-    """Writes an epoch and does not return its offset."""
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        offset = super().latestOffset(start, limit)
-        if offset != start and offset["epoch"] >= int(os.environ[_TURN]):
-            pause(Path(os.environ[_REACHED]))
-        return offset
-
-
-class PausingControlSource(ThrottleControlSource):
-    """A control source whose reader pauses."""
-
-    def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802 - Spark's name
-        return PausingControlReader(dict(self.options))
 
 
 def keep_journal(path: Path) -> None:

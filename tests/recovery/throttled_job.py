@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
     parser.add_argument("--pause-at", choices=(*faults.POINTS, faults.IN_FILE))
-    parser.add_argument("--turn", type=int, default=0, help="the first batch, or the first epoch, to pause at")
+    parser.add_argument("--turn", type=int, default=0, help="the first batch to pause at")
     asked = parser.parse_args(arguments)
     place = Place(asked.root)
     faults.keep_journal(place.journal)
