@@ -2,8 +2,7 @@
 
 A run that reaches its point says so by a file and then waits for ever, with all its processes: the test sees the file
 and kills them. The library has no hook for this. The sink of Spark's writer is a function that the driver calls, so it
-is wrapped in place; the control source and the native sink live in processes of their own, so subclasses of them are
-registered instead.
+is wrapped in place; the native sink runs in processes of Spark's, so a subclass of it is registered instead.
 """
 
 from __future__ import annotations
