@@ -20,6 +20,7 @@ from spark_throttle.admin.job_watch import JobView, JobWatch
 from spark_throttle.admin.namespace_numbers import namespaces_of
 from spark_throttle.control.store import PolicyStore
 from spark_throttle.core.quota import MICRO, Int64s
+from spark_throttle.core.shares import under_share
 from spark_throttle.errors import StoreError
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -159,7 +160,7 @@ def balances_of(
     keys = [("job", "job"), *(("resource_group", name) for name in policy.group_names.to_pylist())]
     limited = policy.shared.is_limited[at].tolist()
     held = (epoch.buckets.balance_micro[at] / MICRO).tolist()
-    rates = (policy.shared.rate_micro_per_ms[at] / 1000).tolist()
+    rates = (under_share(policy, epoch.share_micro_per_ms).shared.rate_micro_per_ms[at] / 1000).tolist()
     found = {}
     for key, is_limited, tokens, rate in zip(keys, limited, held, rates, strict=True):
         m, b = is_limited

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spark_throttle.admin.job_watch import JobWatch
-from spark_throttle.admin.metrics import TOP_NAMESPACES
+from spark_throttle.admin.metrics import TOP_NAMESPACES, balances_of
 from spark_throttle.control.memory_store import MemoryStore
 from spark_throttle.control.service import PolicyService
 from spark_throttle.control.store import Author
@@ -165,6 +167,15 @@ def test_metrics_count_what_the_jobs_did(world: World) -> None:
     assert 'spark_throttle_balance_messages{job="ingest",level="resource_group",scope="gold"}' in text
     assert 'spark_throttle_namespace_waiting_messages{job="ingest",namespace="acme/a",resource_group="gold"}' in text
     assert 'spark_throttle_job_store_revision{job="ingest"} 2.0' in text
+
+
+def test_share_is_the_jobs_part_where_jobs_share_a_quota(world: World) -> None:
+    (view,) = world.watch.views()
+    assert view.epoch is not None
+    whole = balances_of(view)["resource_group", "gold"][1]
+    part = np.full_like(view.epoch.buckets.balance_micro, 7_000)
+    shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=part))
+    assert (whole, balances_of(shared)["resource_group", "gold"][1]) == ((20.0, None), (7.0, None))
 
 
 def test_labels_of_metrics_are_bounded_however_many_namespaces_there_are(world: World) -> None:
