@@ -1,0 +1,211 @@
+"""What jobs cost side by side: the workloads they read, one run of a job, and opponents in turns.
+
+CPU seconds are those of the whole process tree, Python's workers included; a run starts when its query does and ends
+when it has read everything. Each opponent runs once before it counts. A ratio is an opponent's time over that of the
+job that is measured: how many rows that job passes while the opponent passes one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.sessions import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Start = Callable[["DataFrame", Path], "StreamingQuery"]
+"""Starts a job over a stream, with a directory of its own."""
+
+NAMESPACES = 10_000
+SHARDS = 2
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PATIENCE_SECONDS = 1_200
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is read."""
+
+    rows: int
+    files: int
+    files_a_batch: int
+    numbers: int
+    """Columns of numbers and of short words beside the id, the namespace and the value."""
+
+    words: int
+    value_bytes: int
+    namespaces: int = NAMESPACES
+
+    is_even: bool = False
+    """Whether namespaces bring the same number of rows; by default a few bring most."""
+
+
+WORKLOADS = {
+    "narrow": Workload(3_000_000, 6, 2, numbers=0, words=0, value_bytes=170),
+    "wide": Workload(1_500_000, 6, 2, numbers=10, words=5, value_bytes=40),
+    "small": Workload(1_200, 12, 1, numbers=0, words=0, value_bytes=170),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one run of a job cost."""
+
+    cpu_seconds: float
+    wall_seconds: float
+    batch_ms: float
+    """Median of the batches that had rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Opponents over one workload."""
+
+    work: Workload
+    opponents: Mapping[str, Start]
+
+    measured: str
+    """The opponent that the others are compared with."""
+
+    check: Callable[[Path, Workload], None] | None = None
+    """Raises if a run left something else in its directory than it should."""
+
+
+def write_input(folder: Path, work: Workload) -> None:
+    """Write the rows, which a seed determines."""
+    folder.mkdir()
+    rng = np.random.default_rng(7)
+    rows = work.rows // work.files
+    names = pa.array([f"tenant{n % 100}/namespace{n}" for n in range(work.namespaces)])
+    vocabulary = pa.array([f"word-{n}" for n in range(5_000)])
+    for number in range(work.files):
+        drawn = rng.integers(0, work.namespaces, rows) if work.is_even else rng.zipf(1.3, rows)
+        columns = {
+            "id": pa.array(np.arange(number * rows, (number + 1) * rows)),
+            "ns": names.take(pa.array(drawn % work.namespaces)),
+        }
+        for place in range(work.numbers):
+            columns[f"n{place}"] = pa.array(rng.random(rows) if place % 2 else rng.integers(0, 10**9, rows))
+        for place in range(work.words):
+            columns[f"w{place}"] = vocabulary.take(pa.array(rng.integers(0, len(vocabulary), rows)))
+        # Letters of 4 bits each: compresses as text does.
+        letters = (rng.integers(0, 16, rows * work.value_bytes) + ord("a")).astype(np.uint8)
+        offsets = np.arange(0, (rows + 1) * work.value_bytes, work.value_bytes, dtype=np.int32)
+        columns["value"] = pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))
+        path = folder / f"{number:04}.parquet"
+        pq.write_table(pa.table(columns), path)
+        os.utime(path, (1_700_000_000 + number,) * 2)
+
+
+def adopt_orphans() -> None:
+    """Make processes whose parent ends children of this one, or the time of Python's workers would be lost."""
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed; CPU time can only be counted on Linux")
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and all below it, those that ended included (see `adopt_orphans`)."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            # pid (name) state parent …, from the 12th on: own user and system time, then those of ended children.
+            fields = stat.read_text().rpartition(")")[2].split()
+            parents[int(stat.parent.name)] = int(fields[1])
+            ticks[int(stat.parent.name)] = sum(map(int, fields[11:15]))
+    below = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    return sum(ticks.get(pid, 0) for pid in below) / _TICKS_PER_SECOND
+
+
+def run(spark: SparkSession, source: Path, part: Part, start: Start) -> Cost:
+    """Run a job until it has read everything, and check what it left."""
+    schema = spark.read.parquet(str(source)).schema
+    place = Path(tempfile.mkdtemp(dir=source.parent))
+    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", part.work.files_a_batch)
+    cpu, wall = cpu_seconds(), time.perf_counter()
+    query = start(reader.parquet(str(source)), place)
+    if not query.awaitTermination(_PATIENCE_SECONDS):
+        raise TimeoutError(f"the job did not end within {_PATIENCE_SECONDS} s: {query.status}")
+    cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
+    if part.check is not None:
+        part.check(place, part.work)
+    # A control row is a row too.
+    batches = [entry for entry in query.recentProgress if entry["numInputRows"] > SHARDS]
+    shutil.rmtree(place)
+    return Cost(cpu, wall, statistics.median(entry["durationMs"]["triggerExecution"] for entry in batches))
+
+
+def compare(spark: SparkSession, source: Path, part: Part, repeats: int) -> dict[str, list[Cost]]:
+    """Return the costs of every opponent, in turns; the round that warms up is left out."""
+    write_input(source, part.work)
+    costs: dict[str, list[Cost]] = {opponent: [] for opponent in part.opponents}
+    for number in range(repeats + 1):
+        for opponent, start in part.opponents.items():
+            cost = run(spark, source, part, start)
+            sys.stderr.write(f"{source.name} round {number}: {opponent}: {cost}\n")
+            sys.stderr.flush()
+            if number:
+                costs[opponent].append(cost)
+    shutil.rmtree(source)
+    return costs
+
+
+def table(name: str, part: Part, costs: Mapping[str, list[Cost]]) -> str:
+    """Return medians, ranges and ratios."""
+    work = part.work
+    lines = [f"{name}: {work.rows:,} rows in {work.files // work.files_a_batch} batches"]
+    head = f"{'CPU s':>8}{'(range)':>16}{'ratio':>7}{'wall s':>8}{'(range)':>16}{'ratio':>7}{'batch ms':>10}"
+    lines.append(f"{'':28}{head}")
+    for opponent, found in costs.items():
+        shown = ""
+        for unit in ("cpu_seconds", "wall_seconds"):
+            ours = statistics.median(getattr(cost, unit) for cost in costs[part.measured])
+            values = [getattr(cost, unit) for cost in found]
+            middle, span = statistics.median(values), f"({min(values):.1f}-{max(values):.1f})"
+            shown += f"{middle:8.1f}{span:>16}{middle / ours:7.2f}"
+        lines.append(f"{opponent:28}{shown}{statistics.median(cost.batch_ms for cost in found):10.0f}")
+    return "\n".join(lines) + "\n"
+
+
+def main(parts: Mapping[str, Part], summary: str) -> None:
+    """Run the parts that the command line asks for, and show what they cost."""
+    parser = argparse.ArgumentParser(description=summary.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], default=list(parts))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    adopt_orphans()
+    with tempfile.TemporaryDirectory() as scratch:
+        spark = open_session(Path(scratch) / "spark")
+        found = {name: compare(spark, Path(scratch) / name, parts[name], asked.repeats) for name in asked.parts}
+        spark.stop()
+    for name, costs in found.items():
+        sys.stdout.write(f"\n{table(name, parts[name], costs)}")
+    if asked.out is not None:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        numbers = {
+            name: {who: [asdict(cost) for cost in costs] for who, costs in by.items()} for name, by in found.items()
+        }
+        asked.out.write_text(json.dumps(numbers, indent=1))
