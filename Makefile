@@ -97,6 +97,12 @@ soak: setup jars ## run a job for MINUTES at an overload while everything change
 
 # ------------------------------------------------------------------------------------------------ measurements
 
+REPEATS ?= 5
+
+.PHONY: bench
+bench: setup jars ## run every benchmark, an hour on a quiet machine: a table, build/bench.json, build/bench-growth.png
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.bench --repeats $(REPEATS) $(ARGS)
+
 .PHONY: bench-kernel
 bench-kernel: setup ## measure the admission kernel: CPU time a message, a remembered namespace, a waiting row (on one core)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.kernel $(ARGS)

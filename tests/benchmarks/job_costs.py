@@ -37,6 +37,9 @@ Start = Callable[["DataFrame", Path], "StreamingQuery"]
 
 NAMESPACES = 10_000
 SHARDS = 2
+_MOST_CONTROL_ROWS = 64
+"""A control row, of which a batch has one a shard, is a row too."""
+
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PATIENCE_SECONDS = 1_200
 _PR_SET_CHILD_SUBREAPER = 36
@@ -58,6 +61,9 @@ class Workload:
 
     is_even: bool = False
     """Whether namespaces bring the same number of rows; by default a few bring most."""
+
+    more_at_first: int = 0
+    """Rows that the first file has beyond its part of `rows`."""
 
 
 WORKLOADS = {
@@ -95,13 +101,14 @@ def write_input(folder: Path, work: Workload) -> None:
     """Write the rows, which a seed determines."""
     folder.mkdir()
     rng = np.random.default_rng(7)
-    rows = work.rows // work.files
+    first = 0
     names = pa.array([f"tenant{n % 100}/namespace{n}" for n in range(work.namespaces)])
     vocabulary = pa.array([f"word-{n}" for n in range(5_000)])
     for number in range(work.files):
+        rows = work.rows // work.files + (0 if number else work.more_at_first)
         drawn = rng.integers(0, work.namespaces, rows) if work.is_even else rng.zipf(1.3, rows)
         columns = {
-            "id": pa.array(np.arange(number * rows, (number + 1) * rows)),
+            "id": pa.array(np.arange(first, first + rows)),
             "ns": names.take(pa.array(drawn % work.namespaces)),
         }
         for place in range(work.numbers):
@@ -115,6 +122,7 @@ def write_input(folder: Path, work: Workload) -> None:
         path = folder / f"{number:04}.parquet"
         pq.write_table(pa.table(columns), path)
         os.utime(path, (1_700_000_000 + number,) * 2)
+        first += rows
 
 
 def adopt_orphans() -> None:
@@ -151,8 +159,7 @@ def run(spark: SparkSession, source: Path, part: Part, start: Start) -> Cost:
     cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
     if part.check is not None:
         part.check(place, part.work)
-    # A control row is a row too.
-    batches = [entry for entry in query.recentProgress if entry["numInputRows"] > SHARDS]
+    batches = [entry for entry in query.recentProgress if entry["numInputRows"] > _MOST_CONTROL_ROWS]
     shutil.rmtree(place)
     return Cost(cpu, wall, statistics.median(entry["durationMs"]["triggerExecution"] for entry in batches))
 
@@ -192,14 +199,16 @@ def table(name: str, part: Part, costs: Mapping[str, list[Cost]]) -> str:
 def main(parts: Mapping[str, Part], summary: str) -> None:
     """Run the parts that the command line asks for, and show what they cost."""
     parser = argparse.ArgumentParser(description=summary.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=[*parts, []], default=list(parts))
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], default=[])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     adopt_orphans()
     with tempfile.TemporaryDirectory() as scratch:
         spark = open_session(Path(scratch) / "spark")
-        found = {name: compare(spark, Path(scratch) / name, parts[name], asked.repeats) for name in asked.parts}
+        found = {
+            name: compare(spark, Path(scratch) / name, parts[name], asked.repeats) for name in asked.parts or parts
+        }
         spark.stop()
     for name, costs in found.items():
         sys.stdout.write(f"\n{table(name, parts[name], costs)}")

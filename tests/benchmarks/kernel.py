@@ -1,21 +1,23 @@
 """What the admission kernel costs: CPU time a message on the benchmark stream, and what grows with what.
 
-    OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [stream|flows|backlog|profile]...
+    OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [stream|flows|backlog|spread|profile]... [--out FILE]
 
 `stream` decides the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state, under
 several policies. `flows` decides 100 messages on a shard that remembers many namespaces, `backlog` 10,000 messages
-behind a queue of which 10,000 may leave. `profile` shows in which functions the time of the stream goes. Times are
+behind a queue of which 10,000 may leave. `spread` decides the stream over more and more namespaces and shards.
+`profile` shows in which functions the time of the stream goes. Times are
 process CPU time on one thread: the median of the repeats, and their least and most.
 """
 
 from __future__ import annotations
 
+import argparse
 import cProfile
+import json
 import pstats
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -80,29 +82,36 @@ def arrivals_of(stream: Stream, names: pa.StringArray, start: int, stop: int) ->
     return Arrivals(names.take(pa.array(stream.key[start:stop])), pa.array(stream.size[start:stop].astype(np.int64)))
 
 
-def timed(run: Callable[[], object]) -> list[int]:
-    """Return the CPU time of every repeat, in ns; one more comes first and does not count."""
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What was measured, repeat for repeat."""
+
+    name: str
+    values: list[float]
+    unit: str
+
+    def __str__(self) -> str:
+        least, most = min(self.values), max(self.values)
+        return f"{self.name:64} {median(self.values):10,.1f} {least:10,.1f} {most:10,.1f}  {self.unit}"
+
+
+def timed(name: str, run: Callable[[], object], of: int, unit: str) -> Figure:
+    """Return the CPU time of every repeat, `of` ns a unit; one more repeat comes first and does not count."""
     run()
     taken = []
     for _ in range(REPEATS):
         start = time.process_time_ns()
         run()
-        taken.append(time.process_time_ns() - start)
-    return taken
+        taken.append((time.process_time_ns() - start) / of)
+    return Figure(name, taken, unit)
 
 
-def show(name: str, taken: list[int], of: int, unit: str) -> None:
-    """Print a line."""
-    each = [one / of for one in taken]
-    print(f"{name:58} {median(each):10,.1f} {min(each):10,.1f} {max(each):10,.1f}  {unit}", flush=True)
-
-
-def measure_stream(stream: Stream) -> None:
-    """Print the cost of the stream under every policy."""
+def measure_stream(stream: Stream) -> Iterator[Figure]:
+    """Yield the cost of the stream under every policy."""
     names = pa.array([name_of(key) for key in range(NAMESPACES)])
-    show(
+    yield timed(
         "(names to positions: pyarrow's dictionary_encode)",
-        timed(arrivals_of(stream, names, 0, MESSAGES).namespaces.dictionary_encode),
+        arrivals_of(stream, names, 0, MESSAGES).namespaces.dictionary_encode,
         MESSAGES,
         "ns/message",
     )
@@ -112,9 +121,8 @@ def measure_stream(stream: Stream) -> None:
             parts = [arrivals_of(stream, names, at * rows, (at + 1) * rows) for at in range(batches)]
             state = case.state(1 / batches)
             admitted = [int((decide(state, part, case).decisions.verdict == Verdict.ADMIT).sum()) for part in parts]
-            taken = timed(lambda: [decide(state, part, case) for part in parts])  # noqa: B023 - called at once
             label = f"{case.name}, {batches} x {rows:,} ({100 * sum(admitted) / MESSAGES:.0f} % admitted)"
-            show(label, taken, MESSAGES, "ns/message")
+            yield timed(label, lambda: [decide(state, part, case) for part in parts], MESSAGES, "ns/message")  # noqa: B023 - called at once
 
 
 def decide(state: ShardState, arrivals: Arrivals, case: Case) -> AdmissionPlan:
@@ -122,8 +130,27 @@ def decide(state: ShardState, arrivals: Arrivals, case: Case) -> AdmissionPlan:
     return plan_admission(state, arrivals, case.policy, now_ms=NOW_MS, shards=1)
 
 
-def measure_profile(stream: Stream) -> None:
-    """Print in which functions of the core the time goes, callees included and not."""
+def measure_spread(stream: Stream) -> Iterator[Figure]:
+    """Yield the cost of the stream under one overloaded group, as namespaces and shards grow."""
+    case = next(case for case in cases(stream) if case.name == "one group, 50 % admitted")
+    for namespaces in (1_000, 10_000, 100_000, 1_000_000):
+        names = pa.array([name_of(key) for key in range(namespaces)])
+        # The stream's keys, each spread evenly over as many names as there are more of.
+        copies = max(1, namespaces // NAMESPACES)
+        key = stream.key % namespaces if copies == 1 else stream.key + NAMESPACES * (np.arange(MESSAGES) % copies)
+        arrivals = arrivals_of(Stream(key, stream.size), names, 0, MESSAGES)
+        state = case.state(1)
+        yield timed(f"{namespaces} namespaces", lambda: decide(state, arrivals, case), MESSAGES, "ns/message")  # noqa: B023
+    names = pa.array([name_of(key) for key in range(NAMESPACES)])
+    for shards in (1, 4, 16, 64):
+        of_shard = [np.flatnonzero(stream.key % shards == shard) for shard in range(shards)]
+        parts = [arrivals_of(Stream(stream.key[at], stream.size[at]), names, 0, len(at)) for at in of_shard]
+        state = case.state(1 / shards)
+        yield timed(f"{shards} shards", lambda: [decide(state, part, case) for part in parts], MESSAGES, "ns/message")  # noqa: B023
+
+
+def measure_profile(stream: Stream) -> Iterator[Figure]:
+    """Print in which functions of the core the time goes, callees included and not, and yield nothing."""
     names = pa.array([name_of(key) for key in range(NAMESPACES)])
     arrivals = arrivals_of(stream, names, 0, MESSAGES)
     for case in cases(stream):
@@ -140,6 +167,7 @@ def measure_profile(stream: Stream) -> None:
         for with_callees, own, function in sorted(found, reverse=True)[:28]:
             scale = 1e9 / REPEATS / MESSAGES
             print(f"{with_callees * scale:10.2f} {own * scale:10.2f}  {function}")
+    yield from ()
 
 
 def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> ShardState:
@@ -163,8 +191,8 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> ShardSta
     )
 
 
-def measure_flows(stream: Stream) -> None:
-    """Print what a small batch costs a shard that remembers many namespaces."""
+def measure_flows(stream: Stream) -> Iterator[Figure]:
+    """Yield what a small batch costs a shard that remembers many namespaces."""
     policy = make_policy(
         job=limit(messages_per_second=10**6),
         tenants={f"t{i}": Tenant(group="all") for i in range(TENANTS)},
@@ -177,31 +205,35 @@ def measure_flows(stream: Stream) -> None:
     for flows in (0, 10_000, 100_000, 1_000_000):
         state = granted(remembering(flows, policy), policy, {"": (10**6, 0), "all": (10**6, 0)}, now_ms=NOW_MS)
         case = Case("", policy, {})
-        taken = timed(lambda: decide(state, arrivals, case))  # noqa: B023 - called at once
-        show(f"100 messages, {flows:,} namespaces remembered: decide", taken, 1_000_000, "ms/batch")
+        label = f"100 messages, {flows:,} namespaces remembered"
+        yield timed(f"{label}: decide", lambda: decide(state, arrivals, case), 1_000_000, "ms/batch")  # noqa: B023 - called at once
         block = pack_shard(stored(state))
-        show("    read the state", timed(lambda: unpack_shard(block, "")), 1_000_000, "ms/batch")  # noqa: B023
-        show("    write the state", timed(lambda: pack_shard(stored(state))), 1_000_000, "ms/batch")  # noqa: B023
+        yield from state_figures(label, state, block)
         if flows:
-            print(f"    the state has {len(block) / flows:.1f} bytes a namespace")
+            yield Figure(f"{label}: state", [len(block) / flows], "bytes/namespace")
 
 
-def measure_backlog(stream: Stream) -> None:
-    """Print what a batch costs a shard with a backlog."""
+def measure_backlog(stream: Stream) -> Iterator[Figure]:
+    """Yield what a batch costs a shard with a backlog."""
     policy = make_policy(groups={"all": limit(messages_per_second=10_000)}, default=Namespace(group="all"))
     names = pa.array([name_of(key) for key in range(NAMESPACES)])
     arrivals = arrivals_of(stream, names, 0, 10_000)
     for queued in (0, 10_000, 100_000, 1_000_000):
         state = granted(remembering(NAMESPACES, policy, queued), policy, {"all": (10_000 - 1, 0)}, now_ms=NOW_MS)
         case = Case("", policy, {})
-        taken = timed(lambda: decide(state, arrivals, case))  # noqa: B023 - called at once
-        show(f"10,000 messages behind {queued:,} rows, 10,000 admitted", taken, 1_000_000, "ms/batch")
+        label = f"10,000 messages behind {queued:,}, 10,000 admitted"
+        yield timed(f"{label}: decide", lambda: decide(state, arrivals, case), 1_000_000, "ms/batch")  # noqa: B023 - called at once
         block = pack_shard(stored(state))
-        show("    read the state", timed(lambda: unpack_shard(block, "")), 1_000_000, "ms/batch")  # noqa: B023
-        show("    write the state", timed(lambda: pack_shard(stored(state))), 1_000_000, "ms/batch")  # noqa: B023
+        yield from state_figures(label, state, block)
         if queued:
             bare = len(pack_shard(stored(remembering(NAMESPACES, policy))))
-            print(f"    the state has {(len(block) - bare) / queued:.1f} bytes a row beside its payload")
+            yield Figure(f"{label}: state", [(len(block) - bare) / queued], "bytes/row beside its payload")
+
+
+def state_figures(label: str, state: ShardState, block: bytes) -> Iterator[Figure]:
+    """Yield what it costs to read and to write the state."""
+    yield timed(f"{label}: read", lambda: unpack_shard(block, ""), 1_000_000, "ms/batch")
+    yield timed(f"{label}: write", lambda: pack_shard(stored(state)), 1_000_000, "ms/batch")
 
 
 def stored(state: ShardState) -> StoredShard:
@@ -214,18 +246,30 @@ MEASURES = {
     "stream": measure_stream,
     "flows": measure_flows,
     "backlog": measure_backlog,
+    "spread": measure_spread,
     "profile": measure_profile,
 }
 
 
-def main(chosen: list[str]) -> None:
+def main() -> None:
     """Print what is asked for, or all but the profile."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("measures", nargs="*", choices=[*MEASURES, []], default=[])
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
     pa.set_cpu_count(1)
     stream = build_stream()
-    print(f"{'':58} {'median':>10} {'least':>10} {'most':>10}")
-    for name in chosen or ("stream", "flows", "backlog"):
-        MEASURES[name](stream)
+    print(f"{'':64} {'median':>10} {'least':>10} {'most':>10}")
+    found: dict[str, list[Figure]] = {}
+    for name in asked.measures or ("stream", "flows", "backlog", "spread"):
+        for figure in MEASURES[name](stream):
+            print(figure, flush=True)
+            found.setdefault(name, []).append(figure)
+    if asked.out is not None:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        numbers = {name: [asdict(figure) for figure in figures] for name, figures in found.items()}
+        asked.out.write_text(json.dumps(numbers, indent=1))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,0 +1,182 @@
+"""The figures that the benchmarks are judged by, from the numbers that their parts left: pure functions of JSON.
+
+A ratio is taken round by round, for each opponent runs once in a round; its value is the median of the rounds, beside
+the least and the most. The bounds are what the project wants of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final, Literal
+
+Results = Mapping[str, Any]
+"""What the parts measured, by part: the JSON that each wrote."""
+
+Unit = Literal["cpu_seconds", "wall_seconds", "batch_ms"]
+
+_OVERLOADED: Final = "one group, 50 % admitted, 1 x 1,000,000"
+_BATCH_OF_A_SECOND: Final = "kernel, batches of 1000 ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the table."""
+
+    key: str
+    of: str
+    """What of: a workload, a unit."""
+
+    values: tuple[float, ...]
+    """By CPU time, round by round."""
+
+    bound: float
+    is_least: bool
+    """Whether `bound` is the least that is wanted, rather than the most."""
+
+    wall_values: tuple[float, ...] = ()
+    """The same by wall time, where that is measured too."""
+
+    @property
+    def value(self) -> float:
+        """The median."""
+        return median(self.values)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the median keeps the bound.
+
+        Examples
+        --------
+        >>> Figure("a", "", (0.5, 0.7, 0.9), bound=0.6, is_least=True).is_reached
+        True
+        >>> Figure("a", "", (0.5, 0.7, 0.9), bound=0.6, is_least=False).is_reached
+        False
+        """
+        return self.value >= self.bound if self.is_least else self.value <= self.bound
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figure as it is written down."""
+        found = {
+            "key": self.key, "of": self.of, "wanted": f"{'>=' if self.is_least else '<='} {self.bound:g}",
+            "is_reached": self.is_reached, "median": self.value, "least": min(self.values), "most": max(self.values),
+            "rounds": len(self.values),
+        }  # fmt: skip
+        return found | ({"wall_median": median(self.wall_values)} if self.wall_values else {})
+
+
+def figures(results: Results) -> list[Figure]:
+    """Return the figures of the parts that are there, in the order in which they are shown."""
+    makers: dict[str, Callable[[Any], list[Figure]]] = {
+        "kernel": _kernel,
+        "peers": _peers,
+        "operators": _operators,
+        "sink": _sink,
+        "overload": _overload,
+        "division": _division,
+    }
+    return [figure for part, make in makers.items() if part in results for figure in make(results[part])]
+
+
+def _kernel(part: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
+    by_name = {each["name"]: tuple(each["values"]) for each in [*part["stream"], *part["flows"], *part["backlog"]]}
+
+    def values(start: str, end: str = "") -> tuple[float, ...]:
+        return next(found for name, found in by_name.items() if name.startswith(start) and name.endswith(end))
+
+    return [
+        Figure("kernel_ns_per_message", "one overloaded group", values(_OVERLOADED), 20, is_least=False),
+        Figure(
+            "kernel_ns_per_message", "namespace quotas", values("namespace quotas, 1 x 1,000,000"), 20, is_least=False
+        ),
+        Figure(
+            "state_bytes_per_namespace", "100,000 namespaces, no queue",
+            values("100 messages, 100,000 namespaces remembered", "state"), 64, is_least=False,
+        ),
+        Figure(
+            "state_bytes_per_row", "100,000 rows, beside their payload",
+            values("10,000 messages behind 100,000,", "state"), 16, is_least=False,
+        ),
+    ]  # fmt: skip
+
+
+def _peers(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    by_peer: dict[str, list[float]] = {}
+    for one in part:
+        by_peer.setdefault(one["peer"], []).append(one["cpu_ns"] / one["messages"])
+    ours = by_peer[_BATCH_OF_A_SECOND]
+    peers = {peer: each for peer, each in by_peer.items() if not peer.startswith("kernel")}
+    found = []
+    for peer, each in sorted(peers.items(), key=lambda item: median(item[1])):
+        values = tuple(theirs / mine for theirs, mine in zip(each, ours, strict=True))
+        found.append(Figure("kernel_vs", peer, values, 2, is_least=True))
+    return found
+
+
+def _operators(part: Mapping[str, Any]) -> list[Figure]:
+    found = [
+        _ratio(part, workload, "identity", "throttled", "operator_vs_identity", 0.9) for workload in ("narrow", "wide")
+    ]
+    found += [
+        _ratio(part, workload, "shuffle", "throttled", "job_vs_unthrottled", 0.6, "to nothing, ")
+        for workload in ("narrow", "wide")
+    ]
+    found += [
+        _ratio(part, f"namespaces-{count}", "namespace", "throttled", "vs_per_namespace", bound)
+        for count, bound in ((10_000, 8), (100_000, 40))
+    ]
+    found += [
+        _ratio(part, workload, "row_number", "throttled", "vs_row_number", 0.7) for workload in ("narrow", "wide")
+    ]
+    ours, bare = part["floor"]["throttled"], part["floor"]["identity"]
+    floor = _ratios(ours, bare, "cpu_seconds"), _ratios(ours, bare, "batch_ms")
+    return [
+        *found,
+        Figure("batch_floor_ratio", "100 rows a batch", floor[0], 1.5, is_least=False, wall_values=floor[1]),
+    ]
+
+
+def _sink(part: Mapping[str, Any]) -> list[Figure]:
+    return [
+        _ratio(part, workload, "unthrottled", "throttled, native writer", "job_vs_unthrottled", 0.8, "to Delta, ")
+        for workload in ("narrow", "wide", "small")
+    ]
+
+
+def _overload(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    def of(waiting: int, unit: str) -> list[float]:
+        return [one[unit] for one in part if one["waiting"] == waiting]
+
+    def growth(waiting: int, unit: str) -> tuple[float, ...]:
+        return tuple(more / bare for more, bare in zip(of(waiting, unit), of(0, unit), strict=True))
+
+    return [
+        Figure(
+            "overload_cost", f"{waiting:,} rows waiting", growth(waiting, "cpu_ms"), bound, is_least=False,
+            wall_values=growth(waiting, "batch_ms"),
+        )
+        for waiting, bound in ((10_000, 2), (100_000, 2))
+    ]  # fmt: skip
+
+
+def _division(part: Mapping[str, Any]) -> list[Figure]:
+    found = next(each for each in part["division"] if each["policy"] == "max_min")
+    return [
+        Figure("division", "max_min: steady cases reached, of 60", (found["reached"],), 60, is_least=True),
+        Figure("division", "max_min: cycles, at worst", (found["cycles_worst"],), 1, is_least=False),
+        Figure("division", "max_min: part over the quota", (found["over_admission_worst"],), 0, is_least=False),
+    ]
+
+
+def _ratio(
+    part: Mapping[str, Any], workload: str, theirs: str, ours: str, key: str, bound: float, way: str = ""
+) -> Figure:
+    """Return how many rows our job passes while the other passes one."""
+    runs = part[workload]
+    values, wall_values = (_ratios(runs[theirs], runs[ours], unit) for unit in ("cpu_seconds", "wall_seconds"))
+    return Figure(key, f"{way}{workload}", values, bound, is_least=True, wall_values=wall_values)
+
+
+def _ratios(above: Sequence[Mapping[str, float]], below: Sequence[Mapping[str, float]], unit: str) -> tuple[float, ...]:
+    return tuple(one[unit] / other[unit] for one, other in zip(above, below, strict=True))

@@ -1,0 +1,65 @@
+"""What the figures of `make bench` say about the numbers that its parts left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.figures import figures
+
+
+def costs(*cpu_seconds: float) -> list[dict[str, float]]:
+    return [{"cpu_seconds": each, "wall_seconds": each / 2, "batch_ms": 100 * each} for each in cpu_seconds]
+
+
+def operators(**changed: dict[str, Any]) -> dict[str, Any]:
+    by_workload: dict[str, Any] = {
+        name: {"throttled": costs(2, 4, 5), "identity": costs(2, 2, 5), "shuffle": costs(1, 1, 1),
+               "row_number": costs(3, 3, 3)}
+        for name in ("narrow", "wide")
+    }  # fmt: skip
+    by_workload |= {f"namespaces-{n}": {"throttled": costs(1), "namespace": costs(9)} for n in (10_000, 100_000)}
+    by_workload["floor"] = {"throttled": costs(3, 3), "identity": costs(2, 1)}
+    return {"operators": by_workload | changed}
+
+
+def test_a_ratio_is_taken_round_by_round_and_its_median_counts() -> None:
+    narrow = next(each for each in figures(operators()) if each.key == "operator_vs_identity")
+    assert narrow.values == (1.0, 0.5, 1.0)
+    assert narrow.value == 1.0
+    assert narrow.is_reached
+
+
+def test_a_job_that_takes_longer_passes_fewer_rows_for_each_of_its_opponent() -> None:
+    by_key = {(each.key, each.of): each for each in figures(operators())}
+    assert by_key["job_vs_unthrottled", "to nothing, narrow"].value == 0.25
+    assert not by_key["job_vs_unthrottled", "to nothing, narrow"].is_reached
+    assert by_key["vs_per_namespace", "namespaces-10000"].is_reached
+    assert not by_key["vs_per_namespace", "namespaces-100000"].is_reached
+
+
+def test_the_floor_of_a_batch_is_a_cost_and_must_not_pass_its_bound() -> None:
+    floor = next(each for each in figures(operators()) if each.key == "batch_floor_ratio")
+    assert floor.values == (1.5, 3.0)
+    assert floor.wall_values == (1.5, 3.0)
+    assert not floor.is_reached
+
+
+def test_rounds_that_do_not_pair_are_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        figures(operators(floor={"throttled": costs(3, 3), "identity": costs(2)}))
+
+
+def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> None:
+    runs = [
+        {"waiting": waiting, "left_waiting": waiting, "batch_ms": took, "cpu_ms": 10 * took}
+        for waiting, took in ((0, 100.0), (10_000, 110.0), (100_000, 250.0))
+    ]
+    small, large = figures({"overload": runs})
+    assert (small.value, small.is_reached) == (1.1, True)
+    assert (large.value, large.is_reached) == (2.5, False)
+
+
+def test_a_part_that_was_not_measured_has_no_figure() -> None:
+    assert figures({}) == []
