@@ -1,6 +1,6 @@
 """The job that the crash program kills: Parquet files through a throttle into a sink.
 
-Run as ``python -m tests.crash.job DIRECTORY SINK [--master MASTER] [--writer WRITER]``.
+Run as ``python -m tests.crash.job DIRECTORY SINK [--master MASTER] [--writer WRITER] [--shared]``.
 It ends when everything that was there at its start
 has been admitted or rejected, so to run it again after a kill is to finish it.
 """
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.spark import Throttle
 from tests.crash import points
+from tests.crash.peer import exchange_of
 from tests.sessions import pin_interpreter, session_settings
 
 if TYPE_CHECKING:
@@ -101,11 +102,12 @@ SINKS: Final[dict[str, Callable[[Throttle, DataFrame, Path, str], StreamingQuery
 }
 
 
-def start(spark: SparkSession, root: Path, sink: str, writer: str) -> StreamingQuery:
-    """Start the query."""
+def start(spark: SparkSession, root: Path, sink: str, writer: str, *, is_shared: bool) -> StreamingQuery:
+    """Start the query; its quotas are shared with a peer, or its own."""
     throttle = Throttle(
-        policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=SHARDS
-    )
+        policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=SHARDS,
+        exchange=exchange_of(root) if is_shared else None,
+    )  # fmt: skip
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
     return SINKS[sink](throttle, events, root, writer)
 
@@ -117,6 +119,7 @@ def main() -> None:
     parser.add_argument("sink", choices=SINKS)
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
+    parser.add_argument("--shared", action="store_true")
     asked = parser.parse_args()
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))
     pin_interpreter()
@@ -137,7 +140,7 @@ def main() -> None:
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    start(spark, asked.root, asked.sink, asked.writer).awaitTermination()
+    start(spark, asked.root, asked.sink, asked.writer, is_shared=asked.shared).awaitTermination()
     spark.stop()
 
 

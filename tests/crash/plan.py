@@ -23,6 +23,7 @@ CLUSTER = "local-cluster[2,1,1024]"
 
 _BATCHES_BETWEEN = 2
 _LONGEST_DELAY_MS = 1_500
+_PEER_PERCENTS = (0, 20, 60, 200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Life:
 
     writer: Writer
     """By which Delta is written in this life."""
+
+    peer_percent: int
+    """The part of every quota that the job which shares them wants meanwhile, if the run has one."""
 
 
 def draw_lives(
@@ -104,6 +108,7 @@ def _lives(
             end,
             dice.randrange(revisions),
             "native" if end.point in native_points else dice.choice(("native", "spark")),
+            dice.choice(_PEER_PERCENTS),
         )
         for kills, end in zip(lost, ends, strict=True)
     ]

@@ -1,9 +1,10 @@
 """The crash program (`make crash KILLS=n SEED=s`): nothing is lost or doubled, whatever is killed.
 
 The real job runs as a child process and is killed again and again, as `plan` draws it: all of its processes at named
-points and at drawn moments, Python's workers, executors. Policies change between a crash and the restart. Then the job
-drains, and the account is taken from input and output tables alone: one line of JSON, the last of standard output. The
-exit status is 0 if every law holds.
+points and at drawn moments, Python's workers, executors. Policies change between a crash and the restart, and in runs
+with an even seed the share of the quotas too, for another job wants of them now more, now less. Then the job drains,
+and the account is taken from input and output tables alone: one line of JSON, the last of standard output. The exit
+status is 0 if every law holds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 
 from tests.crash.account import Account, revisions, take_account
 from tests.crash.job import SINKS
+from tests.crash.peer import Peer
 from tests.crash.plan import LOCAL, Kill, Life, Writer, draw_lives
 from tests.crash.points import OF_A_BATCH_SINK, OF_EVERY_SINK, OF_THE_NATIVE_WRITER, REJECTED_WRITTEN
 from tests.crash.workload import AMPLE, REVISIONS, add_files
@@ -41,13 +43,14 @@ class Lives:
     def __init__(self, root: Path, sink: str, seed: int) -> None:
         self.root = root
         self.sink = sink
+        self._peer = None if seed % 2 else Peer(root)
         self._dice = random.Random(seed)
         self.kills = 0
-        self.job: Job | None = None
+        self._job: Job | None = None
 
     def live(self, life: Life) -> None:
         """Run the job, with its losses, until its end."""
-        (self.root / "policies.yaml").write_text(REVISIONS[life.revision])
+        self._change(REVISIONS[life.revision], life.peer_percent)
         for kill in (*life.losses, life.end):
             while not self._done(kill, life):
                 self._stop()
@@ -55,13 +58,26 @@ class Lives:
     def finish(self) -> None:
         """Run the job until it has drained everything."""
         self._stop()
-        (self.root / "policies.yaml").write_text(AMPLE)
+        self._change(AMPLE, 0)
         self._start(LOCAL, "native").finish()
+
+    def leave(self) -> None:
+        """Kill what runs, and let the peer go."""
+        self._stop()
+        if self._peer is not None:
+            self._peer.stop()
+
+    def _change(self, policies: str, peer_percent: int) -> None:
+        (self.root / "policies.yaml").write_text(policies)
+        if self._peer is not None:
+            self._peer.want(policies, peer_percent)
 
     def _done(self, kill: Kill, life: Life) -> bool:
         """Return whether the kill was made; a job that ended before it, for it had drained, must be started anew."""
         job = (
-            self.job if self.job is not None and not self.job.ends_within(0) else self._start(life.master, life.writer)
+            self._job
+            if self._job is not None and not self._job.ends_within(0)
+            else self._start(life.master, life.writer)
         )
         offsets = self.root / "checkpoint" / "offsets"
         if not job.wait_for(offsets / str(_planned(self.root) - 1 + kill.batches_on)):
@@ -89,13 +105,14 @@ class Lives:
             (self.root / mark).unlink(missing_ok=True)
         add_files(self.root, _planned(self.root) + _FILES_AHEAD)
         arguments = [str(self.root), self.sink, "--master", master, "--writer", writer]
-        self.job = Job("tests.crash.job", arguments, self.root / "job.log")
-        return self.job
+        arguments += [] if self._peer is None else ["--shared"]
+        self._job = Job("tests.crash.job", arguments, self.root / "job.log")
+        return self._job
 
     def _stop(self) -> None:
-        if self.job is not None:
-            self.job.kill()
-            self.job = None
+        if self._job is not None:
+            self._job.kill()
+            self._job = None
 
 
 def _planned(root: Path) -> int:
@@ -120,8 +137,7 @@ def crash(root: Path, sink: str, kills: int, seed: int) -> Account:
             )
         lives.finish()
     finally:
-        if lives.job is not None:
-            lives.job.kill()
+        lives.leave()
     return take_account(root, lives.kills, revisions((*REVISIONS, AMPLE)))
 
 

@@ -15,8 +15,8 @@ from tests.crash.workload import AMPLE, REVISIONS
 
 
 @pytest.mark.timeout(900)
-def test_job_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    account = crash(tmp_path / "delta", "delta", kills=5, seed=20261121)
+def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    account = crash(tmp_path / "delta", "delta", kills=5, seed=20261122)
     assert account.keeps_the_laws, account
     assert account.kills == 5
     assert account.admitted + account.rejected == account.offered
