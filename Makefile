@@ -119,6 +119,14 @@ bench-operators: setup jars ## measure the job against none, an identity, an ope
 bench-sink: setup jars ## measure both writers of Delta against a job without a throttle
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.sink --out build/bench-sink.json $(ARGS)
 
+.PHONY: bench-overload
+bench-overload: setup jars ## measure a batch behind 0 to 1,000,000 waiting rows
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.overload --out build/bench-overload.json $(ARGS)
+
+.PHONY: bench-growth
+bench-growth: setup jars ## measure the job over more and more rows, namespaces and shards
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.growth --out build/bench-growth.json $(ARGS)
+
 .PHONY: bench-division
 bench-division: setup ## compare the policies that divide a quota between jobs: a table, build/bench-division.json
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.division $(ARGS)
