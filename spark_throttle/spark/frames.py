@@ -53,6 +53,9 @@ class FrameKind(IntEnum):
     USAGE = 4
     """Out of the operator: a packed usage report."""
 
+    FILES = 5
+    """Out of the operator: names of files that hold rows (`file_outlet`)."""
+
 
 def encode(table: pa.Table) -> list[bytes]:
     """Return a table as frames of at most about `FRAME_BYTES`; none for no rows."""
@@ -150,17 +153,19 @@ class UnpackFrames:
     def rows(self, frame: pa.Buffer | bytes) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one frame."""
         for rows in pa.ipc.open_stream(frame):
-            yield rows if rows.schema.equals(self.schema) else aligned(rows, self.schema)
+            yield aligned(rows, self.schema)
 
 
 def aligned(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows that were queued under another schema in the columns of `schema`; new columns are null.
+    """Return rows in the columns of `schema`; if they were queued under another one, new columns are null.
 
     Raises
     ------
     ConfigurationError
         If a column was removed or changed its type: its values would be lost.
     """
+    if rows.schema.equals(schema):
+        return rows
     removed = [name for name in rows.schema.names if name not in schema.names]
     if removed:
         raise ConfigurationError(
