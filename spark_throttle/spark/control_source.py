@@ -191,7 +191,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Yield the control rows; called on an executor, from a copy of the reader that has no plane."""
         assert isinstance(partition, GrantPartition)  # noqa: S101 - `partitions` makes no other
         for key, grant in partition.grants:
-            yield frame_batch(key, FrameKind.GRANT, [grant])
+            yield frame_batch(key, FrameKind.GRANT, grant)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget old epochs; called for a batch when the next one but one is planned, possibly more than once."""

@@ -5,11 +5,14 @@ operator speaks pandas. So rows travel as Arrow IPC in a binary column, at most 
 ones become humongous objects for the JVM's collector; only a row that is larger by itself makes a larger frame.
 `PackFrames` and `UnpackFrames` are what `mapInArrow` runs before and behind the operator.
 
+A helper column that is one of the user's columns (`PackFrames.same`) does not travel twice: the frame says which one.
+
 A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of the frame, and its bytes.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -29,6 +32,7 @@ _GATHERED_ROWS = 1 << 17
 SHARD, NAMESPACE, SIZE, TIE = "__throttle_shard", "__throttle_namespace", "__throttle_size", "__throttle_tie"
 ORDER_PREFIX = "__throttle_order_"
 _HELPER_PREFIX = "__throttle_"
+_SAME = b"throttle.same"
 
 FRAME_SCHEMA = pa.schema([("shard", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
 OUTPUT_SCHEMA = "kind int, frame binary"
@@ -58,24 +62,37 @@ class FrameKind(IntEnum):
 
 
 def encode(table: pa.Table) -> list[bytes]:
-    """Return a table as frames of at most about `FRAME_BYTES`; none for no rows."""
+    """Return a table as frames of at most about `FRAME_BYTES`; none for no rows.
+
+    The frames are a function of the rows, not of the chunks in which the table holds them.
+    """
+    return [encode_whole(piece) for piece in _pieces(table.combine_chunks())]
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the parts of a table that make a frame each."""
     if not table.num_rows:
-        return []
+        return
     if table.num_rows == 1 or table.nbytes <= FRAME_BYTES:
-        return [encode_whole(table)]
+        yield table
+        return
     rows = -(-table.num_rows // min(table.num_rows, -(-table.nbytes // FRAME_BYTES)))
-    pieces = (table.slice(start, rows) for start in range(0, table.num_rows, rows))
-    # Rows differ in size, so that a piece may still be too large.
-    return [frame for piece in pieces for frame in encode(piece)]
+    for start in range(0, table.num_rows, rows):
+        # Rows differ in size, so that a piece may still be too large.
+        yield from _pieces(table.slice(start, rows))
 
 
 def encode_whole(table: pa.Table) -> bytes:
     """Return a table as one frame, however large."""
+    content: bytes = _written(table).to_pybytes()
+    return content
+
+
+def _written(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return sink.getvalue()
 
 
 def decode(frame: bytes) -> pa.Table:
@@ -83,9 +100,18 @@ def decode(frame: bytes) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(frame)).read_all()
 
 
+def arrivals_of(frame: bytes) -> pa.Table:
+    """Return the rows of a frame of `PackFrames` with all helper columns, without copying them."""
+    table = decode(frame)
+    for helper, name in json.loads((table.schema.metadata or {}).get(_SAME, b"{}")).items():
+        table = table.append_column(helper, table.column(name))
+    return table
+
+
 def payload(table: pa.Table) -> pa.Table:
     """Return the user's columns."""
-    return table.select([name for name in table.column_names if not name.startswith(_HELPER_PREFIX)])
+    names = [name for name in table.column_names if not name.startswith(_HELPER_PREFIX)]
+    return table.select(names).replace_schema_metadata(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +127,9 @@ class PackFrames:
 
     names: tuple[str, ...] | None = None
     """Of the columns, in order; by default, as they come. PySpark's `mapInArrow` takes no name with a backtick."""
+
+    same: tuple[tuple[str, str], ...] = ()
+    """Helper columns that do not come, and the user's columns that they are."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the frames of `batches`."""
@@ -125,16 +154,23 @@ class PackFrames:
         shard = table.column(SHARD).to_numpy().astype(np.int64)
         layout = Segments.by_key(shard, len(self.shard_keys))
         table = table.drop_columns([SHARD]).take(pa.array(layout.order))
+        if self.same:
+            table = table.replace_schema_metadata({_SAME: json.dumps(dict(self.same))})
         for at in np.flatnonzero(layout.counts):
-            frames = encode(table.slice(layout.starts[at], layout.counts[at]))
-            yield frame_batch(self.shard_keys[at], FrameKind.ROWS, frames)
+            for piece in _pieces(table.slice(layout.starts[at], layout.counts[at])):
+                yield frame_batch(self.shard_keys[at], FrameKind.ROWS, _written(piece))
 
 
-def frame_batch(shard_key: int, kind: FrameKind, frames: list[bytes]) -> pa.RecordBatch:
-    """Return frames of one shard as rows of `FRAME_SCHEMA`."""
-    keys = pa.array([shard_key] * len(frames), pa.int32())
-    kinds = pa.array([int(kind)] * len(frames), pa.int32())
-    return pa.RecordBatch.from_arrays([keys, kinds, pa.array(frames, pa.binary())], schema=FRAME_SCHEMA)
+def frame_batch(shard_key: int, kind: FrameKind, frame: pa.Buffer | bytes) -> pa.RecordBatch:
+    """Return a frame of one shard as a row of `FRAME_SCHEMA`, without copying it."""
+    content = pa.py_buffer(frame)
+    ends = pa.py_buffer(np.array([0, content.size], dtype=np.int32))
+    columns = [
+        pa.array([shard_key], pa.int32()),
+        pa.array([int(kind)], pa.int32()),
+        pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, content]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +235,48 @@ def _changed(column: pa.Array, field: pa.Field, problem: str) -> ConfigurationEr
     )
 
 
-def in_order(table: pa.Table) -> Int64s:
-    """Return the order in which the rows of a shard are decided: by the order columns, then by the row's hash.
+def arranged(tables: list[pa.Table]) -> pa.Table:
+    """Return the rows of a shard in the order in which they are decided: by the order columns, then by the row's hash.
 
     The shuffle delivers rows in another order at every attempt; this order is a function of the rows as a set.
+    Tables that follow on one another are put one behind the other, not copied: so it is where every task reads its
+    rows in order, from a partition of Kafka's or from a file.
+
+    Examples
+    --------
+    >>> tables = [pa.table({TIE: [7, 9]}), pa.table({TIE: [1, 5]})]
+    >>> arranged(tables).column(TIE).to_pylist()
+    [1, 5, 7, 9]
     """
-    keys = [name for name in table.column_names if name.startswith(ORDER_PREFIX)]
-    if not keys:
+    heads = pa.concat_tables([table.slice(0, 1) for table in tables])
+    together = pa.concat_tables([tables[at] for at in in_order(heads)])
+    if _is_in_order(together):
+        return together
+    return together.combine_chunks().take(pa.array(in_order(together)))
+
+
+def in_order(table: pa.Table) -> Int64s:
+    """Return the positions of the rows in the order in which they are decided."""
+    keys = _order_columns(table)
+    if len(keys) == 1:
         return np.argsort(table.column(TIE).to_numpy(), kind="stable")
-    found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in [*keys, TIE]])
+    found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
     return found.to_numpy().astype(np.int64)
+
+
+def _order_columns(table: pa.Table) -> list[str]:
+    return [*sorted(name for name in table.column_names if name.startswith(ORDER_PREFIX)), TIE]
+
+
+def _is_in_order(table: pa.Table) -> bool:
+    """Return whether every row is known to come before the next: of missing and of equal values it is not."""
+    is_before = None
+    for name in reversed(_order_columns(table)):
+        column = table.column(name)
+        row, following = column.slice(0, table.num_rows - 1), column.slice(1)
+        is_less = pc.less(row, following)
+        if is_before is None:
+            is_before = is_less
+        else:
+            is_before = pc.or_kleene(is_less, pc.and_kleene(pc.equal(row, following), is_before))
+    return pc.all(is_before, skip_nulls=False).as_py() is True

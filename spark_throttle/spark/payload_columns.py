@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from types import UnionType
 
 from pyspark.sql import Column, DataFrame
@@ -16,8 +17,10 @@ from pyspark.sql.types import (
     GeographyType,
     GeometryType,
     IntegerType,
+    LongType,
     MapType,
     NullType,
+    StringType,
     StructField,
     StructType,
     VariantType,
@@ -35,6 +38,9 @@ _INTERVALS = YearMonthIntervalType | CalendarIntervalType
 _SHAPES = GeometryType | GeographyType
 _UNHASHED = MapType | VariantType
 _UNORDERED = ArrayType | MapType | StructType | VariantType | NullType | _INTERVALS | _SHAPES
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONSTANT = re.compile(r"true|false|null|user|session_user|(current|local)[a-z_]*", re.IGNORECASE)
 
 
 def as_column(value: ColumnLike) -> Column:
@@ -135,8 +141,9 @@ def with_helpers(
     size: ColumnLike | None,
     order_by: Sequence[ColumnLike] | None,
     shards: int,
+    same: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the events as they travel, with the columns that decisions need.
+    """Return the events as they travel, with the columns that decisions need, but for those that are the `same`.
 
     The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload.
     The order defaults to Kafka's (partition, offset) where the stream has those columns.
@@ -145,13 +152,47 @@ def with_helpers(
     check_columns(schema)
     name = as_column(namespace).cast("string")
     length = F.octet_length(F.to_json(F.struct(*map(_written, schema)))) if size is None else as_column(size)
-    if order_by is None and {"topic", *KAFKA_ORDER} <= set(schema.names):
-        order_by = KAFKA_ORDER
-    orders = [as_column(c).alias(f"{ORDER_PREFIX}{i:03d}") for i, c in enumerate(order_by or ())]
-    _check_order(events.select(*orders).schema)
+    orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, order_by))}
+    _check_order(events.select(*(column.alias(helper) for helper, column in orders.items())).schema)
     shard = F.pmod(F.crc32(F.coalesce(name, F.lit(""))), F.lit(shards)).cast("int")
-    helpers = [name.alias(NAMESPACE), length.cast("bigint").alias(SIZE), shard.alias(SHARD), _hash(schema).alias(TIE)]
-    return events.select(*to_carried(schema), *helpers, *orders)
+    helpers = {NAMESPACE: name, SIZE: length.cast("bigint"), SHARD: shard, TIE: _hash(schema), **orders}
+    sent = [column.alias(helper) for helper, column in helpers.items() if helper not in (same or {})]
+    return events.select(*to_carried(schema), *sent)
+
+
+def same_columns(
+    schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
+) -> dict[str, str]:
+    """Return the helper columns that are given as names of the user's columns, and those names.
+
+    Examples
+    --------
+    >>> same_columns(StructType().add("ns", "string").add("id", "integer"), "ns", "id", ["id", "length(ns)"])
+    {'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}
+    """
+    given = {NAMESPACE: namespace, SIZE: size} | {_order_name(i): c for i, c in enumerate(_order(schema, order_by))}
+    carried = {NAMESPACE: StringType, SIZE: LongType}
+    types = {field.name: field.dataType for field in schema}
+    return {
+        helper: name
+        for helper, name in given.items()
+        if isinstance(name, str) and _is_name(name) and isinstance(types.get(name), carried.get(helper, DataType))
+    }
+
+
+def _is_name(text: str) -> bool:
+    """Return whether SQL takes a text for the name of a column, where there is such a column."""
+    return _NAME.fullmatch(text) is not None and _CONSTANT.fullmatch(text) is None
+
+
+def _order(schema: StructType, order_by: Sequence[ColumnLike] | None) -> Sequence[ColumnLike]:
+    if order_by is None and {"topic", *KAFKA_ORDER} <= set(schema.names):
+        return KAFKA_ORDER
+    return order_by or ()
+
+
+def _order_name(place: int) -> str:
+    return f"{ORDER_PREFIX}{place:03d}"
 
 
 def _hash(schema: StructType) -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
 import numpy as np
@@ -25,6 +25,8 @@ from spark_throttle.spark.frames import (
     PackFrames,
     UnpackFrames,
     aligned,
+    arranged,
+    arrivals_of,
     decode,
     encode,
     frame_batch,
@@ -45,7 +47,7 @@ def events(ids: list[int], shards: list[int]) -> pa.Table:
 
 
 def unpacked(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    frames = [frame_batch(7, FrameKind.ADMITTED, encode(table))]
+    frames = [frame_batch(7, FrameKind.ADMITTED, frame) for frame in encode(table)]
     return pa.Table.from_batches(list(UnpackFrames(schema)(frames)), schema=schema)
 
 
@@ -106,6 +108,21 @@ def test_task_without_rows_packs_nothing() -> None:
     empty = events([], []).combine_chunks().to_batches()
     assert list(PackFrames(KEYS)(iter(empty))) == []
     assert list(PackFrames(KEYS)(iter([]))) == []
+
+
+def test_helper_column_that_is_a_column_of_the_users_does_not_travel_twice() -> None:
+    table = events([3, 1, 2], [0, 0, 0])
+    sent = table.drop_columns([NAMESPACE, TIE])
+    same = ((NAMESPACE, "ns"), (TIE, "id"))
+    sent = sent.append_column("ns", table.column(NAMESPACE))
+    (batch,) = PackFrames(KEYS, tuple(sent.column_names), same)(sent.to_batches())
+    frame = batch.column("frame")[0].as_py()
+    assert set(decode(frame).column_names) == {"id", "nested", "ns", SIZE}
+    rows = arrivals_of(frame)
+    assert rows.column(NAMESPACE).to_pylist() == ["t/3", "t/1", "t/2"]
+    assert rows.column(TIE).to_pylist() == [3, 1, 2]
+    assert payload(rows).column_names == ["id", "nested", "ns"]
+    assert payload(rows).schema.metadata is None
 
 
 def test_payload_is_without_the_helper_columns() -> None:
@@ -215,3 +232,53 @@ def test_order_is_that_of_the_rows_as_a_set(rows: list[tuple[float | None, int]]
 
     assert key(ordered(shuffled)) == key(ordered(table))
     assert isinstance(in_order(table), np.ndarray)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, 3, 4, 5, 6], ["", "a", "aé", "b", "ba", "c"], [b"", b"\x00", b"a", b"b", b"ba", b"\xff"],
+        [0.5, 1.5, 2.5, 3.5, 4.5, float("inf")], [Decimal(f"{n}.5") for n in range(6)],
+        [datetime(2026, 1, day, tzinfo=UTC) for day in range(1, 7)], [date(1, 1, day) for day in range(1, 7)],
+        [timedelta(days) for days in range(6)], [time(hour) for hour in range(6)],
+    ],
+)  # fmt: skip
+def test_tables_that_follow_on_one_another_are_not_copied(values: list[object]) -> None:
+    table = pa.table({f"{ORDER_PREFIX}000": values, TIE: [0] * 6})
+    parts = [table.slice(4, 2), table.slice(0, 3), table.slice(3, 1)]
+    found = arranged(parts)
+    assert found.equals(table)
+    assert found.column(TIE).num_chunks == 3
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from([None, True, False]), st.integers(0, 3), st.integers(0, 9)), min_size=1),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([[0], [0, 1], [1], [1, 0], []]),
+    st.booleans(),
+)
+def test_tables_are_arranged_as_a_sort_of_all_rows_would(
+    parts: list[list[tuple[bool | None, int, int]]], order: list[int], is_sorted: bool
+) -> None:
+    """With distinct rows, so that there is one order; parts that are sorted already, and parts that are not."""
+    rows = sorted({row for part in parts for row in part}, key=repr)
+    kinds = [pa.bool_(), pa.int64()]
+
+    def table(part: list[tuple[bool | None, int, int]]) -> pa.Table:
+        columns = {"id": pa.array([str(row) for row in part], pa.string())}
+        for place, at in enumerate(order):
+            columns[f"{ORDER_PREFIX}{place:03d}"] = pa.array([row[at] for row in part], kinds[at])
+        columns[TIE] = pa.array([hash_of(row) for row in part], pa.int64())
+        return pa.table(columns)
+
+    def hash_of(row: tuple[bool | None, int, int]) -> int:
+        return rows.index(row) * 7 % 1_009
+
+    whole = table(rows)
+    expected = [rows[at] for at in in_order(whole)]
+    given = expected if is_sorted else rows
+    cuts = [given[start : start + 3] for start in range(0, len(given), 3)][::-1]
+    assert arranged([table(cut) for cut in cuts]).column("id").to_pylist() == [str(row) for row in expected]

@@ -19,7 +19,8 @@ from pyspark.sql.types import (
 )
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.payload_columns import carried_schema, check_columns
+from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE
+from spark_throttle.spark.payload_columns import carried_schema, check_columns, same_columns
 
 MONTHS = YearMonthIntervalType()
 
@@ -65,3 +66,15 @@ def test_year_month_intervals_travel_as_a_number_of_months() -> None:
     )
     assert carried_schema(before) == after
     assert carried_schema(after) == after
+
+
+def test_columns_that_are_given_by_name_and_have_the_type_are_the_same() -> None:
+    kafka = schema(
+        ("topic", StringType()), ("partition", IntegerType()), ("offset", LongType()), ("true", StringType()),
+        ("current_date", StringType()), ("a b", StringType()),
+    )  # fmt: skip
+    order = {f"{ORDER_PREFIX}000": "partition", f"{ORDER_PREFIX}001": "offset"}
+    assert same_columns(kafka, "topic", "offset", None) == {NAMESPACE: "topic", SIZE: "offset", **order}
+    for name in ("partition", "true", "current_date", "a b", "`a b`", "Topic", "concat(topic, 1)", "missing"):
+        assert same_columns(kafka, name, "partition", ()) == {}
+    assert same_columns(kafka, "topic", None, ["1", "offset"]) == {NAMESPACE: "topic", f"{ORDER_PREFIX}001": "offset"}
