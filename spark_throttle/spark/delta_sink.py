@@ -24,7 +24,6 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bound_manifest
-from spark_throttle.control.shared_status import SHARE_SCHEMA, batch_usage
 from spark_throttle.control.storage import Directory, file_system
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.errors import ConfigurationError
@@ -139,6 +138,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
 
 def append_usage(destination: Destination, directory: Directory, app: str, batch: int, packed: list[bytes]) -> None:
     """Append the packed usage reports of a batch to the usage table, once."""
+    from spark_throttle.control.shared_status import SHARE_SCHEMA, batch_usage  # takes long, and is seldom needed
 
     def write() -> list[WrittenFile]:
         reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
