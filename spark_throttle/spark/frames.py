@@ -3,16 +3,13 @@
 pandas damages rows (nullable integers become floats, far timestamps fail, structs become dicts), and the
 operator speaks pandas. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` a frame, for larger
 ones become humongous objects for the JVM's collector; only a row that is larger by itself makes a larger frame.
-`PackFrames` and `UnpackFrames` are what `mapInArrow` runs before and behind the operator.
-
-A helper column that is one of the user's columns (`PackFrames.same`) does not travel twice: the frame says which one.
+`PackFrames` (`pack_frames`) and `UnpackFrames` are what `mapInArrow` runs before and behind the operator.
 
 A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of the frame, and its bytes.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -22,17 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.quota import Int64s
-from spark_throttle.core.segments import Segments
 from spark_throttle.errors import ConfigurationError
 
 FRAME_BYTES = 1 << 20
-_GATHERED_BYTES = 16 << 20
-_GATHERED_ROWS = 1 << 17
 
-SHARD, NAMESPACE, SIZE, TIE = "__throttle_shard", "__throttle_namespace", "__throttle_size", "__throttle_tie"
+NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
 ORDER_PREFIX = "__throttle_order_"
 _HELPER_PREFIX = "__throttle_"
-_SAME = b"throttle.same"
 
 FRAME_SCHEMA = pa.schema([("shard", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
 OUTPUT_SCHEMA = "kind int, frame binary"
@@ -66,10 +59,10 @@ def encode(table: pa.Table) -> list[bytes]:
 
     The frames are a function of the rows, not of the chunks in which the table holds them.
     """
-    return [encode_whole(piece) for piece in _pieces(table.combine_chunks())]
+    return [encode_whole(piece) for piece in pieces(table.combine_chunks())]
 
 
-def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+def pieces(table: pa.Table) -> Iterator[pa.Table]:
     """Yield the parts of a table that make a frame each."""
     if not table.num_rows:
         return
@@ -79,16 +72,17 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
     rows = -(-table.num_rows // min(table.num_rows, -(-table.nbytes // FRAME_BYTES)))
     for start in range(0, table.num_rows, rows):
         # Rows differ in size, so that a piece may still be too large.
-        yield from _pieces(table.slice(start, rows))
+        yield from pieces(table.slice(start, rows))
 
 
 def encode_whole(table: pa.Table) -> bytes:
     """Return a table as one frame, however large."""
-    content: bytes = _written(table).to_pybytes()
+    content: bytes = ipc_stream(table).to_pybytes()
     return content
 
 
-def _written(table: pa.Table) -> pa.Buffer:
+def ipc_stream(table: pa.Table) -> pa.Buffer:
+    """Return a table as one frame, not copied once more to be bytes."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -100,65 +94,10 @@ def decode(frame: bytes) -> pa.Table:
     return pa.ipc.open_stream(pa.py_buffer(frame)).read_all()
 
 
-def arrivals_of(frame: bytes) -> pa.Table:
-    """Return the rows of a frame of `PackFrames` with all helper columns, without copying them."""
-    table = decode(frame)
-    for helper, name in json.loads((table.schema.metadata or {}).get(_SAME, b"{}")).items():
-        table = table.append_column(helper, table.column(name))
-    return table
-
-
 def payload(table: pa.Table) -> pa.Table:
     """Return the user's columns."""
     names = [name for name in table.column_names if not name.startswith(_HELPER_PREFIX)]
     return table.select(names).replace_schema_metadata(None)
-
-
-@dataclass(frozen=True, slots=True)
-class PackFrames:
-    """Rows to frames, one or more a shard; runs in `mapInArrow` on the executors, once a task.
-
-    What is promised is the rows of every shard, not their order nor how many frames they make: the operator
-    sorts.
-    """
-
-    shard_keys: tuple[int, ...]
-    """Grouping key of every shard (`partitioning.shard_keys`)."""
-
-    names: tuple[str, ...] | None = None
-    """Of the columns, in order; by default, as they come. PySpark's `mapInArrow` takes no name with a backtick."""
-
-    same: tuple[tuple[str, str], ...] = ()
-    """Helper columns that do not come, and the user's columns that they are."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the frames of `batches`."""
-        gathered: list[pa.RecordBatch] = []
-        gathered_bytes = gathered_rows = 0
-        for batch in batches:
-            gathered.append(batch)
-            gathered_bytes += batch.nbytes
-            gathered_rows += batch.num_rows
-            if gathered_bytes >= _GATHERED_BYTES or gathered_rows >= _GATHERED_ROWS:
-                yield from self._frames(gathered)
-                gathered, gathered_bytes, gathered_rows = [], 0, 0
-        yield from self._frames(gathered)
-
-    def _frames(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batches = [batch for batch in batches if batch.num_rows]
-        if not batches:
-            return
-        table = pa.Table.from_batches(batches).combine_chunks()
-        if self.names is not None:
-            table = table.rename_columns(list(self.names))
-        shard = table.column(SHARD).to_numpy().astype(np.int64)
-        layout = Segments.by_key(shard, len(self.shard_keys))
-        table = table.drop_columns([SHARD]).take(pa.array(layout.order))
-        if self.same:
-            table = table.replace_schema_metadata({_SAME: json.dumps(dict(self.same))})
-        for at in np.flatnonzero(layout.counts):
-            for piece in _pieces(table.slice(layout.starts[at], layout.counts[at])):
-                yield frame_batch(self.shard_keys[at], FrameKind.ROWS, _written(piece))
 
 
 def frame_batch(shard_key: int, kind: FrameKind, frame: pa.Buffer | bytes) -> pa.RecordBatch:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from types import UnionType
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     CalendarIntervalType,
     DataType,
     DoubleType,
@@ -28,7 +29,8 @@ from pyspark.sql.types import (
 )
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SHARD, SIZE, TIE
+from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
+from spark_throttle.spark.pack_frames import Derived
 from spark_throttle.spark.shard_batch import THROTTLE
 
 ColumnLike = Column | str
@@ -40,6 +42,9 @@ _UNHASHED = MapType | VariantType
 _UNORDERED = ArrayType | MapType | StructType | VariantType | NullType | _INTERVALS | _SHAPES
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LENGTH = re.compile(
+    r"\s*(?:length|len|char_length|character_length|(?P<octet>octet_length))\s*\(\s*(?P<of>\w+)\s*\)\s*", re.IGNORECASE
+)
 _CONSTANT = re.compile(r"true|false|null|user|session_user|(current|local)[a-z_]*", re.IGNORECASE)
 
 
@@ -140,10 +145,9 @@ def with_helpers(
     namespace: ColumnLike,
     size: ColumnLike | None,
     order_by: Sequence[ColumnLike] | None,
-    shards: int,
-    same: Mapping[str, str] | None = None,
+    derived: Collection[str] = (),
 ) -> DataFrame:
-    """Return the events as they travel, with the columns that decisions need, but for those that are the `same`.
+    """Return the events as they travel, with the columns that decisions need, but for those that are `derived`.
 
     The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload.
     The order defaults to Kafka's (partition, offset) where the stream has those columns.
@@ -154,30 +158,34 @@ def with_helpers(
     length = F.octet_length(F.to_json(F.struct(*map(_written, schema)))) if size is None else as_column(size)
     orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, order_by))}
     _check_order(events.select(*(column.alias(helper) for helper, column in orders.items())).schema)
-    shard = F.pmod(F.crc32(F.coalesce(name, F.lit(""))), F.lit(shards)).cast("int")
-    helpers = {NAMESPACE: name, SIZE: length.cast("bigint"), SHARD: shard, TIE: _hash(schema), **orders}
-    sent = [column.alias(helper) for helper, column in helpers.items() if helper not in (same or {})]
+    helpers = {NAMESPACE: name, SIZE: length.cast("bigint"), TIE: _hash(schema), **orders}
+    sent = [column.alias(helper) for helper, column in helpers.items() if helper not in derived]
     return events.select(*to_carried(schema), *sent)
 
 
-def same_columns(
+def derived_columns(
     schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
-) -> dict[str, str]:
-    """Return the helper columns that are given as names of the user's columns, and those names.
+) -> Derived:
+    """Return the helper columns that need not be sent: names of the user's columns, and the length of one.
 
     Examples
     --------
-    >>> same_columns(StructType().add("ns", "string").add("id", "integer"), "ns", "id", ["id", "length(ns)"])
-    {'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}
+    >>> schema = StructType().add("ns", "string").add("id", "integer").add("value", "binary")
+    >>> derived_columns(schema, "ns", "length(value)", ["id", "length(ns)"])
+    Derived(same={'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}, characters_of='value', bytes_of=None)
     """
     given = {NAMESPACE: namespace, SIZE: size} | {_order_name(i): c for i, c in enumerate(_order(schema, order_by))}
     carried = {NAMESPACE: StringType, SIZE: LongType}
     types = {field.name: field.dataType for field in schema}
-    return {
+    same = {
         helper: name
         for helper, name in given.items()
         if isinstance(name, str) and _is_name(name) and isinstance(types.get(name), carried.get(helper, DataType))
     }
+    length = _LENGTH.fullmatch(size) if isinstance(size, str) else None
+    if length is None or not _is_name(length["of"]) or type(types.get(length["of"])) not in (StringType, BinaryType):
+        return Derived(same)
+    return Derived(same, bytes_of=length["of"]) if length["octet"] else Derived(same, characters_of=length["of"])
 
 
 def _is_name(text: str) -> bool:

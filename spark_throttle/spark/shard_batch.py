@@ -39,7 +39,8 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.reasons import REASONS
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.frames import NAMESPACE, SIZE, arranged, arrivals_of, payload
+from spark_throttle.spark.frames import NAMESPACE, SIZE, arranged, payload
+from spark_throttle.spark.pack_frames import arrivals_of
 from spark_throttle.spark.shard_queue import ShardQueue
 
 THROTTLE = "throttle"

@@ -34,14 +34,15 @@ from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlS
 from spark_throttle.spark.decided_stream import UnpackDecided
 from spark_throttle.spark.destination import Destination, SinkPlan
 from spark_throttle.spark.file_outlet import FileOutlet
-from spark_throttle.spark.frames import OUTPUT_SCHEMA, PackFrames
+from spark_throttle.spark.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.operator import STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.pack_frames import PackFrames
 from spark_throttle.spark.partitioning import shard_keys
 from spark_throttle.spark.payload_columns import (
     ColumnLike,
     carried_schema,
+    derived_columns,
     from_carried,
-    same_columns,
     with_helpers,
 )
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
@@ -145,10 +146,10 @@ class Throttle:
         """Return the decided stream as frames: kind and bytes; with a native sink's plan, most rows are in files."""
         spark = events.sparkSession
         keys = shard_keys(spark, self._shards)
-        same = same_columns(events.schema, self._namespace, self._size, self._order_by)
-        helped = with_helpers(events, self._namespace, self._size, self._order_by, self._shards, same)
+        derived = derived_columns(events.schema, self._namespace, self._size, self._order_by)
+        helped = with_helpers(events, self._namespace, self._size, self._order_by, derived.helpers)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
-        pack = PackFrames(keys, tuple(helped.columns), tuple(same.items()))
+        pack = PackFrames(keys, tuple(helped.columns), derived)
         packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
         together = packed.unionByName(self._control(spark, keys, control_path))
         outlet = FileOutlet(plan) if plan is not None else None

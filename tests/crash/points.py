@@ -24,8 +24,9 @@ from spark_throttle.spark.decided_stream import UnpackDecided
 from spark_throttle.spark.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.destination import Destination
 from spark_throttle.spark.file_outlet import FileOutlet
-from spark_throttle.spark.frames import FrameKind, PackFrames
+from spark_throttle.spark.frames import FrameKind
 from spark_throttle.spark.operator import ShardOperator
+from spark_throttle.spark.pack_frames import PackFrames
 from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
 
 if TYPE_CHECKING:

@@ -15,18 +15,14 @@ from hypothesis import strategies as st
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.frames import (
     FRAME_BYTES,
-    FRAME_SCHEMA,
     NAMESPACE,
     ORDER_PREFIX,
-    SHARD,
     SIZE,
     TIE,
     FrameKind,
-    PackFrames,
     UnpackFrames,
     aligned,
     arranged,
-    arrivals_of,
     decode,
     encode,
     frame_batch,
@@ -34,15 +30,13 @@ from spark_throttle.spark.frames import (
     payload,
 )
 
-KEYS = (11, 7, 42)
 
-
-def events(ids: list[int], shards: list[int]) -> pa.Table:
+def events(ids: list[int]) -> pa.Table:
     n = len(ids)
     return pa.table({
         "id": pa.array(ids, pa.int64()), "nested": pa.array([{"a": [i, None]} if i % 3 else None for i in ids]),
         NAMESPACE: pa.array([f"t/{i}" for i in ids]), SIZE: pa.array([1] * n, pa.int64()),
-        SHARD: pa.array(shards, pa.int32()), TIE: pa.array(ids, pa.int64()),
+        TIE: pa.array(ids, pa.int64()),
     })  # fmt: skip
 
 
@@ -80,66 +74,21 @@ def test_frame_of_a_slice_does_not_carry_the_whole() -> None:
     assert len(encode(table.slice(3, 1))[0]) < 2_000
 
 
-# Packing
-
-
-@pytest.mark.parametrize("rows_a_batch", [1, 3, 1_000])
-def test_packed_rows_are_the_rows_of_each_shard_under_its_key(rows_a_batch: int) -> None:
-    rng = random.Random(5)
-    table = events(list(range(200)), [rng.randrange(3) for _ in range(200)])
-    batches = [*table.to_batches(max_chunksize=rows_a_batch), table.slice(0, 0).combine_chunks().to_batches()]
-    batches = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
-    found: dict[int, list[int]] = {key: [] for key in KEYS}
-    for batch in PackFrames(KEYS)(batches):
-        assert batch.schema == FRAME_SCHEMA
-        for row in batch.to_pylist():
-            assert row["kind"] == FrameKind.ROWS
-            rows = decode(row["frame"])
-            assert SHARD not in rows.column_names
-            assert rows.select(["nested"]).to_pylist() == [
-                {"nested": {"a": [i, None]} if i % 3 else None} for i in rows.column("id").to_pylist()
-            ]
-            found[row["shard"]] += rows.column("id").to_pylist()
-    shards = table.column(SHARD).to_pylist()
-    assert found == {key: [i for i in range(200) if shards[i] == at] for at, key in enumerate(KEYS)}
-
-
-def test_task_without_rows_packs_nothing() -> None:
-    empty = events([], []).combine_chunks().to_batches()
-    assert list(PackFrames(KEYS)(iter(empty))) == []
-    assert list(PackFrames(KEYS)(iter([]))) == []
-
-
-def test_helper_column_that_is_a_column_of_the_users_does_not_travel_twice() -> None:
-    table = events([3, 1, 2], [0, 0, 0])
-    sent = table.drop_columns([NAMESPACE, TIE])
-    same = ((NAMESPACE, "ns"), (TIE, "id"))
-    sent = sent.append_column("ns", table.column(NAMESPACE))
-    (batch,) = PackFrames(KEYS, tuple(sent.column_names), same)(sent.to_batches())
-    frame = batch.column("frame")[0].as_py()
-    assert set(decode(frame).column_names) == {"id", "nested", "ns", SIZE}
-    rows = arrivals_of(frame)
-    assert rows.column(NAMESPACE).to_pylist() == ["t/3", "t/1", "t/2"]
-    assert rows.column(TIE).to_pylist() == [3, 1, 2]
-    assert payload(rows).column_names == ["id", "nested", "ns"]
-    assert payload(rows).schema.metadata is None
-
-
 def test_payload_is_without_the_helper_columns() -> None:
-    assert payload(events([1], [0])).column_names == ["id", "nested"]
+    assert payload(events([1])).column_names == ["id", "nested"]
 
 
 # Unpacking rows that were queued under another schema
 
 
 def test_rows_of_the_streams_schema_pass_as_they_are() -> None:
-    table = payload(events([1, 2, 3], [0, 0, 0]))
+    table = payload(events([1, 2, 3]))
     assert unpacked(table, table.schema) == table
 
 
 def test_added_column_is_null_and_columns_are_found_by_name() -> None:
     schema = pa.schema([("new", pa.string()), ("nested", pa.struct([("a", pa.list_(pa.int64()))])), ("id", pa.int64())])
-    found = unpacked(payload(events([1, 3], [0, 0])), schema)
+    found = unpacked(payload(events([1, 3])), schema)
     assert found.to_pylist() == [
         {"new": None, "nested": {"a": [1, None]}, "id": 1}, {"new": None, "nested": None, "id": 3},
     ]  # fmt: skip
@@ -147,7 +96,7 @@ def test_added_column_is_null_and_columns_are_found_by_name() -> None:
 
 def test_removed_column_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigurationError, match=r"have the columns \['nested'\], which the stream no longer has"):
-        unpacked(payload(events([1], [0])), pa.schema([("id", pa.int64())]))
+        unpacked(payload(events([1])), pa.schema([("id", pa.int64())]))
 
 
 @pytest.mark.parametrize(
