@@ -22,6 +22,7 @@ from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
 
 FRAME_BYTES = 1 << 20
+_CODEC_LEVEL = 1
 
 NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
 ORDER_PREFIX = "__throttle_order_"
@@ -75,16 +76,17 @@ def pieces(table: pa.Table) -> Iterator[pa.Table]:
         yield from pieces(table.slice(start, rows))
 
 
-def encode_whole(table: pa.Table) -> bytes:
+def encode_whole(table: pa.Table, codec: str | None = None) -> bytes:
     """Return a table as one frame, however large."""
-    content: bytes = ipc_stream(table).to_pybytes()
+    content: bytes = ipc_stream(table, codec).to_pybytes()
     return content
 
 
-def ipc_stream(table: pa.Table) -> pa.Buffer:
+def ipc_stream(table: pa.Table, codec: str | None = None) -> pa.Buffer:
     """Return a table as one frame, not copied once more to be bytes."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    options = None if codec is None else pa.ipc.IpcWriteOptions(compression=pa.Codec(codec, _CODEC_LEVEL))
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return sink.getvalue()
 
