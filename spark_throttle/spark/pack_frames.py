@@ -71,7 +71,7 @@ def _length(column: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
 
 
 def arrivals_of(frame: bytes) -> pa.Table:
-    """Return the rows of a frame of `PackFrames` with all helper columns; the user's are not copied."""
+    """Return the rows of a frame of `PackFrames` with all helper columns."""
     table = decode(frame)
     return Derived.of(table).restore(table)
 

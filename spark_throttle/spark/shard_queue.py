@@ -4,8 +4,8 @@ A queued row is (frame, place in it), in the order of the queue. A frame is writ
 and dropped when its last row has left; one that is opened and found less than half alive is written anew with
 what remains. So a long backlog costs Python the frames that a batch touches, not the rows that wait.
 
-Spark, though, takes the whole state to Python and back at every batch, and writes it to the checkpoint. So frames are
-compressed, once, when their rows are queued.
+Spark, though, takes the whole state to Python and back at every batch, byte by byte, and writes it to the checkpoint:
+what waits costs the bytes of its compressed frames.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import pyarrow as pa
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.spark.frames import decode, encode_whole, pieces
 
-_CODEC = "zstd"
 _SMALL_FRAME_BYTES = 1 << 16
 """A last frame smaller than this is written anew together with the rows that join the queue."""
 
@@ -65,13 +64,13 @@ class ShardQueue:
                     continue
             frame = old
             if len(alive) < (bounds[at + 1] - bounds[at]) and len(alive) * 2 < (rows := decode(old)).num_rows:
-                frame = encode_whole(rows.take(pa.array(alive)), _CODEC)
+                frame = encode_whole(rows.take(pa.array(alive)))
                 alive = np.arange(len(alive))
             frames.append(frame)
             counts.append(len(alive))
             places.append(alive)
         for piece in pieces(joining.combine_chunks()) if joining is not None else []:
-            frames.append(encode_whole(piece, _CODEC))
+            frames.append(encode_whole(piece))
             counts.append(piece.num_rows)
             places.append(np.arange(piece.num_rows))
         frame_of_row = np.repeat(np.arange(len(frames)), np.array(counts, dtype=np.int64))

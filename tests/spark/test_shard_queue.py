@@ -91,7 +91,10 @@ def test_frames_are_compressed_and_those_that_are_not_can_be_read() -> None:
     queue = ShardQueue.empty().after(np.zeros(0, np.bool_), rows)
     assert sum(map(len, queue.frames)) * 10 < rows.nbytes
     assert pa.concat_tables(queue.rows(everyone(queue))).equals(rows)
-    plain = ShardQueue([encode_whole(rows)], np.zeros(10_000, dtype=np.int64), np.arange(10_000))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    plain = ShardQueue([sink.getvalue().to_pybytes()], np.zeros(10_000, dtype=np.int64), np.arange(10_000))
     after = plain.after(np.arange(10_000) < 4_000, None)
     assert pa.concat_tables(after.rows(everyone(after))).equals(rows.slice(0, 4_000))
 
