@@ -24,7 +24,8 @@ from spark_throttle.control.shared_status import batch_usage
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.core.codec import unpack_usage
-from spark_throttle.spark.delta_sink import Destination, append_usage
+from spark_throttle.spark.delta_sink import append_usage
+from spark_throttle.spark.destination import Destination
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
 

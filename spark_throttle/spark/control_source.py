@@ -5,6 +5,9 @@ batch it asks for the newest offset; the reader asks the control plane whether a
 before the offset that names it is returned. Spark logs the offset before the batch runs, so a batch that is run
 again is given the same epoch. The reader keeps nothing that it could not read again from the epoch that Spark hands
 back.
+
+Spark loads this module in several processes, of which only the reader's needs a control plane: what that takes is
+imported where it is made.
 """
 
 from __future__ import annotations
@@ -14,53 +17,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_throttle.control.codec import parse_policies
-from spark_throttle.control.compile import revision_of
-from spark_throttle.control.exchange import open_exchange
-from spark_throttle.control.exchange_options import ExchangeOptions
-from spark_throttle.control.followed_store import FollowedStore
-from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.control.manifest import Manifest, bind, next_incarnation
-from spark_throttle.control.model import Direction
-from spark_throttle.control.patience import PatientPolicies
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName, PolicySource, slice_of
-from spark_throttle.control.share_status import write_observation
-from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.sharing import Sharing
-from spark_throttle.control.source import PolicyFile, PolicySnapshot
-from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
 from spark_throttle.spark.frames import FrameKind, frame_batch
+
+if TYPE_CHECKING:
+    from spark_throttle.control.plane import ControlPlane, EpochName
 
 CONTROL_FORMAT = "throttle_control"
 SCHEMA_DDL = "shard int, kind int, frame binary"
 
 _LONGEST_WAIT_MS = 1_000
 """Policies are looked at again at least so often while a bounded run waits for tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPolicies:
-    """Policies that were given as a document and do not change while the query runs."""
-
-    snapshot: PolicySnapshot
-
-    @classmethod
-    def parse(cls, text: str) -> FixedPolicies:
-        """Return the policies of a YAML or JSON text."""
-        document = parse_policies(text)
-        return cls(PolicySnapshot(document, revision_of(document), None))
-
-    def current(self) -> PolicySnapshot:
-        """Return them."""
-        return self.snapshot
 
 
 @dataclass(frozen=True)
@@ -114,40 +88,15 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def plane(self) -> ControlPlane:
         """Return the control plane; it is made at the first call, in the process that keeps it."""
         if self._plane is None:
-            # Spark's option names come back in lower case.
-            shards = len(json.loads(self._options["shardkeys"]))
-            direction: Direction = "dispatch" if self._options["direction"] == "dispatch" else "publish"
-            directory = Directory(self._options["controlpath"])
-            policies: PolicySource
-            if "policystore" in self._options:
-                policies = PatientPolicies(FollowedStore(self._options["policystore"]))
-            elif "policyfile" in self._options:
-                policies = PatientPolicies(PolicyFile(self._options["policyfile"]))
-            else:
-                policies = FixedPolicies.parse(self._options["policytext"])
-            policies.current()
-            manifest = bind(directory, shards=shards, direction=direction)
-            shared = self._shared_quotas(directory, manifest, direction)
-            self._plane = ControlPlane(directory, policies, direction, shards, self._clock_ms, shared)
-        return self._plane
+            from spark_throttle.spark.query_plane import open_plane
 
-    def _shared_quotas(self, directory: Directory, manifest: Manifest, direction: Direction) -> SharedQuotas | None:
-        if "exchange" not in self._options:
-            return None
-        options = ExchangeOptions.from_json(self._options["exchange"])
-        name = options.job or manifest.query[:8]
-        sharing = Sharing(manifest.query, name, next_incarnation(directory), options.settings)
-        keeper = LeaseKeeper(
-            sharing,
-            open_exchange(options.path),
-            Clocks(_steady_clock_ms, self._clock_ms),
-            on_visit=lambda observation: write_observation(directory, observation),
-        )
-        keeper.start()
-        return SharedQuotas(keeper, direction)
+            self._plane = open_plane(self._options, self._clock_ms)
+        return self._plane
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first epoch; Spark calls it twice in batch 0, and when that is replayed."""
+        from spark_throttle.control.plane import NO_EPOCH
+
         self.plane()
         return _offset(NO_EPOCH)
 
@@ -171,6 +120,8 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the control rows between two offsets; called on the driver, again when a batch is replayed."""
+        from spark_throttle.control.plane import NO_EPOCH, slice_of
+
         before, name = _epoch_name(start), _epoch_name(end)
         if name in (before, NO_EPOCH):
             return []
@@ -191,7 +142,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Yield the control rows; called on an executor, from a copy of the reader that has no plane."""
         assert isinstance(partition, GrantPartition)  # noqa: S101 - `partitions` makes no other
         for key, grant in partition.grants:
-            yield frame_batch(key, FrameKind.GRANT, [grant])
+            yield frame_batch(key, FrameKind.GRANT, grant)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget old epochs; called for a batch when the next one but one is planned, possibly more than once."""
@@ -209,15 +160,11 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000  # noqa: TID251 - the control plane's clock; what it decides is pinned in epochs
 
 
-def _steady_clock_ms() -> int:
-    """Return a clock that is never set, and that goes on while the machine sleeps, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return (time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)) // 1_000_000
-
-
 def _offset(name: EpochName) -> dict[str, Any]:
     return {"epoch": name.number, "file": name.file}
 
 
 def _epoch_name(offset: dict[str, Any]) -> EpochName:
+    from spark_throttle.control.plane import EpochName
+
     return EpochName(int(offset["epoch"]), str(offset["file"]))

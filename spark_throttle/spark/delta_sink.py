@@ -1,11 +1,11 @@
-"""The native Delta sink: frames of the operator go into Parquet files on the executors and into the logs on the driver.
+"""The native Delta sink: rows go into Parquet files on the executors and into the logs on the driver.
 
-``throttle_delta`` is a Python data source that a query writes its frames to, whole: no row passes through the JVM on
-its way out, nothing is kept for a second pass. Every task writes what it was given, admitted and rejected rows, and
-tells the driver its files and usage reports. The driver then commits, in this order: admitted rows, rejected rows,
-usage, feedback, as `batch_sink` does, each once by the query's name and the batch's number. A crash anywhere in
-between runs the whole batch again with the same rows; what the tables have they skip, and the files of the attempt
-before are never named.
+``throttle_delta`` is a Python data source that a query writes its frames to, whole: nothing is kept for a second pass.
+The operator has written most rows already, and its frames name the files (`file_outlet`); a task of the sink writes
+those that came as frames, admitted and rejected, and tells the driver all files and usage reports. The driver then
+commits, in this order: admitted rows, rejected rows, usage, feedback, as `batch_sink` does, each once by the query's
+name and the batch's number. A crash anywhere in between runs the whole batch again with the same rows; what the tables
+have they skip, and the files of the attempt before are never named.
 
 `abort` leaves files alone: Spark calls it for a commit that failed half-way too, and then some of them are in a
 table.
@@ -13,90 +13,36 @@ table.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import pyarrow as pa
-import pyspark
 from pyarrow import fs
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bound_manifest
-from spark_throttle.control.shared_status import SHARE_SCHEMA, batch_usage
 from spark_throttle.control.storage import Directory, file_system
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.decided_stream import batch_of_task
 from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
-from spark_throttle.spark.file_stats import IndexedColumns
+from spark_throttle.spark.destination import (
+    Destination,
+    SinkPlan,
+    batch_folder,
+    file_writer,
+    part_name,
+    table_writer,
+)
+from spark_throttle.spark.file_outlet import unpack_files
 from spark_throttle.spark.frames import OUTPUT_SCHEMA, FrameKind, UnpackFrames
 from spark_throttle.spark.table_features import check_table
-from spark_throttle.spark.table_files import FileForm, TableFileWriter, WrittenFile
+from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
 
 DELTA_SINK_FORMAT = "throttle_delta"
 _PLAN = "plan"
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where one kind of rows goes: a Delta table, or a folder with a folder of Parquet files for every batch."""
-
-    location: str
-    is_table: bool
-    schema_json: str
-    """Spark's, of the rows."""
-
-    partition_columns: tuple[str, ...] = ()
-    compression: str = "snappy"
-    first_indexed: int = 32
-    named_indexed: tuple[str, ...] | None = None
-
-    @property
-    def schema(self) -> StructType:
-        """Of the rows."""
-        return StructType.fromJson(json.loads(self.schema_json))
-
-    def form(self) -> FileForm:
-        """Return how the files are written: as Spark's are, with what its readers look for in the footer."""
-        footer = {"org.apache.spark.version": pyspark.__version__}  # or Spark asks which calendar the dates are of
-        if not self.is_table:
-            footer["org.apache.spark.sql.parquet.row.metadata"] = self.schema_json
-        indexed = IndexedColumns(self.first_indexed, self.named_indexed)
-        schema = to_arrow_schema(self.schema, timezone="UTC")
-        return FileForm(schema, footer, self.partition_columns, self.compression, indexed)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkPlan:
-    """All that the sink's processes need to know; travels as JSON in the data source's options."""
-
-    control_path: str
-    admitted: Destination
-    rejected: Destination
-    usage: Destination | None
-
-    def to_json(self) -> str:
-        """Return the plan as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> SinkPlan:
-        """Return the plan that a text describes."""
-        fields = json.loads(text)
-        found = {name: _destination(fields[name]) for name in ("admitted", "rejected")}
-        return cls(fields["control_path"], **found, usage=_destination(fields["usage"]) if fields["usage"] else None)
-
-
-def _destination(fields: dict[str, object]) -> Destination:
-    named = fields.pop("named_indexed")
-    columns = fields.pop("partition_columns")
-    return Destination(**fields, partition_columns=tuple(columns), named_indexed=named and tuple(named))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,32 +85,30 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskOutput:
         """Write the rows of all frames, and return the files and the usage reports."""
         plan = self.plan
-        context = TaskContext.get()
-        part = _part(context.partitionId() if context is not None else 0)
         writers = {
-            FrameKind.ADMITTED: self.file_writer(plan.admitted, part),
-            FrameKind.REJECTED: self.file_writer(plan.rejected, part),
+            FrameKind.ADMITTED: self.file_writer(plan.admitted),
+            FrameKind.REJECTED: self.file_writer(plan.rejected),
         }
         unpack = {kind: UnpackFrames(writer.schema) for kind, writer in writers.items()}
+        named: dict[FrameKind, list[WrittenFile]] = {kind: [] for kind in writers}
         usage = []
         for batch in iterator:
             for number, frame in zip(batch.column("kind").to_pylist(), batch.column("frame"), strict=True):
                 kind = FrameKind(number)
                 if kind == FrameKind.USAGE:
                     usage.append(frame.as_py())
+                elif kind == FrameKind.FILES:
+                    holds, files = unpack_files(frame.as_py())
+                    named[holds] += files
                 else:
                     for rows in unpack[kind].rows(frame.as_buffer()):
                         writers[kind].add(rows)
-        admitted, rejected = (writer.finish() for writer in writers.values())
+        admitted, rejected = (named[kind] + writer.finish() for kind, writer in writers.items())
         return TaskOutput(admitted, rejected, usage)
 
-    def file_writer(self, destination: Destination, part: str) -> TableFileWriter:
+    def file_writer(self, destination: Destination) -> TableFileWriter:
         """Return what writes this task's rows to a destination."""
-        if destination.is_table:
-            return table_writer(destination, part)
-        files, root = file_system(destination.location)
-        # Hidden from readers until the commit.
-        return TableFileWriter(files, f"{root}/{_folder(batch_of_task())}", destination.form(), f".{part}")
+        return file_writer(destination)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit a batch; called again for the same batch, with other files of the same rows, after a crash."""
@@ -192,18 +136,13 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
             show_folder(destination.location, batch, files)
 
 
-def table_writer(destination: Destination, part: str) -> TableFileWriter:
-    """Return what writes rows into files of a table."""
-    files, root = file_system(destination.location)
-    return TableFileWriter(files, root, destination.form(), part)
-
-
 def append_usage(destination: Destination, directory: Directory, app: str, batch: int, packed: list[bytes]) -> None:
     """Append the packed usage reports of a batch to the usage table, once."""
+    from spark_throttle.control.shared_status import SHARE_SCHEMA, batch_usage  # takes long, and is seldom needed
 
     def write() -> list[WrittenFile]:
         reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
-        writer = table_writer(destination, _part(0))
+        writer = table_writer(destination, part_name(0))
         has_shares = set(SHARE_SCHEMA.names) <= set(destination.schema.names)
         for rows in batch_usage(directory, reports, batch, has_shares=has_shares).to_batches():
             writer.add(rows)
@@ -234,18 +173,10 @@ def append_once(destination: Destination, app: str, batch: int, written: Callabl
 def show_folder(location: str, batch: int, files: list[WrittenFile]) -> None:
     """Make the files of a batch those that its folder shows, instead of what an attempt before has left there."""
     system, root = file_system(location)
-    folder = f"{root}/{_folder(batch)}"
+    folder = f"{root}/{batch_folder(batch)}"
     hidden = {file.path: file.path.removeprefix(".") for file in files}
     for info in system.get_file_info(fs.FileSelector(folder, recursive=True)):
         if info.type == fs.FileType.File and PurePosixPath(info.path).name not in hidden:
             system.delete_file(info.path)
     for name, shown in hidden.items():
         system.move(f"{folder}/{name}", f"{folder}/{shown}")
-
-
-def _part(partition: int) -> str:
-    return f"part-{partition:05d}-"
-
-
-def _folder(batch: int) -> str:
-    return f"batch={batch}"

@@ -2,8 +2,9 @@
 
 pandas damages rows (nullable integers become floats, far timestamps fail, structs become dicts), and the
 operator speaks pandas. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` a frame, for larger
-ones become humongous objects for the JVM's collector; only a row that is larger by itself makes a larger frame.
-`PackFrames` and `UnpackFrames` are what `mapInArrow` runs before and behind the operator.
+ones become humongous objects for the JVM's collector; only a row that is larger by itself makes a larger frame. Frames
+are compressed: a byte that is saved is not copied a dozen times, through sockets, the shuffle and the state store.
+`PackFrames` (`pack_frames`) and `UnpackFrames` are what `mapInArrow` runs before and behind the operator.
 
 A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of the frame, and its bytes.
 """
@@ -19,14 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.quota import Int64s
-from spark_throttle.core.segments import Segments
 from spark_throttle.errors import ConfigurationError
 
 FRAME_BYTES = 1 << 20
-_GATHERED_BYTES = 16 << 20
-_GATHERED_ROWS = 1 << 17
+_CODEC_LEVEL = 1
 
-SHARD, NAMESPACE, SIZE, TIE = "__throttle_shard", "__throttle_namespace", "__throttle_size", "__throttle_tie"
+NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
 ORDER_PREFIX = "__throttle_order_"
 _HELPER_PREFIX = "__throttle_"
 
@@ -53,85 +52,67 @@ class FrameKind(IntEnum):
     USAGE = 4
     """Out of the operator: a packed usage report."""
 
+    FILES = 5
+    """Out of the operator: names of files that hold rows (`file_outlet`)."""
+
 
 def encode(table: pa.Table) -> list[bytes]:
-    """Return a table as frames of at most about `FRAME_BYTES`; none for no rows."""
+    """Return a table as frames of at most about `FRAME_BYTES` before they are compressed; none for no rows.
+
+    The frames are a function of the rows, not of the chunks in which the table holds them.
+    """
+    return [encode_whole(piece) for piece in pieces(table.combine_chunks())]
+
+
+def pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the parts of a table that make a frame each."""
     if not table.num_rows:
-        return []
+        return
     if table.num_rows == 1 or table.nbytes <= FRAME_BYTES:
-        return [encode_whole(table)]
+        yield table
+        return
     rows = -(-table.num_rows // min(table.num_rows, -(-table.nbytes // FRAME_BYTES)))
-    pieces = (table.slice(start, rows) for start in range(0, table.num_rows, rows))
-    # Rows differ in size, so that a piece may still be too large.
-    return [frame for piece in pieces for frame in encode(piece)]
+    for start in range(0, table.num_rows, rows):
+        # Rows differ in size, so that a piece may still be too large.
+        yield from pieces(table.slice(start, rows))
 
 
 def encode_whole(table: pa.Table) -> bytes:
     """Return a table as one frame, however large."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
+    content: bytes = ipc_stream(table).to_pybytes()
     return content
 
 
+def ipc_stream(table: pa.Table) -> pa.Buffer:
+    """Return a table as one frame, not copied once more to be bytes."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _CODEC_LEVEL), use_threads=False)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
 def decode(frame: bytes) -> pa.Table:
-    """Return the rows of a frame, without copying them."""
+    """Return the rows of a frame, compressed or not."""
     return pa.ipc.open_stream(pa.py_buffer(frame)).read_all()
 
 
 def payload(table: pa.Table) -> pa.Table:
     """Return the user's columns."""
-    return table.select([name for name in table.column_names if not name.startswith(_HELPER_PREFIX)])
+    names = [name for name in table.column_names if not name.startswith(_HELPER_PREFIX)]
+    return table.select(names).replace_schema_metadata(None)
 
 
-@dataclass(frozen=True, slots=True)
-class PackFrames:
-    """Rows to frames, one or more a shard; runs in `mapInArrow` on the executors, once a task.
-
-    What is promised is the rows of every shard, not their order nor how many frames they make: the operator
-    sorts.
-    """
-
-    shard_keys: tuple[int, ...]
-    """Grouping key of every shard (`partitioning.shard_keys`)."""
-
-    names: tuple[str, ...] | None = None
-    """Of the columns, in order; by default, as they come. PySpark's `mapInArrow` takes no name with a backtick."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the frames of `batches`."""
-        gathered: list[pa.RecordBatch] = []
-        gathered_bytes = gathered_rows = 0
-        for batch in batches:
-            gathered.append(batch)
-            gathered_bytes += batch.nbytes
-            gathered_rows += batch.num_rows
-            if gathered_bytes >= _GATHERED_BYTES or gathered_rows >= _GATHERED_ROWS:
-                yield from self._frames(gathered)
-                gathered, gathered_bytes, gathered_rows = [], 0, 0
-        yield from self._frames(gathered)
-
-    def _frames(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batches = [batch for batch in batches if batch.num_rows]
-        if not batches:
-            return
-        table = pa.Table.from_batches(batches).combine_chunks()
-        if self.names is not None:
-            table = table.rename_columns(list(self.names))
-        shard = table.column(SHARD).to_numpy().astype(np.int64)
-        layout = Segments.by_key(shard, len(self.shard_keys))
-        table = table.drop_columns([SHARD]).take(pa.array(layout.order))
-        for at in np.flatnonzero(layout.counts):
-            frames = encode(table.slice(layout.starts[at], layout.counts[at]))
-            yield frame_batch(self.shard_keys[at], FrameKind.ROWS, frames)
-
-
-def frame_batch(shard_key: int, kind: FrameKind, frames: list[bytes]) -> pa.RecordBatch:
-    """Return frames of one shard as rows of `FRAME_SCHEMA`."""
-    keys = pa.array([shard_key] * len(frames), pa.int32())
-    kinds = pa.array([int(kind)] * len(frames), pa.int32())
-    return pa.RecordBatch.from_arrays([keys, kinds, pa.array(frames, pa.binary())], schema=FRAME_SCHEMA)
+def frame_batch(shard_key: int, kind: FrameKind, frame: pa.Buffer | bytes) -> pa.RecordBatch:
+    """Return a frame of one shard as a row of `FRAME_SCHEMA`, without copying it."""
+    content = pa.py_buffer(frame)
+    ends = pa.py_buffer(np.array([0, content.size], dtype=np.int32))
+    columns = [
+        pa.array([shard_key], pa.int32()),
+        pa.array([int(kind)], pa.int32()),
+        pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, content]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +131,19 @@ class UnpackFrames:
     def rows(self, frame: pa.Buffer | bytes) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one frame."""
         for rows in pa.ipc.open_stream(frame):
-            yield rows if rows.schema.equals(self.schema) else aligned(rows, self.schema)
+            yield aligned(rows, self.schema)
 
 
 def aligned(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows that were queued under another schema in the columns of `schema`; new columns are null.
+    """Return rows in the columns of `schema`; if they were queued under another one, new columns are null.
 
     Raises
     ------
     ConfigurationError
         If a column was removed or changed its type: its values would be lost.
     """
+    if rows.schema.equals(schema):
+        return rows
     removed = [name for name in rows.schema.names if name not in schema.names]
     if removed:
         raise ConfigurationError(
@@ -194,13 +177,48 @@ def _changed(column: pa.Array, field: pa.Field, problem: str) -> ConfigurationEr
     )
 
 
-def in_order(table: pa.Table) -> Int64s:
-    """Return the order in which the rows of a shard are decided: by the order columns, then by the row's hash.
+def arranged(tables: list[pa.Table]) -> pa.Table:
+    """Return the rows of a shard in the order in which they are decided: by the order columns, then by the row's hash.
 
     The shuffle delivers rows in another order at every attempt; this order is a function of the rows as a set.
+    Tables that follow on one another are put one behind the other, not copied: so it is where every task reads its
+    rows in order, from a partition of Kafka's or from a file.
+
+    Examples
+    --------
+    >>> tables = [pa.table({TIE: [7, 9]}), pa.table({TIE: [1, 5]})]
+    >>> arranged(tables).column(TIE).to_pylist()
+    [1, 5, 7, 9]
     """
-    keys = [name for name in table.column_names if name.startswith(ORDER_PREFIX)]
-    if not keys:
+    heads = pa.concat_tables([table.slice(0, 1) for table in tables])
+    together = pa.concat_tables([tables[at] for at in in_order(heads)])
+    if _is_in_order(together):
+        return together
+    return together.combine_chunks().take(pa.array(in_order(together)))
+
+
+def in_order(table: pa.Table) -> Int64s:
+    """Return the positions of the rows in the order in which they are decided."""
+    keys = _order_columns(table)
+    if len(keys) == 1:
         return np.argsort(table.column(TIE).to_numpy(), kind="stable")
-    found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in [*keys, TIE]])
+    found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
     return found.to_numpy().astype(np.int64)
+
+
+def _order_columns(table: pa.Table) -> list[str]:
+    return [*sorted(name for name in table.column_names if name.startswith(ORDER_PREFIX)), TIE]
+
+
+def _is_in_order(table: pa.Table) -> bool:
+    """Return whether every row is known to come before the next: of missing and of equal values it is not."""
+    is_before = None
+    for name in reversed(_order_columns(table)):
+        column = table.column(name)
+        row, following = column.slice(0, table.num_rows - 1), column.slice(1)
+        is_less = pc.less(row, following)
+        if is_before is None:
+            is_before = is_less
+        else:
+            is_before = pc.or_kleene(is_less, pc.and_kleene(pc.equal(row, following), is_before))
+    return pc.all(is_before, skip_nulls=False).as_py() is True

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
 from spark_throttle.core.codec import STATE_VERSION
@@ -18,6 +19,9 @@ from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
 from spark_throttle.spark.frames import FrameKind, encode
 from spark_throttle.spark.shard_batch import run_batch
+
+if TYPE_CHECKING:
+    from spark_throttle.spark.file_outlet import FileOutlet
 
 STATE_SCHEMA = "version int, block binary"
 
@@ -37,6 +41,9 @@ class ShardOperator:
 
     room: QueueBounds | None = None
     """The queue's bounds as the query was started with: a batch that found them too small is run again with these."""
+
+    outlet: FileOutlet | None = None
+    """Writes the rows that leave; without one they are returned."""
 
     def __call__(
         self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
@@ -62,10 +69,21 @@ class ShardOperator:
         )
         state.update((STATE_VERSION, outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
-            for table in tables:
-                for frame in encode(table):
-                    yield pd.DataFrame({"kind": [int(kind)], "frame": [frame]})
-        yield pd.DataFrame({"kind": [int(FrameKind.USAGE)], "frame": [outcome.usage]})
+            yield from self._leave(kind, tables)
+        yield _row(FrameKind.USAGE, outcome.usage)
+
+    def _leave(self, kind: FrameKind, tables: list[pa.Table]) -> Iterator[pd.DataFrame]:
+        files = self.outlet(kind, tables) if self.outlet is not None else None
+        if files is not None:
+            yield _row(FrameKind.FILES, files)
+            return
+        for table in tables:
+            for frame in encode(table):
+                yield _row(kind, frame)
+
+
+def _row(kind: FrameKind, frame: bytes) -> pd.DataFrame:
+    return pd.DataFrame({"kind": [int(kind)], "frame": [frame]})
 
 
 def _stored_block(state: GroupState, shard: int) -> bytes | None:

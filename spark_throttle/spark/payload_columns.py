@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from types import UnionType
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     CalendarIntervalType,
     DataType,
     DoubleType,
@@ -16,8 +18,10 @@ from pyspark.sql.types import (
     GeographyType,
     GeometryType,
     IntegerType,
+    LongType,
     MapType,
     NullType,
+    StringType,
     StructField,
     StructType,
     VariantType,
@@ -25,7 +29,8 @@ from pyspark.sql.types import (
 )
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SHARD, SIZE, TIE
+from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
+from spark_throttle.spark.pack_frames import Derived
 from spark_throttle.spark.shard_batch import THROTTLE
 
 ColumnLike = Column | str
@@ -35,6 +40,12 @@ _INTERVALS = YearMonthIntervalType | CalendarIntervalType
 _SHAPES = GeometryType | GeographyType
 _UNHASHED = MapType | VariantType
 _UNORDERED = ArrayType | MapType | StructType | VariantType | NullType | _INTERVALS | _SHAPES
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LENGTH = re.compile(
+    r"\s*(?:length|len|char_length|character_length|(?P<octet>octet_length))\s*\(\s*(?P<of>\w+)\s*\)\s*", re.IGNORECASE
+)
+_CONSTANT = re.compile(r"true|false|null|user|session_user|(current|local)[a-z_]*", re.IGNORECASE)
 
 
 def as_column(value: ColumnLike) -> Column:
@@ -134,9 +145,9 @@ def with_helpers(
     namespace: ColumnLike,
     size: ColumnLike | None,
     order_by: Sequence[ColumnLike] | None,
-    shards: int,
+    derived: Collection[str] = (),
 ) -> DataFrame:
-    """Return the events as they travel, with the columns that decisions need.
+    """Return the events as they travel, with the columns that decisions need, but for those that are `derived`.
 
     The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload.
     The order defaults to Kafka's (partition, offset) where the stream has those columns.
@@ -145,13 +156,51 @@ def with_helpers(
     check_columns(schema)
     name = as_column(namespace).cast("string")
     length = F.octet_length(F.to_json(F.struct(*map(_written, schema)))) if size is None else as_column(size)
+    orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, order_by))}
+    _check_order(events.select(*(column.alias(helper) for helper, column in orders.items())).schema)
+    helpers = {NAMESPACE: name, SIZE: length.cast("bigint"), TIE: _hash(schema), **orders}
+    sent = [column.alias(helper) for helper, column in helpers.items() if helper not in derived]
+    return events.select(*to_carried(schema), *sent)
+
+
+def derived_columns(
+    schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
+) -> Derived:
+    """Return the helper columns that need not be sent: names of the user's columns, and the length of one.
+
+    Examples
+    --------
+    >>> schema = StructType().add("ns", "string").add("id", "integer").add("value", "binary")
+    >>> derived_columns(schema, "ns", "length(value)", ["id", "length(ns)"])
+    Derived(same={'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}, characters_of='value', bytes_of=None)
+    """
+    given = {NAMESPACE: namespace, SIZE: size} | {_order_name(i): c for i, c in enumerate(_order(schema, order_by))}
+    carried = {NAMESPACE: StringType, SIZE: LongType}
+    types = {field.name: field.dataType for field in schema}
+    same = {
+        helper: name
+        for helper, name in given.items()
+        if isinstance(name, str) and _is_name(name) and isinstance(types.get(name), carried.get(helper, DataType))
+    }
+    length = _LENGTH.fullmatch(size) if isinstance(size, str) else None
+    if length is None or not _is_name(length["of"]) or type(types.get(length["of"])) not in (StringType, BinaryType):
+        return Derived(same)
+    return Derived(same, bytes_of=length["of"]) if length["octet"] else Derived(same, characters_of=length["of"])
+
+
+def _is_name(text: str) -> bool:
+    """Return whether SQL takes a text for the name of a column, where there is such a column."""
+    return _NAME.fullmatch(text) is not None and _CONSTANT.fullmatch(text) is None
+
+
+def _order(schema: StructType, order_by: Sequence[ColumnLike] | None) -> Sequence[ColumnLike]:
     if order_by is None and {"topic", *KAFKA_ORDER} <= set(schema.names):
-        order_by = KAFKA_ORDER
-    orders = [as_column(c).alias(f"{ORDER_PREFIX}{i:03d}") for i, c in enumerate(order_by or ())]
-    _check_order(events.select(*orders).schema)
-    shard = F.pmod(F.crc32(F.coalesce(name, F.lit(""))), F.lit(shards)).cast("int")
-    helpers = [name.alias(NAMESPACE), length.cast("bigint").alias(SIZE), shard.alias(SHARD), _hash(schema).alias(TIE)]
-    return events.select(*to_carried(schema), *helpers, *orders)
+        return KAFKA_ORDER
+    return order_by or ()
+
+
+def _order_name(place: int) -> str:
+    return f"{ORDER_PREFIX}{place:03d}"
 
 
 def _hash(schema: StructType) -> Column:

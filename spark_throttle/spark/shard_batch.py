@@ -39,7 +39,8 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.reasons import REASONS
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.frames import NAMESPACE, SIZE, decode, in_order, payload
+from spark_throttle.spark.frames import NAMESPACE, SIZE, arranged, payload
+from spark_throttle.spark.pack_frames import arrivals_of
 from spark_throttle.spark.shard_queue import ShardQueue
 
 THROTTLE = "throttle"
@@ -93,9 +94,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     """
     stored = _granted(state, grant, shard, now_ms)
     policy = _with_room(_policy(stored.policy), room)
-    arrived = pa.concat_tables([decode(frame) for frame in frames]).combine_chunks() if frames else None
-    if arrived is not None:
-        arrived = arrived.take(pa.array(in_order(arrived)))
+    arrived = arranged([arrivals_of(frame) for frame in frames]) if frames else None
     arrivals = _arrivals(arrived)
     plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard)
     queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)

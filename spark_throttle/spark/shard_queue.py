@@ -2,7 +2,10 @@
 
 A queued row is (frame, place in it), in the order of the queue. A frame is written once, when its rows are queued,
 and dropped when its last row has left; one that is opened and found less than half alive is written anew with
-what remains. So a long backlog costs a batch the frames that it touches, not the rows that wait.
+what remains. So a long backlog costs Python the frames that a batch touches, not the rows that wait.
+
+Spark, though, takes the whole state to Python and back at every batch, byte by byte, and writes it to the checkpoint:
+what waits costs the bytes of its compressed frames.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.quota import Bools, Int64s
-from spark_throttle.spark.frames import decode, encode, encode_whole
+from spark_throttle.spark.frames import decode, encode_whole, pieces
 
 _SMALL_FRAME_BYTES = 1 << 16
 """A last frame smaller than this is written anew together with the rows that join the queue."""
@@ -66,10 +69,9 @@ class ShardQueue:
             frames.append(frame)
             counts.append(len(alive))
             places.append(alive)
-        for frame in encode(joining) if joining is not None else []:
-            rows_here = decode(frame).num_rows
-            frames.append(frame)
-            counts.append(rows_here)
-            places.append(np.arange(rows_here))
+        for piece in pieces(joining.combine_chunks()) if joining is not None else []:
+            frames.append(encode_whole(piece))
+            counts.append(piece.num_rows)
+            places.append(np.arange(piece.num_rows))
         frame_of_row = np.repeat(np.arange(len(frames)), np.array(counts, dtype=np.int64))
         return ShardQueue(frames, frame_of_row, np.concatenate([np.zeros(0, dtype=np.int64), *places]))

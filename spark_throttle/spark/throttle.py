@@ -32,11 +32,19 @@ from spark_throttle.errors import ConfigurationError, StoreUnavailableError
 from spark_throttle.spark.batch_sink import BatchSink, Target
 from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.decided_stream import UnpackDecided
-from spark_throttle.spark.delta_sink import Destination
-from spark_throttle.spark.frames import OUTPUT_SCHEMA, PackFrames
+from spark_throttle.spark.destination import Destination, SinkPlan
+from spark_throttle.spark.file_outlet import FileOutlet
+from spark_throttle.spark.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.operator import STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.pack_frames import PackFrames
 from spark_throttle.spark.partitioning import shard_keys
-from spark_throttle.spark.payload_columns import ColumnLike, carried_schema, from_carried, with_helpers
+from spark_throttle.spark.payload_columns import (
+    ColumnLike,
+    carried_schema,
+    derived_columns,
+    from_carried,
+    with_helpers,
+)
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.writer import ThrottledStreamWriter
 
@@ -132,16 +140,20 @@ class Throttle:
         """Remember where a query keeps its control files, for `status`."""
         self._control_paths[str(query.id)] = control_path
 
-    def frames(self, events: DataFrame, *, control_path: str, is_explained: bool) -> DataFrame:
-        """Return the decided stream as frames: kind and bytes."""
+    def frames(
+        self, events: DataFrame, *, control_path: str, is_explained: bool, plan: SinkPlan | None = None
+    ) -> DataFrame:
+        """Return the decided stream as frames: kind and bytes; with a native sink's plan, most rows are in files."""
         spark = events.sparkSession
         keys = shard_keys(spark, self._shards)
-        helped = with_helpers(events, self._namespace, self._size, self._order_by, self._shards)
+        derived = derived_columns(events.schema, self._namespace, self._size, self._order_by)
+        helped = with_helpers(events, self._namespace, self._size, self._order_by, derived.helpers)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
-        pack = PackFrames(keys, tuple(helped.columns))
+        pack = PackFrames(keys, tuple(helped.columns), derived)
         packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
         together = packed.unionByName(self._control(spark, keys, control_path))
-        operator = ShardOperator(keys, is_explained, self._room())
+        outlet = FileOutlet(plan) if plan is not None else None
+        operator = ShardOperator(keys, is_explained, self._room(), outlet)
         return together.groupBy("shard").applyInPandasWithState(
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )

@@ -184,7 +184,7 @@ class ThrottledStreamWriter:
         admitted = self._function if self._function is not None else target
         rejected = self._rejected or Target("parquet", path=f"{control_path}/rejected")
         choice = self._choice(admitted, rejected, control_path)
-        frames = self._throttle.frames(self._events, control_path=control_path, is_explained=False)
+        frames = self._throttle.frames(self._events, control_path=control_path, is_explained=False, plan=choice.plan)
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
             sink = self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, choice.usage)

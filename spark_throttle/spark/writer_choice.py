@@ -22,7 +22,7 @@ from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.errors import ConfigurationError, NativeWriterError, did_you_mean
 from spark_throttle.spark.batch_sink import DELTA, Target
 from spark_throttle.spark.delta_commit import open_table
-from spark_throttle.spark.delta_sink import Destination, SinkPlan
+from spark_throttle.spark.destination import Destination, SinkPlan
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.table_features import check_table, check_types
 

@@ -45,10 +45,10 @@ def test_library_touches_no_jvm_object(path: Path) -> None:
     assert not attributes & {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_sc", "sparkContext"}
 
 
-@pytest.mark.parametrize("name", ["frames", "delta_sink"])
-def test_modules_of_workers_that_need_no_pandas_load_none(name: str) -> None:
-    """Every Python worker that Spark starts would pay half a second for it."""
-    code = f"import sys, spark_throttle.spark.{name}; sys.exit('pandas' in sys.modules)"
+@pytest.mark.parametrize("name", ["frames", "control_source", "delta_sink", "file_outlet"])
+def test_modules_of_workers_load_neither_pandas_nor_the_policies_model(name: str) -> None:
+    """Every Python worker that Spark starts would pay half a second for the one, and a quarter for the other."""
+    code = f"import sys, spark_throttle.spark.{name}; sys.exit(bool({{'pandas', 'pydantic'}} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +21,12 @@ from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.batch_sink import Target
 from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.decided_stream import UnpackDecided
-from spark_throttle.spark.delta_sink import Destination, ThrottleDeltaSink, ThrottleDeltaWriter
-from spark_throttle.spark.frames import PackFrames
+from spark_throttle.spark.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.destination import Destination
+from spark_throttle.spark.file_outlet import FileOutlet
+from spark_throttle.spark.frames import FrameKind
 from spark_throttle.spark.operator import ShardOperator
+from spark_throttle.spark.pack_frames import PackFrames
 from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
 
 if TYPE_CHECKING:
@@ -58,7 +62,7 @@ REPORTED: Final = "reported"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
 
 FILE_HALF_WRITTEN: Final = "file-half-written"
-"""A task of the native writer has begun a file."""
+"""A task of the native writer, in the operator or in the sink, has begun a file."""
 
 OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
 OF_EVERY_SINK: Final = (EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, SHARD_DECIDED, FEEDBACK_HALF_WRITTEN)
@@ -73,6 +77,7 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     throttle.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
     throttle.PackFrames = StoppablePackFrames  # type: ignore[attr-defined]
     throttle.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
+    throttle.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
     throttle.UnpackDecided = StoppableUnpackDecided  # type: ignore[attr-defined]
     _make_files_stoppable()
     stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
@@ -165,13 +170,21 @@ class StoppableShardOperator(ShardOperator):
             stop_at(SHARD_DECIDED)
 
 
+@dataclass(frozen=True, slots=True)
+class StoppableFileOutlet(FileOutlet):
+    """Can stop in a file of a shard; of the workload's shards some have so many bytes, others go through the sink."""
+
+    own_file_bytes: int = 30_000
+
+    def file_writer(self, kind: FrameKind) -> TableFileWriter:
+        return _stoppable(FileOutlet.file_writer(self, kind))
+
+
 class StoppableDeltaWriter(ThrottleDeltaWriter):
     """Can stop between any two things that it writes."""
 
-    def file_writer(self, destination: Destination, part: str) -> TableFileWriter:
-        found = super().file_writer(destination, part)
-        found.__class__ = StoppableFileWriter
-        return found
+    def file_writer(self, destination: Destination) -> TableFileWriter:
+        return _stoppable(super().file_writer(destination))
 
     def add(self, destination: Destination, app: str, batch: int, files: list[WrittenFile]) -> None:
         super().add(destination, app, batch, files)
@@ -191,6 +204,11 @@ class StoppableFileWriter(TableFileWriter):
         stream = super()._open(target)
         stop_at(FILE_HALF_WRITTEN)
         return stream
+
+
+def _stoppable(writer: TableFileWriter) -> TableFileWriter:
+    writer.__class__ = StoppableFileWriter
+    return writer
 
 
 class StoppableDeltaSink(ThrottleDeltaSink):

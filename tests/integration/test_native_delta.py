@@ -11,6 +11,8 @@ from delta.tables import DeltaTable as SparksTable
 from deltalake import DeltaTable
 
 from spark_throttle.errors import ConfigurationError, NativeWriterError
+from spark_throttle.spark import throttle as throttle_module
+from spark_throttle.spark.file_outlet import OWN_FILE_BYTES, FileOutlet
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -45,6 +47,13 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_throttle.spark.writer")
 
 
+@pytest.fixture(params=["operator", "sink"])
+def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write every row where it is decided, or few as they are here, in the sink."""
+    own_file_bytes = 1 if request.param == "operator" else OWN_FILE_BYTES
+    monkeypatch.setattr(throttle_module, "FileOutlet", lambda plan: FileOutlet(plan, own_file_bytes))
+
+
 def run(lake: Lake, *, where: str | None = None, partition: Sequence[str] = (), writer: str | None = None) -> None:
     """Run a query into Delta until it ends by itself; dead letters where they are kept by default."""
     stream = lake.writer(lake.throttle(HALF_REJECTED)).format("delta").partitionBy(*partition)
@@ -76,6 +85,7 @@ def make(lake: Lake, columns: str, rest: str = "") -> str:
     return path
 
 
+@pytest.mark.usefixtures("written_by")
 def test_rows_read_back_as_sparks_writer_would_have_written_them(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     lake.spark.sql(TYPED).coalesce(1).write.parquet(lake.path("events"))
     lake.spark.sql(TYPED).coalesce(1).write.format("delta").save(lake.path("sparks"))
@@ -97,6 +107,7 @@ def test_rows_read_back_as_sparks_writer_would_have_written_them(lake: Lake, cap
     assert {q: found.where(q).count() for q in QUESTIONS} == {q: expected.where(q).count() for q in QUESTIONS}
 
 
+@pytest.mark.usefixtures("written_by")
 def test_partitioned_table_is_made_and_read_by_its_partitions(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     lake.offer([(1, "good/a b%", 10), (2, "bad/a", 20), (3, "good/é", 30), (4, "good/a b%", 40)])
     run(lake, partition=["ns"])

@@ -198,7 +198,7 @@ def test_rows_that_differ_have_different_ties(spark: SparkSession, every_type: s
     zeros = "select double('0.0') a, double('-0.0') b, 1 c union all select double('-0.0'), double('0.0'), 1"
     gaps = "select double('0.0') a, null b, 1 c union all select null, double('0.0'), 1"
     for rows in (spark.read.parquet(every_type), spark.sql(zeros), spark.sql(gaps)):
-        ties = with_helpers(rows, "'t/n'", None, None, 2).select(TIE).collect()
+        ties = with_helpers(rows, "'t/n'", None, None).select(TIE).collect()
         assert len(set(ties)) == rows.count() > 1
 
 

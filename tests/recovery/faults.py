@@ -22,7 +22,8 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.spark import batch_sink, writer
 from spark_throttle.spark.batch_sink import BatchSink, Target
 from spark_throttle.spark.decided_stream import batch_of_task
-from spark_throttle.spark.delta_sink import Destination, TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.destination import Destination
 from spark_throttle.spark.frames import FrameKind, decode
 from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
 
@@ -115,8 +116,8 @@ class WatchedDeltaWriter(ThrottleDeltaWriter):
         shown = [_shown(row["kind"], row["frame"]) for row in frames]
         return WatchedOutput(told.admitted, told.rejected, told.usage, shown)
 
-    def file_writer(self, destination: Destination, part: str) -> TableFileWriter:
-        found = super().file_writer(destination, part)
+    def file_writer(self, destination: Destination) -> TableFileWriter:
+        found = super().file_writer(destination)
         is_admitted = destination == self.plan.admitted
         if is_admitted and os.environ.get(_POINT) == IN_FILE and batch_of_task() >= int(os.environ[_TURN]):
             found.__class__ = TearingFileWriter

@@ -22,10 +22,12 @@ from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.core.codec import pack_policy, pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, NativeWriterError
-from spark_throttle.spark import delta_sink
+from spark_throttle.spark import delta_sink, destination
 from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
-from spark_throttle.spark.delta_sink import Destination, SinkPlan, TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
-from spark_throttle.spark.frames import FrameKind, encode
+from spark_throttle.spark.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.destination import Destination, SinkPlan
+from spark_throttle.spark.file_outlet import FileOutlet
+from spark_throttle.spark.frames import FrameKind, decode, encode
 from spark_throttle.spark.table_files import WrittenFile
 from tests.control.test_status import POLICY, report
 from tests.spark.delta_tables import make_table, rows_of
@@ -98,7 +100,7 @@ def frames_of(ids: Sequence[int]) -> list[bytes]:
 
 @pytest.fixture(autouse=True)
 def _task_of_batch_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_sink, "batch_of_task", lambda: 0)
+    monkeypatch.setattr(destination, "batch_of_task", lambda: 0)
 
 
 @pytest.fixture
@@ -273,3 +275,36 @@ def test_location_that_holds_no_table_is_told_from_one_that_cannot_be_read(tmp_p
     assert open_table(str(tmp_path)) is None
     with pytest.raises(NativeWriterError, match="its log cannot be read without Spark"):
         open_table("nowhere://lake/table")
+
+
+def test_files_that_the_operator_wrote_are_committed_with_those_of_the_sink(sink: Sink) -> None:
+    outlet = FileOutlet(sink.plan, own_file_bytes=1)
+    frames = [(kind, frame) for kind in (FrameKind.ADMITTED, FrameKind.REJECTED) for frame in frames_of([3, 4])]
+    for kind, ids in ((FrameKind.ADMITTED, range(5, 9)), (FrameKind.REJECTED, [9])):
+        files = outlet(kind, [decode(frame) for frame in frames_of(ids)])
+        assert files is not None
+        frames.append((FrameKind.FILES, files))
+    assert sink.ids == []
+    assert [path.name[0] for path in (sink.root / "rejected" / "batch=0").iterdir()] == ["."]
+    sink.commit(0, [sink.task(frames)])
+    assert sink.ids == [3, 4, 5, 6, 7, 8]
+    assert sink.rejected_ids == [(0, 3), (0, 4), (0, 9)]
+
+
+def test_rows_that_are_too_few_for_a_file_stay_frames(sink: Sink) -> None:
+    rows = [decode(frame) for frame in frames_of(range(100))]
+    few = FileOutlet(sink.plan, own_file_bytes=sum(table.nbytes for table in rows) + 1)
+    assert few(FrameKind.ADMITTED, rows) is None
+    assert few(FrameKind.REJECTED, []) is None
+    assert not list(sink.admitted.rglob("*.parquet"))
+
+
+def test_operator_writes_rows_that_were_queued_under_an_older_schema(sink: Sink) -> None:
+    old = pa.table({"id": pa.array([1, 2], pa.int64())})
+    new = pa.concat_tables([decode(frame) for frame in frames_of([3])])
+    files = FileOutlet(sink.plan, own_file_bytes=1)(FrameKind.ADMITTED, [old, new])
+    assert files is not None
+    sink.commit(0, [sink.task([(FrameKind.FILES, files)])])
+    assert rows_of(sink.admitted) == [(1, None), (2, None), (3, "n/0")]
+    with pytest.raises(ConfigurationError, match="no longer has"):
+        FileOutlet(sink.plan, own_file_bytes=1)(FrameKind.ADMITTED, [new.append_column("gone", pa.array([1]))])

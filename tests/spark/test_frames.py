@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
 import numpy as np
@@ -15,16 +15,14 @@ from hypothesis import strategies as st
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.frames import (
     FRAME_BYTES,
-    FRAME_SCHEMA,
     NAMESPACE,
     ORDER_PREFIX,
-    SHARD,
     SIZE,
     TIE,
     FrameKind,
-    PackFrames,
     UnpackFrames,
     aligned,
+    arranged,
     decode,
     encode,
     frame_batch,
@@ -32,20 +30,18 @@ from spark_throttle.spark.frames import (
     payload,
 )
 
-KEYS = (11, 7, 42)
 
-
-def events(ids: list[int], shards: list[int]) -> pa.Table:
+def events(ids: list[int]) -> pa.Table:
     n = len(ids)
     return pa.table({
         "id": pa.array(ids, pa.int64()), "nested": pa.array([{"a": [i, None]} if i % 3 else None for i in ids]),
         NAMESPACE: pa.array([f"t/{i}" for i in ids]), SIZE: pa.array([1] * n, pa.int64()),
-        SHARD: pa.array(shards, pa.int32()), TIE: pa.array(ids, pa.int64()),
+        TIE: pa.array(ids, pa.int64()),
     })  # fmt: skip
 
 
 def unpacked(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    frames = [frame_batch(7, FrameKind.ADMITTED, encode(table))]
+    frames = [frame_batch(7, FrameKind.ADMITTED, frame) for frame in encode(table)]
     return pa.Table.from_batches(list(UnpackFrames(schema)(frames)), schema=schema)
 
 
@@ -78,51 +74,21 @@ def test_frame_of_a_slice_does_not_carry_the_whole() -> None:
     assert len(encode(table.slice(3, 1))[0]) < 2_000
 
 
-# Packing
-
-
-@pytest.mark.parametrize("rows_a_batch", [1, 3, 1_000])
-def test_packed_rows_are_the_rows_of_each_shard_under_its_key(rows_a_batch: int) -> None:
-    rng = random.Random(5)
-    table = events(list(range(200)), [rng.randrange(3) for _ in range(200)])
-    batches = [*table.to_batches(max_chunksize=rows_a_batch), table.slice(0, 0).combine_chunks().to_batches()]
-    batches = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
-    found: dict[int, list[int]] = {key: [] for key in KEYS}
-    for batch in PackFrames(KEYS)(batches):
-        assert batch.schema == FRAME_SCHEMA
-        for row in batch.to_pylist():
-            assert row["kind"] == FrameKind.ROWS
-            rows = decode(row["frame"])
-            assert SHARD not in rows.column_names
-            assert rows.select(["nested"]).to_pylist() == [
-                {"nested": {"a": [i, None]} if i % 3 else None} for i in rows.column("id").to_pylist()
-            ]
-            found[row["shard"]] += rows.column("id").to_pylist()
-    shards = table.column(SHARD).to_pylist()
-    assert found == {key: [i for i in range(200) if shards[i] == at] for at, key in enumerate(KEYS)}
-
-
-def test_task_without_rows_packs_nothing() -> None:
-    empty = events([], []).combine_chunks().to_batches()
-    assert list(PackFrames(KEYS)(iter(empty))) == []
-    assert list(PackFrames(KEYS)(iter([]))) == []
-
-
 def test_payload_is_without_the_helper_columns() -> None:
-    assert payload(events([1], [0])).column_names == ["id", "nested"]
+    assert payload(events([1])).column_names == ["id", "nested"]
 
 
 # Unpacking rows that were queued under another schema
 
 
 def test_rows_of_the_streams_schema_pass_as_they_are() -> None:
-    table = payload(events([1, 2, 3], [0, 0, 0]))
+    table = payload(events([1, 2, 3]))
     assert unpacked(table, table.schema) == table
 
 
 def test_added_column_is_null_and_columns_are_found_by_name() -> None:
     schema = pa.schema([("new", pa.string()), ("nested", pa.struct([("a", pa.list_(pa.int64()))])), ("id", pa.int64())])
-    found = unpacked(payload(events([1, 3], [0, 0])), schema)
+    found = unpacked(payload(events([1, 3])), schema)
     assert found.to_pylist() == [
         {"new": None, "nested": {"a": [1, None]}, "id": 1}, {"new": None, "nested": None, "id": 3},
     ]  # fmt: skip
@@ -130,7 +96,7 @@ def test_added_column_is_null_and_columns_are_found_by_name() -> None:
 
 def test_removed_column_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigurationError, match=r"have the columns \['nested'\], which the stream no longer has"):
-        unpacked(payload(events([1], [0])), pa.schema([("id", pa.int64())]))
+        unpacked(payload(events([1])), pa.schema([("id", pa.int64())]))
 
 
 @pytest.mark.parametrize(
@@ -215,3 +181,53 @@ def test_order_is_that_of_the_rows_as_a_set(rows: list[tuple[float | None, int]]
 
     assert key(ordered(shuffled)) == key(ordered(table))
     assert isinstance(in_order(table), np.ndarray)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, 3, 4, 5, 6], ["", "a", "aé", "b", "ba", "c"], [b"", b"\x00", b"a", b"b", b"ba", b"\xff"],
+        [0.5, 1.5, 2.5, 3.5, 4.5, float("inf")], [Decimal(f"{n}.5") for n in range(6)],
+        [datetime(2026, 1, day, tzinfo=UTC) for day in range(1, 7)], [date(1, 1, day) for day in range(1, 7)],
+        [timedelta(days) for days in range(6)], [time(hour) for hour in range(6)],
+    ],
+)  # fmt: skip
+def test_tables_that_follow_on_one_another_are_not_copied(values: list[object]) -> None:
+    table = pa.table({f"{ORDER_PREFIX}000": values, TIE: [0] * 6})
+    parts = [table.slice(4, 2), table.slice(0, 3), table.slice(3, 1)]
+    found = arranged(parts)
+    assert found.equals(table)
+    assert found.column(TIE).num_chunks == 3
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from([None, True, False]), st.integers(0, 3), st.integers(0, 9)), min_size=1),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([[0], [0, 1], [1], [1, 0], []]),
+    st.booleans(),
+)
+def test_tables_are_arranged_as_a_sort_of_all_rows_would(
+    parts: list[list[tuple[bool | None, int, int]]], order: list[int], is_sorted: bool
+) -> None:
+    """With distinct rows, so that there is one order; parts that are sorted already, and parts that are not."""
+    rows = sorted({row for part in parts for row in part}, key=repr)
+    kinds = [pa.bool_(), pa.int64()]
+
+    def table(part: list[tuple[bool | None, int, int]]) -> pa.Table:
+        columns = {"id": pa.array([str(row) for row in part], pa.string())}
+        for place, at in enumerate(order):
+            columns[f"{ORDER_PREFIX}{place:03d}"] = pa.array([row[at] for row in part], kinds[at])
+        columns[TIE] = pa.array([hash_of(row) for row in part], pa.int64())
+        return pa.table(columns)
+
+    def hash_of(row: tuple[bool | None, int, int]) -> int:
+        return rows.index(row) * 7 % 1_009
+
+    whole = table(rows)
+    expected = [rows[at] for at in in_order(whole)]
+    given = expected if is_sorted else rows
+    cuts = [given[start : start + 3] for start in range(0, len(given), 3)][::-1]
+    assert arranged([table(cut) for cut in cuts]).column("id").to_pylist() == [str(row) for row in expected]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     CalendarIntervalType,
     DataType,
     DayTimeIntervalType,
@@ -19,7 +20,9 @@ from pyspark.sql.types import (
 )
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.payload_columns import carried_schema, check_columns
+from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE
+from spark_throttle.spark.pack_frames import Derived
+from spark_throttle.spark.payload_columns import carried_schema, check_columns, derived_columns
 
 MONTHS = YearMonthIntervalType()
 
@@ -65,3 +68,34 @@ def test_year_month_intervals_travel_as_a_number_of_months() -> None:
     )
     assert carried_schema(before) == after
     assert carried_schema(after) == after
+
+
+KAFKA = schema(
+    ("topic", StringType()), ("partition", IntegerType()), ("offset", LongType()), ("value", BinaryType()),
+    ("true", StringType()), ("current_date", StringType()), ("a b", StringType()),
+)  # fmt: skip
+
+
+def test_columns_that_are_given_by_name_and_have_the_type_are_the_same() -> None:
+    order = {f"{ORDER_PREFIX}000": "partition", f"{ORDER_PREFIX}001": "offset"}
+    assert derived_columns(KAFKA, "topic", "offset", None).same == {NAMESPACE: "topic", SIZE: "offset", **order}
+    for name in ("partition", "true", "current_date", "a b", "`a b`", "Topic", "concat(topic, 1)", "missing"):
+        assert derived_columns(KAFKA, name, "partition", ()) == Derived()
+    found = derived_columns(KAFKA, "topic", None, ["1", "offset"])
+    assert found == Derived({NAMESPACE: "topic", f"{ORDER_PREFIX}001": "offset"})
+
+
+@pytest.mark.parametrize("size", ["length(value)", " LENGTH ( value ) ", "char_length(value)", "len(value)"])
+def test_length_of_a_text_or_binary_column_is_found_behind_the_jvm(size: str) -> None:
+    assert derived_columns(KAFKA, "'a'", size, ()) == Derived(characters_of="value")
+
+
+def test_length_in_bytes_is_that_of_texts_too() -> None:
+    assert derived_columns(KAFKA, "'a'", "octet_length(topic)", ()) == Derived(bytes_of="topic")
+
+
+@pytest.mark.parametrize(
+    "size", ["length(offset)", "length(true)", "length(value) + 1", "bit_length(value)", "length(Value)", "length(no)"]
+)
+def test_any_other_size_is_the_jvms_to_find(size: str) -> None:
+    assert derived_columns(KAFKA, "'a'", size, ()) == Derived()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,7 +16,9 @@ from spark_throttle.spark.shard_queue import ShardQueue
 
 
 def table(ids: list[int], *, width: int = 1, column: str = "id") -> pa.Table:
-    return pa.table({column: pa.array(ids, pa.int64()), "text": ["x" * width for _ in ids]})
+    """Return rows whose content cannot be compressed."""
+    content = [hashlib.shake_128(str(i).encode()).digest(width) for i in ids]
+    return pa.table({column: pa.array(ids, pa.int64()), "content": pa.array(content, pa.binary())})
 
 
 def ids_of(tables: list[pa.Table]) -> list[int]:
@@ -59,7 +63,7 @@ def test_rows_of_another_schema_begin_a_frame() -> None:
     queue = (
         ShardQueue.empty().after(np.zeros(0, np.bool_), table([1])).after(np.ones(1, np.bool_), table([2], column="b"))
     )
-    assert [part.column_names for part in queue.rows(everyone(queue))] == [["id", "text"], ["b", "text"]]
+    assert [part.column_names for part in queue.rows(everyone(queue))] == [["id", "content"], ["b", "content"]]
 
 
 def test_frame_that_keeps_half_of_its_rows_is_not_written_anew() -> None:
@@ -80,6 +84,19 @@ def test_frame_with_a_few_large_rows_stays_one_frame() -> None:
     after = queue.after(np.arange(10) < 4, None)
     assert len(after.frames) == 1
     assert all_rows(after) == [0, 1, 2, 3]
+
+
+def test_frames_are_compressed_and_those_that_are_not_can_be_read() -> None:
+    rows = pa.table({"text": ["the same text in every row"] * 10_000})
+    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), rows)
+    assert sum(map(len, queue.frames)) * 10 < rows.nbytes
+    assert pa.concat_tables(queue.rows(everyone(queue))).equals(rows)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    plain = ShardQueue([sink.getvalue().to_pybytes()], np.zeros(10_000, dtype=np.int64), np.arange(10_000))
+    after = plain.after(np.arange(10_000) < 4_000, None)
+    assert pa.concat_tables(after.rows(everyone(after))).equals(rows.slice(0, 4_000))
 
 
 def test_batch_opens_only_the_frames_that_it_touches(monkeypatch: pytest.MonkeyPatch) -> None:
