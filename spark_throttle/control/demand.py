@@ -1,8 +1,9 @@
 """What a job's namespaces want of each shared scope: its batches' usage, as rates.
 
 Demand is what arrived within the last cycle and what waits, as far as a namespace's own limits would let it pass: what
-a namespace may not use anyway is no claim on its group. Backlog counts as wanted within a cycle. A scope that had no
-demand for some cycles is left out: the job gives it up.
+a namespace may not use anyway is no claim on its group. Backlog counts as wanted within a cycle. A demand that rose by
+more than a quarter is believed when it is seen for the second time, an eighth of a cycle after the first, though the
+cycle's mean is still low. A scope that had no demand for some cycles is left out: the job gives it up.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.control.measured import Measured
 from spark_throttle.control.model import Direction
-from spark_throttle.control.sharing import Measured
 from spark_throttle.core.allocation import PLENTY
 from spark_throttle.core.division import demand_bins
 from spark_throttle.core.matching import match
@@ -25,6 +26,12 @@ from spark_throttle.core.segments import name_hash, sums
 from spark_throttle.core.usage import UsageReport
 
 _FEW_SCOPES = 1000
+_RISE_PARTS = 8
+"""A rise is seen within such a part of a cycle."""
+
+_NOTABLE_PART = 4
+"""A demand has risen if it is above the mean of a cycle by such a part."""
+
 _MOST_TOKENS = 1 << 42
 _MICRO_PER_MS = 1_000_000
 
@@ -67,6 +74,33 @@ class _Batch:
     wanted: Int64s
     admitted: Int64s
     waiting: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class _Flows:
+    """Batches with their namespaces numbered alike."""
+
+    batches: Sequence[_Batch]
+    at: Sequence[Int64s]
+    """By batch: the number of each of its namespaces."""
+
+    count: int
+
+    @classmethod
+    def of(cls, batches: Sequence[_Batch], names: pa.StringArray) -> _Flows:
+        places = [pc.index_in(batch.names, value_set=names).to_numpy(zero_copy_only=False) for batch in batches]
+        return cls(batches, [place.astype(np.int64) for place in places], len(names))
+
+    def total(self, column: str, begin: int, end: int) -> Int64s:
+        """Return the sum of a column over some batches, by namespace."""
+        out = np.zeros((self.count, 2), dtype=np.int64)
+        for each in range(begin, end):
+            out += sums(self.at[each], getattr(self.batches[each], column), self.count)
+        return out
+
+
+def _rate(tokens: Int64s, span_ms: int) -> Int64s:
+    return np.minimum(tokens, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
 
 
 class DemandMeter:
@@ -133,23 +167,41 @@ class DemandMeter:
         names = pc.unique(pa.chunked_array([batch.names for batch in self._batches]))
         if isinstance(names, pa.ChunkedArray):
             names = names.combine_chunks()
-        n = len(names)
-        served, wanted, admitted, waiting = (np.zeros((n, 2), dtype=np.int64) for _ in range(4))
         is_over = now_ms - newest.added_ms > self._cycle_ms  # and nothing came since
-        for batch in self._batches:
-            at = pc.index_in(batch.names, value_set=names).to_numpy(zero_copy_only=False).astype(np.int64)
-            if not is_over:
-                served += sums(at, batch.served, n)
-                wanted += sums(at, batch.wanted, n)
-                admitted += sums(at, batch.admitted, n)
-            if batch is newest:
-                waiting += sums(at, batch.waiting, n)
-                wanted = np.maximum(wanted, sums(at, batch.wanted, n) if is_over else wanted)
-        demand = np.minimum(served + waiting, wanted)
+        flows = _Flows.of(self._batches, names)
+        n = len(self._batches)
+        waiting = flows.total("waiting", n - 1, n)
+        if is_over:
+            demand, admitted = np.minimum(waiting, flows.total("wanted", n - 1, n)), np.zeros_like(waiting)
+        else:
+            demand = np.minimum(flows.total("served", 0, n) + waiting, flows.total("wanted", 0, n))
+            admitted = flows.total("admitted", 0, n)
         span_ms = max(1, newest.time_ms - oldest.before_ms)
-        demand = np.minimum(demand, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
-        usage = np.minimum(admitted, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
+        demand, usage = _rate(demand, span_ms), _rate(admitted, span_ms)
+        if not is_over:
+            risen = self._risen(flows)
+            demand = np.where(risen > demand + demand // _NOTABLE_PART, risen, demand)
         return self._by_scope(policy, scopes, names, demand, usage, now_ms)
+
+    def _risen(self, flows: _Flows) -> Int64s:
+        """Return the rates that demands have risen to: what arrived both lately and before, an eighth of a cycle each.
+
+        The whole cycle's mean would show it a cycle late. What came but once, in a burst, is no rate.
+        """
+        batches = list(self._batches)
+        least: Int64s | None = None
+        end = len(batches)
+        for begin in range(len(batches) - 1, 0, -1):  # a batch before it is needed: what waited already did not arrive
+            span_ms = batches[end - 1].time_ms - batches[begin].before_ms
+            if span_ms * _RISE_PARTS < self._cycle_ms:
+                continue
+            left = flows.total("waiting", end - 1, end) - flows.total("waiting", begin - 1, begin)
+            arrived = np.minimum(flows.total("served", begin, end) + left, flows.total("wanted", begin, end))
+            rate = _rate(np.maximum(arrived, 0), span_ms)
+            if least is not None:
+                return np.minimum(least, rate)
+            least, end = rate, begin
+        return np.zeros_like(flows.total("served", 0, 1))
 
     def _by_scope(
         self,

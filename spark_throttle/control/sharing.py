@@ -31,10 +31,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 
+from spark_throttle.control.measured import Measured, moved
 from spark_throttle.control.share_division import OtherSeats, divide, is_news
 from spark_throttle.control.share_report import (
     FLOOR_PARTS,
@@ -50,34 +50,6 @@ from spark_throttle.control.share_status import Observation, PeerStatus
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.core.rate_codes import CodedRates, Codes, decode, encode
 from spark_throttle.core.segments import sums
-
-_Numbers = TypeVar("_Numbers", Int64s, Codes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """What a job's namespaces want and use of each shared scope, as rates."""
-
-    ids: Int64s
-    """Hashes of the scopes' names, ascending."""
-
-    quota: Int64s
-    """Shape (n, 2): micro-tokens a millisecond, `UNLIMITED` where there is none."""
-
-    usage: Int64s
-    """Shape (n, 2)."""
-
-    bin_row: Int64s
-    """Position in `ids` of each bin of the histograms, ascending."""
-
-    bin_demand: Int64s
-    bin_weight: Int64s
-
-    @classmethod
-    def nothing(cls) -> Measured:
-        """Return a measurement of no scope."""
-        one, two = np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64)
-        return cls(one, two, two, one, two, one)
 
 
 @dataclass(slots=True, eq=False)
@@ -184,6 +156,7 @@ class Sharing:
         self._held_until_ms = 0
         self._floor_until_ms = 0
         self._is_fallen = True
+        self._is_asked = False
         self.fell_at_ms: int | None = None
         self.is_superseded = False
 
@@ -197,23 +170,23 @@ class Sharing:
         """
         old = self._own.ids
         leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned > 0).any(axis=1))
-        self._own = measured = _with_scopes(measured, old[leaving], self._own.quota[leaving])
+        self._own = measured = measured.with_scopes(old[leaving], self._own.quota[leaving])
         self._is_leaving = found_in(measured.ids, old[leaving])
         if not np.array_equal(measured.ids, old):
             for name in ("_target", "_pinned", "_right", "_floor", "_wanted_floor"):
-                setattr(self, name, _moved(getattr(self, name), old, measured.ids))
+                setattr(self, name, moved(getattr(self, name), old, measured.ids))
             self._window = [
-                Claimed(each.number, _moved(each.claim, old, measured.ids), _moved(each.floor, old, measured.ids))
+                Claimed(each.number, moved(each.claim, old, measured.ids), moved(each.floor, old, measured.ids))
                 for each in self._window
             ]
 
     def pin(self, ids: Int64s, rate: Int64s) -> None:
         """Note what the job holds itself to from now on; the scopes it does not name are not used."""
-        self._pinned = np.maximum(_moved(rate, ids, self._own.ids), 0)
+        self._pinned = np.maximum(moved(rate, ids, self._own.ids), 0)
 
     def pin_also(self, ids: Int64s, rate: Int64s) -> None:
         """Note that the job may soon hold itself to this: until `pin` says so, it counts as using the larger."""
-        self._pinned = np.maximum(self._pinned, _moved(rate, ids, self._own.ids))
+        self._pinned = np.maximum(self._pinned, moved(rate, ids, self._own.ids))
 
     @property
     def ids(self) -> Int64s:
@@ -226,12 +199,24 @@ class Sharing:
         return not self._is_fallen and bool((self._pinned > np.minimum(self._right, self._target)).any())
 
     @property
+    def must_tell(self) -> bool:
+        """Whether the next report has something that others wait for: a demand, a claim, or an answer to theirs."""
+        if self._born_ms is None or self._is_asked:
+            return True
+        rows, number = self._drafted()
+        if len(rows) != len(self._rows) or (number > self._number).any():
+            return True
+        return bool((self._claimed() != self._rows.claim).any())
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing is under way: all that is wanted is reported, and all that was claimed may be used."""
-        if self._is_fallen or (self._target > self._right).any():
-            return False
-        rows, number = self._drafted()
-        return len(rows) == len(self._rows) and not (number > self._number).any()
+        return not self._is_fallen and not (self._target > self._right).any() and not self.must_tell
+
+    @property
+    def others(self) -> int:
+        """How many other jobs are known of."""
+        return len(self._peers)
 
     def share(self, now_ms: int) -> Share:
         """Return what the job may use now."""
@@ -284,9 +269,12 @@ class Sharing:
         self._blocked_by.pop(member, None)
         if peer is None:
             self._peers[member] = Peer(report, now_ms, self._first_to_go_by())
+            self._is_asked = True
         elif report.mark > peer.report.mark:
             if peer.is_dead or report.mark.incarnation != peer.report.mark.incarnation:
                 peer.since = self._first_to_go_by()
+                self._is_asked = True
+            self._is_asked |= _claims_more(report.rows, peer.report.rows)
             peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
         elif report.mark == peer.report.mark:
             peer.report = report  # with the rows of scopes that this job took up since
@@ -417,15 +405,21 @@ class Sharing:
         number[at[stands]] = self._reported_at[mine[stands]]
         return new.updated(old.take(stands), np.zeros(0, dtype=np.int64)), number
 
+    def _kept(self) -> Int64s:
+        """Return what the job uses though it fell."""
+        return self._floor if self._is_fallen else np.zeros_like(self._floor)
+
+    def _claimed(self) -> Codes:
+        """Return what the next report claims: what is used, until less of it is."""
+        claim, kept = np.maximum(self._target, self._pinned), self._kept()
+        # A floor is told in 256ths of the claim, which is so made that they suffice.
+        return encode(np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0)))
+
     def next_report(self, *, now_ms: int, wall_ms: int) -> Update:
         """Return the report to publish now. From now on others may go by it, whether the write succeeds or not."""
         self._fall_if_due(now_ms)
         rows, reported_at = self._drafted()
-        claim = np.maximum(self._target, self._pinned)
-        kept = self._floor if self._is_fallen else np.zeros_like(claim)
-        # A floor is told in 256ths of the claim, which is so made that they suffice.
-        claim = np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0))
-        codes = encode(claim)
+        codes, kept = self._claimed(), self._kept()
         claim = np.maximum(decode(codes), 1)
         parts = np.maximum(self._wanted_floor * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
         rows = replace(rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
@@ -433,6 +427,7 @@ class Sharing:
         removed = self._rows.ids[~found_in(self._rows.ids, rows.ids)]
         self._rows, self._reported_at = rows, reported_at
         self._number += 1
+        self._is_asked = False
         if self._born_ms is None:
             self._born_ms = now_ms
         self._published_ms[self._number] = now_ms
@@ -469,24 +464,6 @@ class Sharing:
         )  # fmt: skip
 
 
-def _moved(values: _Numbers, old: Int64s, new: Int64s) -> _Numbers:
-    """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 for what is new."""
-    out = np.zeros((len(new), *values.shape[1:]), dtype=values.dtype)
-    rows = np.flatnonzero(found_in(new, old))
-    out[rows] = values[np.searchsorted(old, new[rows])]
-    return out
-
-
-def _with_scopes(measured: Measured, ids: Int64s, quota: Int64s) -> Measured:
-    """Return a measurement with some more scopes, of which nothing is wanted."""
-    if not len(ids):
-        return measured
-    order = np.argsort(np.concatenate([measured.ids, ids]), kind="stable")
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
-    nothing = np.zeros((len(ids), 2), dtype=np.int64)
-    return Measured(
-        np.concatenate([measured.ids, ids])[order], np.concatenate([measured.quota, quota])[order],
-        np.concatenate([measured.usage, nothing])[order], position[measured.bin_row], measured.bin_demand,
-        measured.bin_weight,
-    )  # fmt: skip
+def _claims_more(new: ScopeRows, old: ScopeRows) -> bool:
+    """Return whether a job may wait for answers to its new report: it claims more of something than in the old."""
+    return len(new) != len(old) or bool((new.ids != old.ids).any() or (new.claim > old.claim).any())
