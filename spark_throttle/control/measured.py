@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_throttle.control.share_report import found_in
 from spark_throttle.core.quota import Int64s
-from spark_throttle.core.rate_codes import Codes
 
-_Numbers = TypeVar("_Numbers", Int64s, Codes)
+_Number = TypeVar("_Number", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +33,6 @@ class Measured:
     bin_demand: Int64s
     bin_weight: Int64s
 
-    @classmethod
-    def nothing(cls) -> Measured:
-        """Return a measurement of no scope."""
-        one, two = np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64)
-        return cls(one, two, two, one, two, one)
-
     def with_scopes(self, ids: Int64s, quota: Int64s) -> Measured:
         """Return a measurement with some more scopes, of which nothing is wanted."""
         if not len(ids):
@@ -53,7 +47,7 @@ class Measured:
         )  # fmt: skip
 
 
-def moved(values: _Numbers, old: Int64s, new: Int64s) -> _Numbers:
+def moved(values: npt.NDArray[_Number], old: Int64s, new: Int64s) -> npt.NDArray[_Number]:
     """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 for what is new."""
     out = np.zeros((len(new), *values.shape[1:]), dtype=values.dtype)
     rows = np.flatnonzero(found_in(new, old))

@@ -14,7 +14,7 @@ state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -27,7 +27,8 @@ from spark_throttle.core.rate_codes import Codes, decode
 REPORT_VERSION = 1
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Weights: TypeAlias = npt.NDArray[np.uint32]
+Weights: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+"""In as few bytes as they need."""
 
 FLOOR_PARTS = 256
 """A floor is told in so many parts of the claim."""
@@ -97,7 +98,10 @@ class ScopeRows:
     def only(self, ids: Int64s) -> ScopeRows:
         """Return the rows of the scopes that are among `ids`, which ascend."""
         rows = np.flatnonzero(found_in(self.ids, ids))
-        return self.take(rows) if len(rows) else EMPTY_ROWS
+        if not len(rows):
+            return EMPTY_ROWS
+        found = self.take(rows)
+        return replace(found, bin_weight=narrowed(found.bin_weight))
 
     def updated(self, changed: ScopeRows, removed: Int64s) -> ScopeRows:
         """Return these rows with some replaced or added, and some removed."""
@@ -122,7 +126,8 @@ class ScopeRows:
         bins = np.arange(len(changed.bin_weight)) + np.repeat(starts - (ends - counts), counts)
         claim, floor, usage = self.claim.copy(), self.floor.copy(), self.usage.copy()
         claim[at], floor[at], usage[at] = changed.claim, changed.floor, changed.usage
-        demand, weight = self.bin_demand.copy(), self.bin_weight.copy()
+        demand = self.bin_demand.copy()
+        weight = self.bin_weight.astype(np.promote_types(self.bin_weight.dtype, changed.bin_weight.dtype))
         demand[bins], weight[bins] = changed.bin_demand, changed.bin_weight
         return ScopeRows(self.ids, claim, floor, usage, self.bins, demand, weight)
 
@@ -158,6 +163,13 @@ def found_in(values: Int64s, ascending: Int64s) -> Bools:
         return np.zeros(len(values), dtype=np.bool_)
     at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
     return ascending[at] == values
+
+
+def narrowed(weights: Weights) -> Weights:
+    """Return weights in as few bytes as they need."""
+    kinds: tuple[type[np.unsignedinteger], ...] = (np.uint8, np.uint16)
+    most = int(weights.max(initial=0))
+    return weights.astype(next((kind for kind in kinds if most <= np.iinfo(kind).max), np.uint32), copy=False)
 
 
 def floor_rate(claim: Codes, floor: Bytes) -> Int64s:

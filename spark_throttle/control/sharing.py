@@ -35,13 +35,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from spark_throttle.control.measured import Measured, moved
-from spark_throttle.control.share_division import OtherSeats, divide, is_news
+from spark_throttle.control.own_scopes import OwnScopes
+from spark_throttle.control.share_division import OtherSeats, divide, floors
 from spark_throttle.control.share_report import (
     FLOOR_PARTS,
     NO_MARK,
+    Bytes,
     Mark,
     ScopeRows,
     ShareReport,
+    floor_rate,
     found_in,
     joined,
 )
@@ -72,7 +75,17 @@ class Claimed:
 
     number: int
     claim: Codes
-    floor: Codes
+    floor: Bytes | None
+    """In 256ths of the claim; `None` is the whole."""
+
+    def floor_rate(self) -> Int64s:
+        """Return the floors as rates."""
+        return decode(self.claim) if self.floor is None else floor_rate(self.claim, self.floor)
+
+    def moved(self, old: Int64s, new: Int64s) -> Claimed:
+        """Return the claims in the scopes `new`."""
+        floor = None if self.floor is None else moved(self.floor, old, new)
+        return Claimed(self.number, moved(self.claim, old, new), floor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,9 +145,6 @@ class Sharing:
     _floor = CodedRates()
     """And after."""
 
-    _wanted_floor = CodedRates()
-    """The floor of the division."""
-
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings) -> None:
         self.settings = settings
         self.member = member
@@ -143,14 +153,15 @@ class Sharing:
         self._number = 0
         self._peers: dict[str, Peer] = {}
         self._blocked_by: dict[str, tuple[str, int]] = {}
-        self._own = Measured.nothing()
+        self._own = OwnScopes.nothing()
         self._is_leaving = np.zeros(0, dtype=np.bool_)
         self._rows = ScopeRows.empty()
-        self._reported_at = np.zeros(0, dtype=np.int64)
+        self._reported_at = np.zeros(0, dtype=np.int32)
+        self._members = np.zeros(0, dtype=np.uint16)
         none = np.zeros((0, 2), dtype=np.int64)
         self._target, self._pinned, self._right = none, none, none
-        self._floor, self._wanted_floor = none, none
-        self._window = [Claimed(0, encode(none), encode(none))]
+        self._floor = none
+        self._window = [Claimed(0, encode(none), None)]
         self._published_ms: dict[int, int] = {}
         self._born_ms: int | None = None
         self._held_until_ms = 0
@@ -170,15 +181,15 @@ class Sharing:
         """
         old = self._own.ids
         leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned > 0).any(axis=1))
-        self._own = measured = measured.with_scopes(old[leaving], self._own.quota[leaving])
-        self._is_leaving = found_in(measured.ids, old[leaving])
-        if not np.array_equal(measured.ids, old):
-            for name in ("_target", "_pinned", "_right", "_floor", "_wanted_floor"):
-                setattr(self, name, moved(getattr(self, name), old, measured.ids))
-            self._window = [
-                Claimed(each.number, moved(each.claim, old, measured.ids), moved(each.floor, old, measured.ids))
-                for each in self._window
-            ]
+        measured = measured.with_scopes(old[leaving], self._own.quota[leaving])
+        self._own = OwnScopes.drafted(self.settings, measured, self._rows, self._reported_at, self._number + 1, old)
+        new = self._own.ids
+        self._is_leaving = found_in(new, old[leaving])
+        if new is not old:
+            for name in ("_target", "_pinned", "_right", "_floor"):
+                setattr(self, name, moved(getattr(self, name), old, new))
+            self._members = moved(self._members, old, new)
+            self._window = [each.moved(old, new) for each in self._window]
 
     def pin(self, ids: Int64s, rate: Int64s) -> None:
         """Note what the job holds itself to from now on; the scopes it does not name are not used."""
@@ -203,8 +214,7 @@ class Sharing:
         """Whether the next report has something that others wait for: a demand, a claim, or an answer to theirs."""
         if self._born_ms is None or self._is_asked:
             return True
-        rows, number = self._drafted()
-        if len(rows) != len(self._rows) or (number > self._number).any():
+        if len(self._own.rows) != len(self._rows) or (self._own.reported_at > self._number).any():
             return True
         return bool((self._claimed() != self._rows.claim).any())
 
@@ -341,7 +351,7 @@ class Sharing:
         self._published_ms.clear()
         self._held_until_ms = 0
         self._right = self._floor
-        self._window = [Claimed(self._number, encode(self._floor), encode(self._floor))]
+        self._window = [Claimed(self._number, encode(self._floor), None)]
         for peer in self._peers.values():
             peer.since = 0
 
@@ -355,7 +365,7 @@ class Sharing:
         least = np.min([decode(each.claim) for each in self._window], axis=0)
         free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by_others())
         self._right = np.maximum(self._right, np.minimum(least, free))
-        self._floor = np.minimum(np.min([decode(each.floor) for each in self._window], axis=0), self._right)
+        self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
 
     def _claimed_by_others(self) -> Int64s:
         others = self._seats()
@@ -378,32 +388,10 @@ class Sharing:
         """Set what this job should claim, by what it and the others reported."""
         if not len(self._own.ids):
             return
-        own, _ = self._drafted()
-        part, self._wanted_floor = divide(self.settings, own, self._own.quota, self._seats())
+        part, self._members = divide(self.settings, self._own.rows, self._own.quota, self._seats())
         self._target = np.where(self._is_leaving[:, None], 0, part)
 
     # ------------------------------------------------------------------------------------------ what others are told
-
-    def _drafted(self) -> tuple[ScopeRows, Int64s]:
-        """Return the rows of the next report, but for the claims, and the number of the report that each is of.
-
-        What changed little stands as it was reported.
-        """
-        own, scopes = self._own, len(self._own.ids)
-        pairs = np.zeros((scopes, 2), dtype=np.uint32)
-        bins = np.bincount(own.bin_row, minlength=scopes).astype(np.uint8)
-        new = ScopeRows(
-            own.ids, pairs, pairs.astype(np.uint8), encode(own.usage), bins, encode(own.bin_demand),
-            np.minimum(own.bin_weight, np.iinfo(np.uint32).max).astype(np.uint32),
-        )  # fmt: skip
-        number = np.full(scopes, self._number + 1, dtype=np.int64)
-        mine = np.flatnonzero(found_in(self._rows.ids, own.ids))
-        at = np.searchsorted(own.ids, self._rows.ids[mine])
-        old = self._rows.take(mine)
-        since = self._number + 1 - self._reported_at[mine]
-        stands = np.flatnonzero(~is_news(self.settings, new.take(at), old, since))
-        number[at[stands]] = self._reported_at[mine[stands]]
-        return new.updated(old.take(stands), np.zeros(0, dtype=np.int64)), number
 
     def _kept(self) -> Int64s:
         """Return what the job uses though it fell."""
@@ -418,20 +406,21 @@ class Sharing:
     def next_report(self, *, now_ms: int, wall_ms: int) -> Update:
         """Return the report to publish now. From now on others may go by it, whether the write succeeds or not."""
         self._fall_if_due(now_ms)
-        rows, reported_at = self._drafted()
         codes, kept = self._claimed(), self._kept()
         claim = np.maximum(decode(codes), 1)
-        parts = np.maximum(self._wanted_floor * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
-        rows = replace(rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
+        wanted = floors(self.settings, self._own.quota, self._members)
+        parts = np.maximum(wanted * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
+        rows = replace(self._own.rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
         changed = rows.take(np.flatnonzero(rows.differ(self._rows)))
         removed = self._rows.ids[~found_in(self._rows.ids, rows.ids)]
-        self._rows, self._reported_at = rows, reported_at
+        self._own = self._own.reported(rows)
+        self._rows, self._reported_at = rows, self._own.reported_at
         self._number += 1
         self._is_asked = False
         if self._born_ms is None:
             self._born_ms = now_ms
         self._published_ms[self._number] = now_ms
-        self._window.append(Claimed(self._number, codes, encode(rows.floor_rate())))
+        self._window.append(Claimed(self._number, codes, rows.floor))
         self._right = np.minimum(self._right, decode(codes))
         self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
         seen = {member: peer.report.mark for member, peer in self._peers.items()}
@@ -443,7 +432,7 @@ class Sharing:
     def observed(self, now_ms: int) -> Observation:
         """Return what is known now of every scope and every other job."""
         share, own = self.share(now_ms), self._own
-        used = decode(encode(own.usage))
+        used = decode(own.rows.usage)
         peers = [
             PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
             for member, peer in self._peers.items()
