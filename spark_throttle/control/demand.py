@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.control.measured import Measured
 from spark_throttle.control.model import Direction
+from spark_throttle.control.share_report import found_in
 from spark_throttle.core.allocation import PLENTY
 from spark_throttle.core.division import demand_bins
 from spark_throttle.core.matching import match
@@ -121,7 +122,9 @@ class DemandMeter:
         self._batches: deque[_Batch] = deque()
         self._newest_ms = -1
         self._began_ms: int | None = None
-        self._wanted_ms: dict[int, int] = {}
+        self._wanted = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        """Hashes of the scopes that are held, ascending, and when each was wanted last."""
+
         self._scopes: tuple[str, SharedScopes] | None = None
 
     def scopes(self, policy: CompiledPolicy) -> SharedScopes:
@@ -159,7 +162,7 @@ class DemandMeter:
             self._began_ms = now_ms
         if len(scopes.ids) <= _FEW_SCOPES and now_ms - self._began_ms <= self._patience_ms:
             # A job that starts takes its seats before there are rows to wait for them.
-            self._wanted_ms |= dict.fromkeys(scopes.ids.tolist(), self._began_ms)
+            self._want(scopes.ids, self._began_ms)
         if not self._batches:
             nothing = np.zeros((0, 2), dtype=np.int64)
             return self._by_scope(policy, scopes, pa.array([], pa.string()), nothing, nothing, now_ms)
@@ -203,6 +206,17 @@ class DemandMeter:
             least, end = rate, begin
         return np.zeros_like(flows.total("served", 0, 1))
 
+    def _want(self, ids: Int64s, now_ms: int) -> None:
+        """Note that scopes, whose hashes ascend, are wanted."""
+        held, wanted_ms = self._wanted
+        if not found_in(ids, held).all():
+            both = np.union1d(held, ids)
+            moved = np.zeros(len(both), dtype=np.int64)
+            moved[np.searchsorted(both, held)] = wanted_ms
+            held, wanted_ms = both, moved
+        wanted_ms[np.searchsorted(held, ids)] = now_ms
+        self._wanted = held, wanted_ms
+
     def _by_scope(
         self,
         policy: CompiledPolicy,
@@ -219,13 +233,13 @@ class DemandMeter:
         flow, level = np.nonzero(row >= 0)
         at = row[flow, level]
         wants = (demand[flow] > 0).any(axis=1)
-        for each in np.unique(at[wants]).tolist():
-            self._wanted_ms[int(scopes.ids[each])] = now_ms
-        self._wanted_ms = {
-            each: at_ms for each, at_ms in self._wanted_ms.items() if now_ms - at_ms <= self._patience_ms
-        }
-        held = np.array(sorted(self._wanted_ms), dtype=np.int64)
-        kept = np.flatnonzero(np.isin(scopes.ids, held))
+        is_wanted = np.zeros(len(scopes.ids), dtype=np.bool_)
+        is_wanted[at[wants]] = True
+        self._want(scopes.ids[is_wanted], now_ms)
+        held, wanted_ms = self._wanted
+        is_held = now_ms - wanted_ms <= self._patience_ms
+        self._wanted = held[is_held], wanted_ms[is_held]
+        kept = np.flatnonzero(found_in(scopes.ids, held[is_held]))
         rate = policy.shared.rate_micro_per_ms[scopes.position]
         available = np.where(rate == UNLIMITED, PLENTY, rate)
         weight = policy.namespace_limits.weight[found.rule]

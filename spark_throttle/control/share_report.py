@@ -100,8 +100,24 @@ class ScopeRows:
         rows = np.flatnonzero(found_in(self.ids, ids))
         if not len(rows):
             return EMPTY_ROWS
-        found = self.take(rows)
-        return replace(found, bin_weight=narrowed(found.bin_weight))
+        return self.take(rows).narrowed()
+
+    def narrowed(self) -> ScopeRows:
+        """Return these rows with their weights in as few bytes as they need."""
+        return replace(self, bin_weight=narrowed(self.bin_weight))
+
+    def split(self, counts: Int64s) -> list[ScopeRows]:
+        """Return the rows in parts of so many, as views."""
+        ends = np.cumsum(counts)
+        bins = np.concatenate([[0], np.cumsum(self.bins, dtype=np.int64)])
+        parts = []
+        for begin, end in zip((ends - counts).tolist(), ends.tolist(), strict=True):
+            row, one = slice(begin, end), slice(bins[begin], bins[end])
+            parts.append(ScopeRows(
+                self.ids[row], self.claim[row], self.floor[row], self.usage[row], self.bins[row],
+                self.bin_demand[one], self.bin_weight[one],
+            ))  # fmt: skip
+        return parts
 
     def updated(self, changed: ScopeRows, removed: Int64s) -> ScopeRows:
         """Return these rows with some replaced or added, and some removed."""
@@ -208,7 +224,7 @@ class ShareReport:
     """Wall clock of the job's machine; told to people, and compared with nothing but a very long time."""
 
     seen: Mapping[str, Mark]
-    """By member: the last report that the job had seen of it."""
+    """By member: the last report that the job had seen of it; in a report that was read, only of the reader."""
 
     rows: ScopeRows
 
@@ -237,13 +253,14 @@ def pack_head(head: Head) -> bytes:
     })  # fmt: skip
 
 
-def unpack_head(block: bytes, what: str) -> Head:
-    """Return what `pack_head` stored."""
+def unpack_head(block: bytes, what: str, reader: str | None = None) -> Head:
+    """Return what `pack_head` stored; of what the job had seen, if a reader is named, only what it had of that one."""
     f = unpack(block, "shrh", REPORT_VERSION, what)
     member, name, *members = f.text("words").split("\n")
     published_ms, base, *numbers = f.integers("numbers").tolist()
-    mark, *marks = (Mark(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True))
-    report = ShareReport(member, name, mark, published_ms, dict(zip(members, marks, strict=True)), _unpack_rows(f))
+    marks = list(zip(numbers[::2], numbers[1::2], strict=True))
+    seen = {who: Mark(*mark) for who, mark in zip(members, marks[1:], strict=True) if reader in (None, who)}
+    report = ShareReport(member, name, Mark(*marks[0]), published_ms, seen, _unpack_rows(f))
     return Head(report, base, f.integers("removed"))
 
 

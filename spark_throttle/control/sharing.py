@@ -158,6 +158,7 @@ class Sharing:
         self._rows = ScopeRows.empty()
         self._reported_at = np.zeros(0, dtype=np.int32)
         self._members = np.zeros(0, dtype=np.uint16)
+        self._is_stale = np.zeros(0, dtype=np.bool_)
         none = np.zeros((0, 2), dtype=np.int64)
         self._target, self._pinned, self._right = none, none, none
         self._floor = none
@@ -179,13 +180,17 @@ class Sharing:
         A scope that is named no more is given up: nothing of it may be used, and once `pin` says so, it is reported no
         more.
         """
-        old = self._own.ids
+        before, was_leaving, old = self._own, self._is_leaving, self._own.ids
         leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned > 0).any(axis=1))
         measured = measured.with_scopes(old[leaving], self._own.quota[leaving])
         self._own = OwnScopes.drafted(self.settings, measured, self._rows, self._reported_at, self._number + 1, old)
         new = self._own.ids
         self._is_leaving = found_in(new, old[leaving])
-        if new is not old:
+        if new is old:
+            self._is_stale |= self._own.rows.differ(before.rows) | (self._is_leaving != was_leaving)
+            self._is_stale |= (self._own.quota_codes != before.quota_codes).any(axis=1)
+        else:
+            self._is_stale = np.ones(len(new), dtype=np.bool_)
             for name in ("_target", "_pinned", "_right", "_floor"):
                 setattr(self, name, moved(getattr(self, name), old, new))
             self._members = moved(self._members, old, new)
@@ -261,11 +266,12 @@ class Sharing:
         self._bury(is_shown=is_shown, started_ms=started_ms)
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
         self._renew(shown_number, now_ms)
-        self._divide()
+        others = self._seats()
+        self._divide(others)
         is_ripe = self._born_ms is not None and started_ms >= self._born_ms + self.settings.margin_ms
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:
-            self._grow(shown_number)
+            self._grow(shown_number, others)
 
     def _supersede(self, shown: Mark) -> None:
         if self._number == 0:
@@ -280,14 +286,31 @@ class Sharing:
         if peer is None:
             self._peers[member] = Peer(report, now_ms, self._first_to_go_by())
             self._is_asked = True
+            self._redivide(report.rows)
         elif report.mark > peer.report.mark:
             if peer.is_dead or report.mark.incarnation != peer.report.mark.incarnation:
                 peer.since = self._first_to_go_by()
                 self._is_asked = True
             self._is_asked |= _claims_more(report.rows, peer.report.rows)
+            self._redivide(report.rows, peer.report.rows, has_died=peer.is_dead)
             peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
         elif report.mark == peer.report.mark:
+            self._redivide(report.rows, peer.report.rows)
             peer.report = report  # with the rows of scopes that this job took up since
+
+    def _redivide(self, new: ScopeRows, old: ScopeRows | None = None, *, has_died: bool = False) -> None:
+        """Note the scopes that are to be divided anew since a job's rows changed."""
+        if old is new and not has_died:
+            return
+        if old is None or has_died or old.ids is not new.ids or old.bins is not new.bins:
+            rows = [new.ids] if old is None else [old.ids, new.ids]
+        else:  # only some were overwritten
+            changed = (new.bin_demand != old.bin_demand).any(axis=1) | (new.bin_weight != old.bin_weight)
+            if self.settings.policy != "max_min":
+                changed |= (new.usage != old.usage).any(axis=1)[new.bin_row]
+            rows = [new.ids[new.bin_row[changed]]]
+        for ids in rows:
+            self._is_stale[np.searchsorted(self._own.ids, ids[found_in(ids, self._own.ids)])] = True
 
     def _first_to_go_by(self) -> int:
         """Return the number of this job's first report that a peer which begins can go by; 0 if only its answer tells.
@@ -311,9 +334,13 @@ class Sharing:
             return
         patience_ms = self.settings.hold_ms + self.settings.margin_ms
         for peer in self._peers.values():
-            peer.is_dead |= started_ms >= peer.seen_at_ms + patience_ms
+            if not peer.is_dead and started_ms >= peer.seen_at_ms + patience_ms:
+                peer.is_dead = True
+                self._redivide(peer.report.rows)
         forget_ms = self.settings.forget_ms + self.settings.margin_ms
-        self._peers = {member: peer for member, peer in self._peers.items() if started_ms < peer.seen_at_ms + forget_ms}
+        for member, peer in list(self._peers.items()):
+            if started_ms >= peer.seen_at_ms + forget_ms:
+                self._redivide(self._peers.pop(member).report.rows)
         self._blocked_by = {
             member: (problem, since_ms)
             for member, (problem, since_ms) in self._blocked_by.items()
@@ -355,7 +382,7 @@ class Sharing:
         for peer in self._peers.values():
             peer.since = 0
 
-    def _grow(self, shown_number: int) -> None:
+    def _grow(self, shown_number: int, others: OtherSeats) -> None:
         """Take what all have seen to be claimed, and nobody else claims."""
         if self._blocked_by:
             return
@@ -363,12 +390,11 @@ class Sharing:
         while len(self._window) > 1 and self._window[1].number <= seen_by_all:
             self._window.pop(0)
         least = np.min([decode(each.claim) for each in self._window], axis=0)
-        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by_others())
+        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by(others))
         self._right = np.maximum(self._right, np.minimum(least, free))
         self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
 
-    def _claimed_by_others(self) -> Int64s:
-        others = self._seats()
+    def _claimed_by(self, others: OtherSeats) -> Int64s:
         claim = np.where(others.is_dead[:, None], others.rows.floor_rate(), decode(others.rows.claim))
         return sums(others.scope, claim, len(self._own.ids))
 
@@ -384,12 +410,21 @@ class Sharing:
             who, is_dead, rows = who[kept], is_dead[kept], rows.take(kept)
         return OtherSeats(who, is_dead, rows, np.searchsorted(self._own.ids, rows.ids))
 
-    def _divide(self) -> None:
-        """Set what this job should claim, by what it and the others reported."""
-        if not len(self._own.ids):
+    def _divide(self, others: OtherSeats) -> None:
+        """Set what this job should claim, by what it and the others reported, where that changed."""
+        stale = np.flatnonzero(self._is_stale)
+        if not len(stale):
             return
-        part, self._members = divide(self.settings, self._own.rows, self._own.quota, self._seats())
-        self._target = np.where(self._is_leaving[:, None], 0, part)
+        place = np.cumsum(self._is_stale) - 1
+        seats = np.flatnonzero(self._is_stale[others.scope])
+        some = OtherSeats(
+            others.peer[seats], others.is_dead[seats], others.rows.take(seats), place[others.scope[seats]]
+        )
+        part, self._members[stale] = divide(self.settings, self._own.rows.take(stale), self._own.quota[stale], some)
+        target = self._target
+        target[stale] = np.where(self._is_leaving[stale, None], 0, part)
+        self._target = target
+        self._is_stale[:] = False
 
     # ------------------------------------------------------------------------------------------ what others are told
 
@@ -455,4 +490,7 @@ class Sharing:
 
 def _claims_more(new: ScopeRows, old: ScopeRows) -> bool:
     """Return whether a job may wait for answers to its new report: it claims more of something than in the old."""
-    return len(new) != len(old) or bool((new.ids != old.ids).any() or (new.claim > old.claim).any())
+    if new is old:
+        return False
+    is_same = new.ids is old.ids or np.array_equal(new.ids, old.ids)
+    return not is_same or bool((new.claim > old.claim).any())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from spark_throttle.control.measured import Measured
+from spark_throttle.control.share_division import OtherSeats
 from spark_throttle.control.share_report import ShareReport
 from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.sharing import Found, Sharing, Update
@@ -33,8 +34,8 @@ class GreedySharing(Sharing):
 
     greed: random.Random | None = None
 
-    def _divide(self) -> None:
-        super()._divide()
+    def _divide(self, others: OtherSeats) -> None:
+        super()._divide(others)
         if self.greed is not None and len(self._own.ids):
             part = self.greed.choice([0, 1, 2, 5, 9, 10])
             wanted = np.where(self._own.quota < 0, 0, self._own.quota * part // 10)

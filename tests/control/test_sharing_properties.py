@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,6 +65,17 @@ def test_jobs_recover_from_anything_within_a_lease_and_some_cycles(seed: int) ->
     world.cycle(8)
     for scope in (GOLD, SILVER):
         assert world.used(scope) == pytest.approx([QUOTA / len(world.jobs)] * len(world.jobs), rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_dividing_anew_only_what_changed_comes_to_what_dividing_everything_does(seed: int) -> None:
+    for job in roam(seed, STEPS // 2).jobs:
+        sharing = job.sharing
+        sharing._divide(sharing._seats())
+        before = sharing._target
+        sharing._is_stale[:] = True
+        sharing._divide(sharing._seats())
+        assert np.array_equal(sharing._target, before)
 
 
 @settings(max_examples=8)
