@@ -2,6 +2,10 @@
 
 What all jobs were admitted is put on one line of time, that of their batches. A group's limit is broken by what a
 window of any length admitted beyond ``burst + rate * length``; each shard of each job may overdraw by a message.
+
+A demand is *known* from the moment on when the batch was planned that took in the first row of it: nothing in the
+tables is earlier, and the job itself learns of it a batch later. Shares are right from the moment on when a batch was
+planned under the last of them. The time between is counted in cycles (`exchange.interval`), rounded up.
 """
 
 from __future__ import annotations
@@ -84,7 +88,7 @@ class SharesAccount:
     """Most that a window admitted beyond its limit, in messages a shard; at most 1."""
 
     cycles_to_1_percent: int | None
-    """From the batch that showed beta's new demand until every share was within 1 % of its fair part."""
+    """From when beta's new demand was known until every share was within 1 % of its fair part."""
 
     utilisation_steady: float
     utilisation_after_kill: float
@@ -127,12 +131,15 @@ def take_shares_account(run: SharesRun) -> SharesBooks:
     admitted: dict[tuple[str, str], Admitted] = {}
     by_namespace: dict[str, float] = {}
     at = run.moments.at
+    first_ms: int | None = None
     # All three jobs want more than there is from here: gamma's session has started, and its share has come.
     crowded_ms = at["gamma runs"] + int(2 * run.interval_seconds * 1000), at["alpha is killed"]
     for job in run.jobs:
         batches = read_batches(run.out / job / "checkpoint")
         rows = read_rows(run.out / job / "admitted", batches)
         times = np.array([batch.time_ms for batch in batches], dtype=np.int64)
+        if job == "beta":
+            first_ms = _first_row_ms(rows.rows, at["beta wakes"])
         group_of = pc.list_element(pc.split_pattern(rows.rows["namespace"], "-", max_splits=1), 0)
         for group in GROUPS:
             mine = np.asarray(pc.equal(group_of, group))
@@ -148,7 +155,7 @@ def take_shares_account(run: SharesRun) -> SharesBooks:
     after_ms = at["alpha is killed"] + int(run.lease_seconds * 1000)
     account = SharesAccount(
         over_quota_worst=max(_worst(admitted, run, group) for group in GROUPS),
-        cycles_to_1_percent=_cycles(run, shares),
+        cycles_to_1_percent=None if first_ms is None else _cycles(run, shares, first_ms),
         utilisation_steady=_utilisation(admitted, run.jobs, *crowded_ms),
         utilisation_after_kill=_utilisation(admitted, ("beta", "gamma"), after_ms, at["alpha starts again"]),
         jain=float(service.sum() ** 2 / (len(service) * (service**2).sum())),
@@ -189,14 +196,20 @@ def _shares(usage: Path, job: str) -> dict[tuple[str, str], tuple[Int64s, Float6
     return found
 
 
-def _cycles(run: SharesRun, shares: dict[tuple[str, str], tuple[Int64s, Float64s]]) -> int | None:
-    """Return how many cycles after beta's new demand was seen the shares of alpha and beta were a half each."""
-    woke_ms = run.moments.at["beta wakes"]
+def _first_row_ms(rows: pa.Table, since_ms: int) -> int | None:
+    """Return when the first row was written that was offered after a time."""
+    written_ms = np.asarray(rows["ts"].cast(pa.int64())) // 1000
+    later = written_ms[written_ms > since_ms]
+    return int(later.min()) if len(later) else None
+
+
+def _cycles(run: SharesRun, shares: dict[tuple[str, str], tuple[Int64s, Float64s]], first_ms: int) -> int | None:
+    """Return how many cycles after beta's new demand was known the shares of alpha and beta were a half each."""
     until_ms = run.moments.at["gamma starts"]
     worst = 0
     for group, quota in GROUPS.items():
         times = shares["beta", group][0]
-        known_ms = int(times[times >= woke_ms + 500][0])  # the batch that brought the first file of the new demand
+        known_ms = int(times[times >= first_ms][0])
         moments = np.unique(np.concatenate([shares[job, group][0] for job in ("alpha", "beta")]))
         fair = [
             at_ms

@@ -8,12 +8,14 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from jobs.plots import INK, PALE
 from jobs.shares_account import GROUPS, SharesBooks
 
 _COLOURS = {"alpha": "#0072B2", "beta": "#E69F00", "gamma": "#009E73"}
 _SMOOTHED_SECONDS = 5
+_LAST_PART = 0.85
 _LONGEST_BATCH_SECONDS = 30
 """After a longer pause a job was dead, and what its next batch brings came at the pause's end."""
 
@@ -29,7 +31,7 @@ def draw_shares(books: SharesBooks, target: Path) -> None:
     end = (last_ms - began_ms) / 1000
     seconds = np.arange(0, end, 1.0)
     with mpl.rc_context(style):
-        figure = Figure(figsize=(13, 8), layout="constrained")
+        figure = Figure(figsize=(13, 8), layout=ConstrainedLayoutEngine(w_pad=0.15))
         account = books.account
         figure.suptitle(
             f"Three jobs, two shared quotas: {account.utilisation_steady:.1%} used while all want more, "
@@ -55,8 +57,12 @@ def draw_shares(books: SharesBooks, target: Path) -> None:
                 at = (at_ms - began_ms) / 1000
                 axes.axvline(at, color=INK, lw=0.8, alpha=0.6)
                 if axes is axes_of[0]:
-                    axes.text(at + 0.8, 1.27 * quota, name, va="top", ha="left", fontsize=9)
-        axes_of[1].legend(loc="upper left", ncols=3, frameon=False)
+                    is_last = at > _LAST_PART * end  # it would pass the picture's edge
+                    axes.annotate(
+                        name, (at, 1.27 * quota), (-3 if is_last else 3, 0), textcoords="offset points",
+                        va="top", ha="right" if is_last else "left", fontsize=8.5,
+                    )  # fmt: skip
+        axes_of[1].legend(loc="upper right", ncols=3, frameon=False)
         axes_of[-1].set_xlabel("seconds")
         figure.savefig(target, dpi=110)
 

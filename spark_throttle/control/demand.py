@@ -1,8 +1,9 @@
 """What a job's namespaces want of each shared scope: its batches' usage, as rates.
 
 Demand is what arrived within the last cycle and what waits, as far as a namespace's own limits would let it pass: what
-a namespace may not use anyway is no claim on its group. Backlog counts as wanted within a cycle. A scope that had no
-demand for some cycles is left out: the job gives it up.
+a namespace may not use anyway is no claim on its group. Backlog counts as wanted within a cycle. A demand that rose by
+more than a quarter is believed when it is seen for the second time, an eighth of a cycle after the first, though the
+cycle's mean is still low. A scope that had no demand for some cycles is left out: the job gives it up.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.control.measured import Measured
 from spark_throttle.control.model import Direction
-from spark_throttle.control.sharing import Measured
+from spark_throttle.control.share_report import found_in
 from spark_throttle.core.allocation import PLENTY
 from spark_throttle.core.division import demand_bins
 from spark_throttle.core.matching import match
@@ -25,6 +27,12 @@ from spark_throttle.core.segments import name_hash, sums
 from spark_throttle.core.usage import UsageReport
 
 _FEW_SCOPES = 1000
+_RISE_PARTS = 8
+"""A rise is seen within such a part of a cycle."""
+
+_NOTABLE_PART = 4
+"""A demand has risen if it is above the mean of a cycle by such a part."""
+
 _MOST_TOKENS = 1 << 42
 _MICRO_PER_MS = 1_000_000
 
@@ -69,6 +77,33 @@ class _Batch:
     waiting: Int64s
 
 
+@dataclass(frozen=True, slots=True)
+class _Flows:
+    """Batches with their namespaces numbered alike."""
+
+    batches: Sequence[_Batch]
+    at: Sequence[Int64s]
+    """By batch: the number of each of its namespaces."""
+
+    count: int
+
+    @classmethod
+    def of(cls, batches: Sequence[_Batch], names: pa.StringArray) -> _Flows:
+        places = [pc.index_in(batch.names, value_set=names).to_numpy(zero_copy_only=False) for batch in batches]
+        return cls(batches, [place.astype(np.int64) for place in places], len(names))
+
+    def total(self, column: str, begin: int, end: int) -> Int64s:
+        """Return the sum of a column over some batches, by namespace."""
+        out = np.zeros((self.count, 2), dtype=np.int64)
+        for each in range(begin, end):
+            out += sums(self.at[each], getattr(self.batches[each], column), self.count)
+        return out
+
+
+def _rate(tokens: Int64s, span_ms: int) -> Int64s:
+    return np.minimum(tokens, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
+
+
 class DemandMeter:
     """Adds up the usage reports of a job's last cycle.
 
@@ -87,7 +122,9 @@ class DemandMeter:
         self._batches: deque[_Batch] = deque()
         self._newest_ms = -1
         self._began_ms: int | None = None
-        self._wanted_ms: dict[int, int] = {}
+        self._wanted = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        """Hashes of the scopes that are held, ascending, and when each was wanted last."""
+
         self._scopes: tuple[str, SharedScopes] | None = None
 
     def scopes(self, policy: CompiledPolicy) -> SharedScopes:
@@ -125,7 +162,7 @@ class DemandMeter:
             self._began_ms = now_ms
         if len(scopes.ids) <= _FEW_SCOPES and now_ms - self._began_ms <= self._patience_ms:
             # A job that starts takes its seats before there are rows to wait for them.
-            self._wanted_ms |= dict.fromkeys(scopes.ids.tolist(), self._began_ms)
+            self._want(scopes.ids, self._began_ms)
         if not self._batches:
             nothing = np.zeros((0, 2), dtype=np.int64)
             return self._by_scope(policy, scopes, pa.array([], pa.string()), nothing, nothing, now_ms)
@@ -133,23 +170,52 @@ class DemandMeter:
         names = pc.unique(pa.chunked_array([batch.names for batch in self._batches]))
         if isinstance(names, pa.ChunkedArray):
             names = names.combine_chunks()
-        n = len(names)
-        served, wanted, admitted, waiting = (np.zeros((n, 2), dtype=np.int64) for _ in range(4))
         is_over = now_ms - newest.added_ms > self._cycle_ms  # and nothing came since
-        for batch in self._batches:
-            at = pc.index_in(batch.names, value_set=names).to_numpy(zero_copy_only=False).astype(np.int64)
-            if not is_over:
-                served += sums(at, batch.served, n)
-                wanted += sums(at, batch.wanted, n)
-                admitted += sums(at, batch.admitted, n)
-            if batch is newest:
-                waiting += sums(at, batch.waiting, n)
-                wanted = np.maximum(wanted, sums(at, batch.wanted, n) if is_over else wanted)
-        demand = np.minimum(served + waiting, wanted)
+        flows = _Flows.of(self._batches, names)
+        n = len(self._batches)
+        waiting = flows.total("waiting", n - 1, n)
+        if is_over:
+            demand, admitted = np.minimum(waiting, flows.total("wanted", n - 1, n)), np.zeros_like(waiting)
+        else:
+            demand = np.minimum(flows.total("served", 0, n) + waiting, flows.total("wanted", 0, n))
+            admitted = flows.total("admitted", 0, n)
         span_ms = max(1, newest.time_ms - oldest.before_ms)
-        demand = np.minimum(demand, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
-        usage = np.minimum(admitted, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
+        demand, usage = _rate(demand, span_ms), _rate(admitted, span_ms)
+        if not is_over:
+            risen = self._risen(flows)
+            demand = np.where(risen > demand + demand // _NOTABLE_PART, risen, demand)
         return self._by_scope(policy, scopes, names, demand, usage, now_ms)
+
+    def _risen(self, flows: _Flows) -> Int64s:
+        """Return the rates that demands have risen to: what arrived both lately and before, an eighth of a cycle each.
+
+        The whole cycle's mean would show it a cycle late. What came but once, in a burst, is no rate.
+        """
+        batches = list(self._batches)
+        least: Int64s | None = None
+        end = len(batches)
+        for begin in range(len(batches) - 1, 0, -1):  # a batch before it is needed: what waited already did not arrive
+            span_ms = batches[end - 1].time_ms - batches[begin].before_ms
+            if span_ms * _RISE_PARTS < self._cycle_ms:
+                continue
+            left = flows.total("waiting", end - 1, end) - flows.total("waiting", begin - 1, begin)
+            arrived = np.minimum(flows.total("served", begin, end) + left, flows.total("wanted", begin, end))
+            rate = _rate(np.maximum(arrived, 0), span_ms)
+            if least is not None:
+                return np.minimum(least, rate)
+            least, end = rate, begin
+        return np.zeros_like(flows.total("served", 0, 1))
+
+    def _want(self, ids: Int64s, now_ms: int) -> None:
+        """Note that scopes, whose hashes ascend, are wanted."""
+        held, wanted_ms = self._wanted
+        if not found_in(ids, held).all():
+            both = np.union1d(held, ids)
+            moved = np.zeros(len(both), dtype=np.int64)
+            moved[np.searchsorted(both, held)] = wanted_ms
+            held, wanted_ms = both, moved
+        wanted_ms[np.searchsorted(held, ids)] = now_ms
+        self._wanted = held, wanted_ms
 
     def _by_scope(
         self,
@@ -167,13 +233,13 @@ class DemandMeter:
         flow, level = np.nonzero(row >= 0)
         at = row[flow, level]
         wants = (demand[flow] > 0).any(axis=1)
-        for each in np.unique(at[wants]).tolist():
-            self._wanted_ms[int(scopes.ids[each])] = now_ms
-        self._wanted_ms = {
-            each: at_ms for each, at_ms in self._wanted_ms.items() if now_ms - at_ms <= self._patience_ms
-        }
-        held = np.array(sorted(self._wanted_ms), dtype=np.int64)
-        kept = np.flatnonzero(np.isin(scopes.ids, held))
+        is_wanted = np.zeros(len(scopes.ids), dtype=np.bool_)
+        is_wanted[at[wants]] = True
+        self._want(scopes.ids[is_wanted], now_ms)
+        held, wanted_ms = self._wanted
+        is_held = now_ms - wanted_ms <= self._patience_ms
+        self._wanted = held[is_held], wanted_ms[is_held]
+        kept = np.flatnonzero(found_in(scopes.ids, held[is_held]))
         rate = policy.shared.rate_micro_per_ms[scopes.position]
         available = np.where(rate == UNLIMITED, PLENTY, rate)
         weight = policy.namespace_limits.weight[found.rule]

@@ -1,30 +1,41 @@
 """Keeps a job's lease: visits the exchange in a thread of its own, so that no batch waits for it.
 
-The thread and the control plane meet in one `Sharing`, under a lock that is held for computing only. A visit reads all
-registers, lets the plane take up a smaller share if there is one, and writes this job's report. Whatever the exchange
-does, the plane gets an answer: the share while the lease lasts, then the floor. A visit that hangs is waited for by
-nobody.
+The thread and the control plane meet in one `Sharing`, under a lock that is held for computing only. A visit looks at
+all registers, lets the plane take up a smaller share if there is one, and writes this job's report: at least once an
+interval, and at once if others wait for what it says. Whatever the exchange does, the plane gets an answer: the share
+while the lease lasts, then the floor. A visit that hangs is waited for by nobody.
+
+*Pace.* A share is right a cycle after a demand is known because nobody waits for a tick: a job of few scopes looks four
+times an interval, so that it sees what others want, and sixteen times while something of it is under way: a demand to
+be told, a claim that others have to answer. A new demand, and a smaller share that is pinned, are told at once. What
+that costs is bounded: in an interval a job reads at most `_READS` registers, or each once if there are more, and
+writes sixteen times, at most 16 KiB each. Jobs of more than `HURRYING_SCOPES` visit once an interval.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_throttle.control.exchange import Exchange
+from spark_throttle.control.measured import Measured
 from spark_throttle.control.share_register import ShareRegister
 from spark_throttle.control.share_status import Observation
-from spark_throttle.control.sharing import Measured, Share, Sharing
+from spark_throttle.control.sharing import Share, Sharing
 
 logger = logging.getLogger(__name__)
 
 HURRYING_SCOPES: Final = 256
-"""A job with so few scopes, whose report is small, visits more often while something of it is under way."""
+"""A job with so few scopes, whose report is small, visits more often than once an interval."""
 
-_HURRY: Final = 4
+_CALM, _HURRIED = 4, 16
+"""Visits an interval while all is settled, and while something is under way."""
+
+_READS: Final = 512
+"""Of registers, in an interval, by a job that hurries; a quarter of it by one that does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,7 @@ class LeaseKeeper:
     Parameters
     ----------
     on_visit
-        Called after every visit, with what `status` shows.
+        Called with what `status` shows, after every report, and whenever a visit went wrong.
     """
 
     def __init__(
@@ -62,9 +73,13 @@ class LeaseKeeper:
         self._register = ShareRegister(exchange, sharing.member, lambda: clocks.wall_ms() - oldest_ms)
         self._lock = threading.Lock()
         self._has_pinned = threading.Event()
-        self._hurries = threading.Event()
+        self._has_moved = threading.Event()
         self._ends = threading.Event()
         self._visit_began_ms: int | None = None
+        self._last_visit_ms = clocks.steady_ms() - self.settings.interval_ms  # the first is due
+        self._told_ms: int | None = None
+        self._shrinks_since_ms: int | None = None
+        self._unreadable: Mapping[str, str] = {}
         self._warned_of = ""
         self.problem: str | None = None
         """What went wrong in the last visit; `None` if nothing did."""
@@ -75,8 +90,7 @@ class LeaseKeeper:
         """Say what the job's namespaces want."""
         with self._lock:
             self._sharing.measure(measured)
-            if len(measured.ids) <= HURRYING_SCOPES and not self._sharing.is_settled:
-                self._hurries.set()
+        self._has_moved.set()
 
     def share(self) -> Share:
         """Return what the job may use now; a share that was hidden by a lapse is the floor."""
@@ -107,78 +121,113 @@ class LeaseKeeper:
         with self._lock:
             self._sharing.pin(share.ids, share.rate)
         self._has_pinned.set()
+        self._has_moved.set()
 
     # ------------------------------------------------------------------------------------------------- for the thread
 
     def start(self) -> None:
-        """Visit the exchange every interval, or four times as often while a job of few scopes waits, until `stop`."""
+        """Visit the exchange whenever a visit is due, until `stop`."""
         threading.Thread(target=self._run, name="throttle-exchange", daemon=True).start()
 
     def stop(self) -> None:
         """Visit no more, after the visit that is under way."""
         self._ends.set()
-        self._hurries.set()
+        self._has_moved.set()
 
     def _run(self) -> None:
         while not self._ends.is_set():
-            began_ms = self._clocks.steady_ms()
-            self.visit()
-            self._ends.wait(self._left_ms(began_ms, self.settings.interval_ms // _HURRY) / 1000)
-            with self._lock:
-                waits = len(self._sharing.ids) <= HURRYING_SCOPES and not self._sharing.is_settled
-            if not waits:
-                self._hurries.clear()
-                self._hurries.wait(self._left_ms(began_ms, self.settings.interval_ms) / 1000)
+            self._has_moved.clear()
+            wait_ms = self.next_visit_ms() - self._clocks.steady_ms()
+            if wait_ms <= 0:
+                self.visit()
+            elif self._has_pinned.is_set():
+                self.tell()
+            else:
+                self._has_moved.wait(wait_ms / 1000)
 
-    def _left_ms(self, began_ms: int, interval_ms: int) -> int:
-        return max(0, interval_ms - (self._clocks.steady_ms() - began_ms))
+    def next_visit_ms(self) -> int:
+        """Return when the next visit is due, by the steady clock; what the plane says may bring it nearer."""
+        sharing = self._sharing
+        with self._lock:
+            if len(sharing.ids) > HURRYING_SCOPES:
+                visits = 1
+            elif self.problem is not None or sharing.is_settled:
+                visits = min(_CALM, _READS // _CALM // (1 + sharing.others))
+            else:
+                visits = min(_HURRIED, _READS // (1 + sharing.others))
+        return self._last_visit_ms + self.settings.interval_ms // max(visits, 1)
 
-    def visit(self, patience_ms: int | None = None) -> None:
-        """Read what others reported, and report.
+    def visit(self) -> None:
+        """Look at what others reported, and report if it is time, or if others wait for it."""
+        self._last_visit_ms = self._visit_began_ms = self._clocks.steady_ms()
+        self._guarded(self._look_and_tell)
+        self._visit_began_ms = None
 
-        Parameters
-        ----------
-        patience_ms
-            How long the plane may take to write an epoch with a smaller share, before the larger one is reported once
-            more; half an interval by default.
-        """
-        self._visit_began_ms = self._clocks.steady_ms()
+    def tell(self) -> None:
+        """Report at once what the plane has pinned, if others wait for it."""
+        self._has_pinned.clear()
+        if self.problem is None:
+            self._guarded(self._tell)
+
+    def _guarded(self, step: Callable[[], bool]) -> None:
+        has_told = False
         try:
-            self._visit(self.settings.interval_ms // 2 if patience_ms is None else patience_ms)
+            has_told = step()
         except Exception as error:  # noqa: BLE001 - an exchange may fail in any way, and the job must go on
             self._note(f"{type(error).__name__}: {error}")
         else:
-            self._note(None)
-        finally:
-            self._visit_began_ms = None
-        self._tell_status()
+            # This job's own register is whole again by now.
+            problems = [f"job {who}: {why}" for who, why in self._unreadable.items() if who != self._sharing.member]
+            self._note(f"reports that cannot be read: {'; '.join(problems)}" if problems else None)
+        if has_told or self.problem is not None:
+            self._tell_status()
 
-    def _visit(self, patience_ms: int) -> None:
+    def _look_and_tell(self) -> bool:
         started_ms = self._clocks.steady_ms()
         with self._lock:
             ids = self._sharing.ids
         found = self._register.read(ids)
+        self._unreadable = found.unreadable
         self._has_pinned.clear()
         with self._lock:
             self._sharing.take_in(found, started_ms=started_ms, now_ms=self._clocks.steady_ms())
-            must_shrink = self._sharing.must_shrink
             is_superseded = self._sharing.is_superseded
         if is_superseded:
             self._ends.set()
             raise RuntimeError(
                 "another process runs this job, from the same checkpoint; this one uses nothing any more"
             )
-        if must_shrink:
-            self._has_pinned.wait(patience_ms / 1000)
+        return self._tell()
+
+    def _tell(self) -> bool:
+        """Publish a report, if it is time or others wait for it; return whether it did."""
         with self._lock:
-            update = self._sharing.next_report(now_ms=self._clocks.steady_ms(), wall_ms=self._clocks.wall_ms())
+            now_ms = self._clocks.steady_ms()
+            if not self._is_due(now_ms):
+                return False
+            update = self._sharing.next_report(now_ms=now_ms, wall_ms=self._clocks.wall_ms())
+        self._told_ms = None  # until it is written
         self._register.publish(update)
-        # This job's own is whole again by now.
-        problems = [
-            f"job {member}: {why}" for member, why in found.unreadable.items() if member != self._sharing.member
-        ]
-        if problems:
-            raise RuntimeError(f"reports that cannot be read: {'; '.join(problems)}")
+        self._told_ms = now_ms
+        return True
+
+    def _is_due(self, now_ms: int) -> bool:
+        """Return whether to report now.
+
+        That is when the last report is nearly an interval old, or this job's register is not as it should be, or others
+        wait for what is new. But what others wait for most is that the plane writes an epoch with a smaller share: it
+        has half an interval to do so.
+        """
+        if not self._sharing.must_shrink:
+            self._shrinks_since_ms = None
+        elif self._shrinks_since_ms is None:
+            self._shrinks_since_ms = now_ms
+        interval_ms = self.settings.interval_ms
+        if self._told_ms is None or self._sharing.member in self._unreadable:
+            return True
+        if self._shrinks_since_ms is not None and now_ms - self._shrinks_since_ms < interval_ms // 2:
+            return False
+        return now_ms - self._told_ms >= interval_ms - interval_ms // (2 * _CALM) or self._sharing.must_tell
 
     def _note(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:

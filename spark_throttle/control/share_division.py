@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_throttle.control.pip82 import drifted, proportional
 from spark_throttle.control.share_report import ScopeRows
@@ -14,6 +16,8 @@ from spark_throttle.core.division import max_min, residual, static, steal
 from spark_throttle.core.quota import UNLIMITED, Bools, Int64s
 from spark_throttle.core.rate_codes import decode
 from spark_throttle.core.segments import sums
+
+Members: TypeAlias = npt.NDArray[np.uint16]
 
 _MILLI = 1000
 _PERCENT = 100
@@ -36,8 +40,8 @@ class OtherSeats:
     """Position among this job's scopes."""
 
 
-def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: OtherSeats) -> tuple[Int64s, Int64s]:
-    """Return this job's parts and its floors, shape (scopes, 2) each; 0 where there is no limit.
+def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: OtherSeats) -> tuple[Int64s, Members]:
+    """Return this job's parts, shape (scopes, 2), 0 where there is no limit; and how many jobs share each scope.
 
     Parameters
     ----------
@@ -47,14 +51,15 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
         Shape (scopes, 2).
     """
     scopes, is_dead = len(own), others.is_dead
-    members = 1 + np.bincount(others.scope, minlength=scopes)
+    seats = 1 + np.bincount(others.scope, minlength=scopes)
+    members = np.minimum(seats, np.iinfo(np.uint16).max).astype(np.uint16)
     whole = np.where(quota == UNLIMITED, PLENTY, quota)
     reserved = sums(others.scope[is_dead], others.rows.floor_rate()[is_dead], scopes)
     available = np.where(whole == PLENTY, PLENTY, np.maximum(whole - reserved, 0))
     live = np.flatnonzero(~is_dead)
     rows = others.rows if len(live) == len(is_dead) else others.rows.take(live)
     scope = np.concatenate([np.arange(scopes), others.scope[live]])
-    floor = np.where(whole == PLENTY, 0, settings.floor_percent * (whole // _PERCENT) // members[:, None])
+    floor = floors(settings, quota, members)
     if settings.policy == "max_min":
         bin_seat = np.concatenate([own.bin_row, scopes + rows.bin_row])
         demand = np.concatenate([decode(own.bin_demand), decode(rows.bin_demand)])
@@ -63,7 +68,13 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
     else:
         usage = np.concatenate([decode(own.usage), decode(rows.usage)])
         part = _by_usage(settings, scope, usage, whole)
-    return np.where(whole == PLENTY, 0, np.minimum(part, whole)), floor
+    return np.where(whole == PLENTY, 0, np.minimum(part, whole)), members
+
+
+def floors(settings: ShareSettings, quota: Int64s, members: Members) -> Int64s:
+    """Return each job's floor in scopes that so many jobs share, shape (scopes, 2); 0 where there is no limit."""
+    part = settings.floor_percent * (quota // _PERCENT) // np.maximum(members.astype(np.int64), 1)[:, None]
+    return np.where(quota == UNLIMITED, 0, part)
 
 
 def _by_usage(settings: ShareSettings, scope: Int64s, usage: Int64s, quota: Int64s) -> Int64s:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from spark_throttle.control.exchange import Exchange
 from spark_throttle.control.share_report import (
+    EMPTY_ROWS,
     Head,
     ScopeRows,
     ShareReport,
     found_in,
+    joined,
     pack_base,
     pack_head,
     unpack_base,
@@ -109,7 +112,7 @@ class ShareRegister:
         if not found_in(ids, self._ids).all():
             self._known.clear()  # rows of the new scopes were passed over
         self._ids = ids
-        reports: dict[str, ShareReport] = {}
+        heads: dict[str, Head] = {}
         unreadable: dict[str, str] = {}
         names = self._exchange.names()
         for name in names:
@@ -118,37 +121,44 @@ class ShareRegister:
             if block is None:
                 continue
             try:
-                report = self._read_one(member, block, f"the report {name}")
+                heads[member] = self._head(member, block, f"the report {name}")
             except StoredFormatError as error:
-                unreadable[member] = error.problem if isinstance(error, DamagedError) else str(error)
+                unreadable[member] = _problem(error)
+        reports: dict[str, ShareReport] = {}
+        for (member, head), changed in zip(
+            heads.items(), _only([head.report.rows for head in heads.values()], ids), strict=True
+        ):
+            try:
+                rows = EMPTY_ROWS if member == self._member else self._rows(member, head, changed)
+            except StoredFormatError as error:
+                unreadable[member] = _problem(error)
                 continue
-            if report is not None:
-                reports[member] = report
+            if rows is not None:
+                reports[member] = replace(head.report, rows=rows)
         self._forget(names, reports)
         return Found(reports, unreadable)
 
-    def _read_one(self, member: str, block: bytes, what: str) -> ShareReport | None:
-        """Return a report, with the rows of our scopes; `None` if its base was replaced while we read."""
-        head = unpack_head(block, what)
-        report = head.report
-        if report.member != member:
-            raise DamagedError(what, f"it is of {report.member!r}")
-        if member == self._member:
-            return report
+    def _head(self, member: str, block: bytes, what: str) -> Head:
+        head = unpack_head(block, what, self._member)
+        if head.report.member != member:
+            raise DamagedError(what, f"it is of {head.report.member!r}")
+        return head
+
+    def _rows(self, member: str, head: Head, changed: ScopeRows) -> ScopeRows | None:
+        """Return a report's rows of our scopes; `None` if its base was replaced while we read."""
         if head.base == _NO_BASE:
-            rows = report.rows.only(self._ids)
-        else:
-            key = (report.mark.incarnation, head.base)
-            known = self._known.get(member)
-            if known is None or known[0] != key:
-                name = f"{member}.{head.base:x}{_BASE}"
-                base = self._exchange.read(name)
-                if base is None:
-                    return None
-                known = (key, unpack_base(base, f"the report {name}").only(self._ids))
-            rows = known[1].updated(report.rows.only(self._ids), head.removed)
-            self._known[member] = (key, rows)
-        return ShareReport(member, report.name, report.mark, report.published_ms, report.seen, rows)
+            return changed.take(np.arange(len(changed)))  # of its own, so that nothing else is kept
+        key = (head.report.mark.incarnation, head.base)
+        known = self._known.get(member)
+        if known is None or known[0] != key:
+            name = f"{member}.{head.base:x}{_BASE}"
+            base = self._exchange.read(name)
+            if base is None:
+                return None
+            known = (key, unpack_base(base, f"the report {name}").only(self._ids))
+        rows = known[1].updated(changed, head.removed)
+        self._known[member] = (key, rows)
+        return rows
 
     def _forget(self, names: list[str], reports: dict[str, ShareReport]) -> None:
         """Pass over reports of long ago, and remove them."""
@@ -161,3 +171,16 @@ class ShareRegister:
             for name in names:
                 if name.startswith(f"{member}."):
                     self._exchange.delete(name)
+
+
+def _only(parts: list[ScopeRows], ids: Int64s) -> list[ScopeRows]:
+    """Return the rows of the scopes `ids` in every part: a step for all parts, as there are many small ones."""
+    rows = joined(parts)
+    is_ours = found_in(rows.ids, ids)
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    counts = np.diff(np.concatenate([[0], np.cumsum(is_ours)])[ends], prepend=0)
+    return rows.take(np.flatnonzero(is_ours)).narrowed().split(counts)
+
+
+def _problem(error: StoredFormatError) -> str:
+    return error.problem if isinstance(error, DamagedError) else str(error)

@@ -14,7 +14,7 @@ state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -27,7 +27,8 @@ from spark_throttle.core.rate_codes import Codes, decode
 REPORT_VERSION = 1
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Weights: TypeAlias = npt.NDArray[np.uint32]
+Weights: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+"""In as few bytes as they need."""
 
 FLOOR_PARTS = 256
 """A floor is told in so many parts of the claim."""
@@ -97,7 +98,26 @@ class ScopeRows:
     def only(self, ids: Int64s) -> ScopeRows:
         """Return the rows of the scopes that are among `ids`, which ascend."""
         rows = np.flatnonzero(found_in(self.ids, ids))
-        return self.take(rows) if len(rows) else EMPTY_ROWS
+        if not len(rows):
+            return EMPTY_ROWS
+        return self.take(rows).narrowed()
+
+    def narrowed(self) -> ScopeRows:
+        """Return these rows with their weights in as few bytes as they need."""
+        return replace(self, bin_weight=narrowed(self.bin_weight))
+
+    def split(self, counts: Int64s) -> list[ScopeRows]:
+        """Return the rows in parts of so many, as views."""
+        ends = np.cumsum(counts)
+        bins = np.concatenate([[0], np.cumsum(self.bins, dtype=np.int64)])
+        parts = []
+        for begin, end in zip((ends - counts).tolist(), ends.tolist(), strict=True):
+            row, one = slice(begin, end), slice(bins[begin], bins[end])
+            parts.append(ScopeRows(
+                self.ids[row], self.claim[row], self.floor[row], self.usage[row], self.bins[row],
+                self.bin_demand[one], self.bin_weight[one],
+            ))  # fmt: skip
+        return parts
 
     def updated(self, changed: ScopeRows, removed: Int64s) -> ScopeRows:
         """Return these rows with some replaced or added, and some removed."""
@@ -122,7 +142,8 @@ class ScopeRows:
         bins = np.arange(len(changed.bin_weight)) + np.repeat(starts - (ends - counts), counts)
         claim, floor, usage = self.claim.copy(), self.floor.copy(), self.usage.copy()
         claim[at], floor[at], usage[at] = changed.claim, changed.floor, changed.usage
-        demand, weight = self.bin_demand.copy(), self.bin_weight.copy()
+        demand = self.bin_demand.copy()
+        weight = self.bin_weight.astype(np.promote_types(self.bin_weight.dtype, changed.bin_weight.dtype))
         demand[bins], weight[bins] = changed.bin_demand, changed.bin_weight
         return ScopeRows(self.ids, claim, floor, usage, self.bins, demand, weight)
 
@@ -158,6 +179,13 @@ def found_in(values: Int64s, ascending: Int64s) -> Bools:
         return np.zeros(len(values), dtype=np.bool_)
     at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
     return ascending[at] == values
+
+
+def narrowed(weights: Weights) -> Weights:
+    """Return weights in as few bytes as they need."""
+    kinds: tuple[type[np.unsignedinteger], ...] = (np.uint8, np.uint16)
+    most = int(weights.max(initial=0))
+    return weights.astype(next((kind for kind in kinds if most <= np.iinfo(kind).max), np.uint32), copy=False)
 
 
 def floor_rate(claim: Codes, floor: Bytes) -> Int64s:
@@ -196,7 +224,7 @@ class ShareReport:
     """Wall clock of the job's machine; told to people, and compared with nothing but a very long time."""
 
     seen: Mapping[str, Mark]
-    """By member: the last report that the job had seen of it."""
+    """By member: the last report that the job had seen of it; in a report that was read, only of the reader."""
 
     rows: ScopeRows
 
@@ -225,13 +253,14 @@ def pack_head(head: Head) -> bytes:
     })  # fmt: skip
 
 
-def unpack_head(block: bytes, what: str) -> Head:
-    """Return what `pack_head` stored."""
+def unpack_head(block: bytes, what: str, reader: str | None = None) -> Head:
+    """Return what `pack_head` stored; of what the job had seen, if a reader is named, only what it had of that one."""
     f = unpack(block, "shrh", REPORT_VERSION, what)
     member, name, *members = f.text("words").split("\n")
     published_ms, base, *numbers = f.integers("numbers").tolist()
-    mark, *marks = (Mark(*pair) for pair in zip(numbers[::2], numbers[1::2], strict=True))
-    report = ShareReport(member, name, mark, published_ms, dict(zip(members, marks, strict=True)), _unpack_rows(f))
+    marks = list(zip(numbers[::2], numbers[1::2], strict=True))
+    seen = {who: Mark(*mark) for who, mark in zip(members, marks[1:], strict=True) if reader in (None, who)}
+    report = ShareReport(member, name, Mark(*marks[0]), published_ms, seen, _unpack_rows(f))
     return Head(report, base, f.integers("removed"))
 
 

@@ -21,7 +21,7 @@ class ShareSettings:
     """How a job shares; all jobs of an exchange must be given the same, but for the name."""
 
     interval_ms: int = 5_000
-    """Between two visits of the exchange: a cycle."""
+    """A cycle: a job reports once, or more often while something changes."""
 
     lease_ms: int = 60_000
     """Within this time of its death, what a job had is in use again."""

@@ -31,17 +31,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 
-from spark_throttle.control.share_division import OtherSeats, divide, is_news
+from spark_throttle.control.measured import Measured, moved
+from spark_throttle.control.own_scopes import OwnScopes
+from spark_throttle.control.share_division import OtherSeats, divide, floors
 from spark_throttle.control.share_report import (
     FLOOR_PARTS,
     NO_MARK,
+    Bytes,
     Mark,
     ScopeRows,
     ShareReport,
+    floor_rate,
     found_in,
     joined,
 )
@@ -50,34 +53,6 @@ from spark_throttle.control.share_status import Observation, PeerStatus
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.core.rate_codes import CodedRates, Codes, decode, encode
 from spark_throttle.core.segments import sums
-
-_Numbers = TypeVar("_Numbers", Int64s, Codes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """What a job's namespaces want and use of each shared scope, as rates."""
-
-    ids: Int64s
-    """Hashes of the scopes' names, ascending."""
-
-    quota: Int64s
-    """Shape (n, 2): micro-tokens a millisecond, `UNLIMITED` where there is none."""
-
-    usage: Int64s
-    """Shape (n, 2)."""
-
-    bin_row: Int64s
-    """Position in `ids` of each bin of the histograms, ascending."""
-
-    bin_demand: Int64s
-    bin_weight: Int64s
-
-    @classmethod
-    def nothing(cls) -> Measured:
-        """Return a measurement of no scope."""
-        one, two = np.zeros(0, dtype=np.int64), np.zeros((0, 2), dtype=np.int64)
-        return cls(one, two, two, one, two, one)
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +75,17 @@ class Claimed:
 
     number: int
     claim: Codes
-    floor: Codes
+    floor: Bytes | None
+    """In 256ths of the claim; `None` is the whole."""
+
+    def floor_rate(self) -> Int64s:
+        """Return the floors as rates."""
+        return decode(self.claim) if self.floor is None else floor_rate(self.claim, self.floor)
+
+    def moved(self, old: Int64s, new: Int64s) -> Claimed:
+        """Return the claims in the scopes `new`."""
+        floor = None if self.floor is None else moved(self.floor, old, new)
+        return Claimed(self.number, moved(self.claim, old, new), floor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,9 +145,6 @@ class Sharing:
     _floor = CodedRates()
     """And after."""
 
-    _wanted_floor = CodedRates()
-    """The floor of the division."""
-
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings) -> None:
         self.settings = settings
         self.member = member
@@ -171,19 +153,22 @@ class Sharing:
         self._number = 0
         self._peers: dict[str, Peer] = {}
         self._blocked_by: dict[str, tuple[str, int]] = {}
-        self._own = Measured.nothing()
+        self._own = OwnScopes.nothing()
         self._is_leaving = np.zeros(0, dtype=np.bool_)
         self._rows = ScopeRows.empty()
-        self._reported_at = np.zeros(0, dtype=np.int64)
+        self._reported_at = np.zeros(0, dtype=np.int32)
+        self._members = np.zeros(0, dtype=np.uint16)
+        self._is_stale = np.zeros(0, dtype=np.bool_)
         none = np.zeros((0, 2), dtype=np.int64)
         self._target, self._pinned, self._right = none, none, none
-        self._floor, self._wanted_floor = none, none
-        self._window = [Claimed(0, encode(none), encode(none))]
+        self._floor = none
+        self._window = [Claimed(0, encode(none), None)]
         self._published_ms: dict[int, int] = {}
         self._born_ms: int | None = None
         self._held_until_ms = 0
         self._floor_until_ms = 0
         self._is_fallen = True
+        self._is_asked = False
         self.fell_at_ms: int | None = None
         self.is_superseded = False
 
@@ -195,25 +180,29 @@ class Sharing:
         A scope that is named no more is given up: nothing of it may be used, and once `pin` says so, it is reported no
         more.
         """
-        old = self._own.ids
+        before, was_leaving, old = self._own, self._is_leaving, self._own.ids
         leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned > 0).any(axis=1))
-        self._own = measured = _with_scopes(measured, old[leaving], self._own.quota[leaving])
-        self._is_leaving = found_in(measured.ids, old[leaving])
-        if not np.array_equal(measured.ids, old):
-            for name in ("_target", "_pinned", "_right", "_floor", "_wanted_floor"):
-                setattr(self, name, _moved(getattr(self, name), old, measured.ids))
-            self._window = [
-                Claimed(each.number, _moved(each.claim, old, measured.ids), _moved(each.floor, old, measured.ids))
-                for each in self._window
-            ]
+        measured = measured.with_scopes(old[leaving], self._own.quota[leaving])
+        self._own = OwnScopes.drafted(self.settings, measured, self._rows, self._reported_at, self._number + 1, old)
+        new = self._own.ids
+        self._is_leaving = found_in(new, old[leaving])
+        if new is old:
+            self._is_stale |= self._own.rows.differ(before.rows) | (self._is_leaving != was_leaving)
+            self._is_stale |= (self._own.quota_codes != before.quota_codes).any(axis=1)
+        else:
+            self._is_stale = np.ones(len(new), dtype=np.bool_)
+            for name in ("_target", "_pinned", "_right", "_floor"):
+                setattr(self, name, moved(getattr(self, name), old, new))
+            self._members = moved(self._members, old, new)
+            self._window = [each.moved(old, new) for each in self._window]
 
     def pin(self, ids: Int64s, rate: Int64s) -> None:
         """Note what the job holds itself to from now on; the scopes it does not name are not used."""
-        self._pinned = np.maximum(_moved(rate, ids, self._own.ids), 0)
+        self._pinned = np.maximum(moved(rate, ids, self._own.ids), 0)
 
     def pin_also(self, ids: Int64s, rate: Int64s) -> None:
         """Note that the job may soon hold itself to this: until `pin` says so, it counts as using the larger."""
-        self._pinned = np.maximum(self._pinned, _moved(rate, ids, self._own.ids))
+        self._pinned = np.maximum(self._pinned, moved(rate, ids, self._own.ids))
 
     @property
     def ids(self) -> Int64s:
@@ -226,12 +215,23 @@ class Sharing:
         return not self._is_fallen and bool((self._pinned > np.minimum(self._right, self._target)).any())
 
     @property
+    def must_tell(self) -> bool:
+        """Whether the next report has something that others wait for: a demand, a claim, or an answer to theirs."""
+        if self._born_ms is None or self._is_asked:
+            return True
+        if len(self._own.rows) != len(self._rows) or (self._own.reported_at > self._number).any():
+            return True
+        return bool((self._claimed() != self._rows.claim).any())
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing is under way: all that is wanted is reported, and all that was claimed may be used."""
-        if self._is_fallen or (self._target > self._right).any():
-            return False
-        rows, number = self._drafted()
-        return len(rows) == len(self._rows) and not (number > self._number).any()
+        return not self._is_fallen and not (self._target > self._right).any() and not self.must_tell
+
+    @property
+    def others(self) -> int:
+        """How many other jobs are known of."""
+        return len(self._peers)
 
     def share(self, now_ms: int) -> Share:
         """Return what the job may use now."""
@@ -266,11 +266,12 @@ class Sharing:
         self._bury(is_shown=is_shown, started_ms=started_ms)
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
         self._renew(shown_number, now_ms)
-        self._divide()
+        others = self._seats()
+        self._divide(others)
         is_ripe = self._born_ms is not None and started_ms >= self._born_ms + self.settings.margin_ms
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:
-            self._grow(shown_number)
+            self._grow(shown_number, others)
 
     def _supersede(self, shown: Mark) -> None:
         if self._number == 0:
@@ -284,12 +285,32 @@ class Sharing:
         self._blocked_by.pop(member, None)
         if peer is None:
             self._peers[member] = Peer(report, now_ms, self._first_to_go_by())
+            self._is_asked = True
+            self._redivide(report.rows)
         elif report.mark > peer.report.mark:
             if peer.is_dead or report.mark.incarnation != peer.report.mark.incarnation:
                 peer.since = self._first_to_go_by()
+                self._is_asked = True
+            self._is_asked |= _claims_more(report.rows, peer.report.rows)
+            self._redivide(report.rows, peer.report.rows, has_died=peer.is_dead)
             peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
         elif report.mark == peer.report.mark:
+            self._redivide(report.rows, peer.report.rows)
             peer.report = report  # with the rows of scopes that this job took up since
+
+    def _redivide(self, new: ScopeRows, old: ScopeRows | None = None, *, has_died: bool = False) -> None:
+        """Note the scopes that are to be divided anew since a job's rows changed."""
+        if old is new and not has_died:
+            return
+        if old is None or has_died or old.ids is not new.ids or old.bins is not new.bins:
+            rows = [new.ids] if old is None else [old.ids, new.ids]
+        else:  # only some were overwritten
+            changed = (new.bin_demand != old.bin_demand).any(axis=1) | (new.bin_weight != old.bin_weight)
+            if self.settings.policy != "max_min":
+                changed |= (new.usage != old.usage).any(axis=1)[new.bin_row]
+            rows = [new.ids[new.bin_row[changed]]]
+        for ids in rows:
+            self._is_stale[np.searchsorted(self._own.ids, ids[found_in(ids, self._own.ids)])] = True
 
     def _first_to_go_by(self) -> int:
         """Return the number of this job's first report that a peer which begins can go by; 0 if only its answer tells.
@@ -313,9 +334,13 @@ class Sharing:
             return
         patience_ms = self.settings.hold_ms + self.settings.margin_ms
         for peer in self._peers.values():
-            peer.is_dead |= started_ms >= peer.seen_at_ms + patience_ms
+            if not peer.is_dead and started_ms >= peer.seen_at_ms + patience_ms:
+                peer.is_dead = True
+                self._redivide(peer.report.rows)
         forget_ms = self.settings.forget_ms + self.settings.margin_ms
-        self._peers = {member: peer for member, peer in self._peers.items() if started_ms < peer.seen_at_ms + forget_ms}
+        for member, peer in list(self._peers.items()):
+            if started_ms >= peer.seen_at_ms + forget_ms:
+                self._redivide(self._peers.pop(member).report.rows)
         self._blocked_by = {
             member: (problem, since_ms)
             for member, (problem, since_ms) in self._blocked_by.items()
@@ -353,11 +378,11 @@ class Sharing:
         self._published_ms.clear()
         self._held_until_ms = 0
         self._right = self._floor
-        self._window = [Claimed(self._number, encode(self._floor), encode(self._floor))]
+        self._window = [Claimed(self._number, encode(self._floor), None)]
         for peer in self._peers.values():
             peer.since = 0
 
-    def _grow(self, shown_number: int) -> None:
+    def _grow(self, shown_number: int, others: OtherSeats) -> None:
         """Take what all have seen to be claimed, and nobody else claims."""
         if self._blocked_by:
             return
@@ -365,12 +390,11 @@ class Sharing:
         while len(self._window) > 1 and self._window[1].number <= seen_by_all:
             self._window.pop(0)
         least = np.min([decode(each.claim) for each in self._window], axis=0)
-        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by_others())
+        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by(others))
         self._right = np.maximum(self._right, np.minimum(least, free))
-        self._floor = np.minimum(np.min([decode(each.floor) for each in self._window], axis=0), self._right)
+        self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
 
-    def _claimed_by_others(self) -> Int64s:
-        others = self._seats()
+    def _claimed_by(self, others: OtherSeats) -> Int64s:
         claim = np.where(others.is_dead[:, None], others.rows.floor_rate(), decode(others.rows.claim))
         return sums(others.scope, claim, len(self._own.ids))
 
@@ -386,57 +410,52 @@ class Sharing:
             who, is_dead, rows = who[kept], is_dead[kept], rows.take(kept)
         return OtherSeats(who, is_dead, rows, np.searchsorted(self._own.ids, rows.ids))
 
-    def _divide(self) -> None:
-        """Set what this job should claim, by what it and the others reported."""
-        if not len(self._own.ids):
+    def _divide(self, others: OtherSeats) -> None:
+        """Set what this job should claim, by what it and the others reported, where that changed."""
+        stale = np.flatnonzero(self._is_stale)
+        if not len(stale):
             return
-        own, _ = self._drafted()
-        part, self._wanted_floor = divide(self.settings, own, self._own.quota, self._seats())
-        self._target = np.where(self._is_leaving[:, None], 0, part)
+        place = np.cumsum(self._is_stale) - 1
+        seats = np.flatnonzero(self._is_stale[others.scope])
+        some = OtherSeats(
+            others.peer[seats], others.is_dead[seats], others.rows.take(seats), place[others.scope[seats]]
+        )
+        part, self._members[stale] = divide(self.settings, self._own.rows.take(stale), self._own.quota[stale], some)
+        target = self._target
+        target[stale] = np.where(self._is_leaving[stale, None], 0, part)
+        self._target = target
+        self._is_stale[:] = False
 
     # ------------------------------------------------------------------------------------------ what others are told
 
-    def _drafted(self) -> tuple[ScopeRows, Int64s]:
-        """Return the rows of the next report, but for the claims, and the number of the report that each is of.
+    def _kept(self) -> Int64s:
+        """Return what the job uses though it fell."""
+        return self._floor if self._is_fallen else np.zeros_like(self._floor)
 
-        What changed little stands as it was reported.
-        """
-        own, scopes = self._own, len(self._own.ids)
-        pairs = np.zeros((scopes, 2), dtype=np.uint32)
-        bins = np.bincount(own.bin_row, minlength=scopes).astype(np.uint8)
-        new = ScopeRows(
-            own.ids, pairs, pairs.astype(np.uint8), encode(own.usage), bins, encode(own.bin_demand),
-            np.minimum(own.bin_weight, np.iinfo(np.uint32).max).astype(np.uint32),
-        )  # fmt: skip
-        number = np.full(scopes, self._number + 1, dtype=np.int64)
-        mine = np.flatnonzero(found_in(self._rows.ids, own.ids))
-        at = np.searchsorted(own.ids, self._rows.ids[mine])
-        old = self._rows.take(mine)
-        since = self._number + 1 - self._reported_at[mine]
-        stands = np.flatnonzero(~is_news(self.settings, new.take(at), old, since))
-        number[at[stands]] = self._reported_at[mine[stands]]
-        return new.updated(old.take(stands), np.zeros(0, dtype=np.int64)), number
+    def _claimed(self) -> Codes:
+        """Return what the next report claims: what is used, until less of it is."""
+        claim, kept = np.maximum(self._target, self._pinned), self._kept()
+        # A floor is told in 256ths of the claim, which is so made that they suffice.
+        return encode(np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0)))
 
     def next_report(self, *, now_ms: int, wall_ms: int) -> Update:
         """Return the report to publish now. From now on others may go by it, whether the write succeeds or not."""
         self._fall_if_due(now_ms)
-        rows, reported_at = self._drafted()
-        claim = np.maximum(self._target, self._pinned)
-        kept = self._floor if self._is_fallen else np.zeros_like(claim)
-        # A floor is told in 256ths of the claim, which is so made that they suffice.
-        claim = np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0))
-        codes = encode(claim)
+        codes, kept = self._claimed(), self._kept()
         claim = np.maximum(decode(codes), 1)
-        parts = np.maximum(self._wanted_floor * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
-        rows = replace(rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
+        wanted = floors(self.settings, self._own.quota, self._members)
+        parts = np.maximum(wanted * FLOOR_PARTS // claim, -(-kept * FLOOR_PARTS // claim))
+        rows = replace(self._own.rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
         changed = rows.take(np.flatnonzero(rows.differ(self._rows)))
         removed = self._rows.ids[~found_in(self._rows.ids, rows.ids)]
-        self._rows, self._reported_at = rows, reported_at
+        self._own = self._own.reported(rows)
+        self._rows, self._reported_at = rows, self._own.reported_at
         self._number += 1
+        self._is_asked = False
         if self._born_ms is None:
             self._born_ms = now_ms
         self._published_ms[self._number] = now_ms
-        self._window.append(Claimed(self._number, codes, encode(rows.floor_rate())))
+        self._window.append(Claimed(self._number, codes, rows.floor))
         self._right = np.minimum(self._right, decode(codes))
         self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
         seen = {member: peer.report.mark for member, peer in self._peers.items()}
@@ -448,7 +467,7 @@ class Sharing:
     def observed(self, now_ms: int) -> Observation:
         """Return what is known now of every scope and every other job."""
         share, own = self.share(now_ms), self._own
-        used = decode(encode(own.usage))
+        used = decode(own.rows.usage)
         peers = [
             PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
             for member, peer in self._peers.items()
@@ -469,24 +488,9 @@ class Sharing:
         )  # fmt: skip
 
 
-def _moved(values: _Numbers, old: Int64s, new: Int64s) -> _Numbers:
-    """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 for what is new."""
-    out = np.zeros((len(new), *values.shape[1:]), dtype=values.dtype)
-    rows = np.flatnonzero(found_in(new, old))
-    out[rows] = values[np.searchsorted(old, new[rows])]
-    return out
-
-
-def _with_scopes(measured: Measured, ids: Int64s, quota: Int64s) -> Measured:
-    """Return a measurement with some more scopes, of which nothing is wanted."""
-    if not len(ids):
-        return measured
-    order = np.argsort(np.concatenate([measured.ids, ids]), kind="stable")
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
-    nothing = np.zeros((len(ids), 2), dtype=np.int64)
-    return Measured(
-        np.concatenate([measured.ids, ids])[order], np.concatenate([measured.quota, quota])[order],
-        np.concatenate([measured.usage, nothing])[order], position[measured.bin_row], measured.bin_demand,
-        measured.bin_weight,
-    )  # fmt: skip
+def _claims_more(new: ScopeRows, old: ScopeRows) -> bool:
+    """Return whether a job may wait for answers to its new report: it claims more of something than in the old."""
+    if new is old:
+        return False
+    is_same = new.ids is old.ids or np.array_equal(new.ids, old.ids)
+    return not is_same or bool((new.claim > old.claim).any())

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from spark_throttle.control.measured import Measured
+from spark_throttle.control.share_division import OtherSeats
 from spark_throttle.control.share_report import ShareReport
 from spark_throttle.control.share_settings import ShareSettings
-from spark_throttle.control.sharing import Found, Measured, Sharing, Update
+from spark_throttle.control.sharing import Found, Sharing, Update
 from spark_throttle.core.rate_codes import decode, encode
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22
+_SLOTS = 16
 
 
 def measured(demands: dict[int, int], quota: int = 1_000_000) -> Measured:
@@ -31,8 +34,8 @@ class GreedySharing(Sharing):
 
     greed: random.Random | None = None
 
-    def _divide(self) -> None:
-        super()._divide()
+    def _divide(self, others: OtherSeats) -> None:
+        super()._divide(others)
         if self.greed is not None and len(self._own.ids):
             part = self.greed.choice([0, 1, 2, 5, 9, 10])
             wanted = np.where(self._own.quota < 0, 0, self._own.quota * part // 10)
@@ -138,19 +141,22 @@ class World:
             assert sum(used) <= quota or self.gives_out_more, f"at {self.now_ms} ms scope {scope} is used at {used}"
 
     def cycle(self, cycles: int = 1) -> None:
-        """Let every job visit once a cycle, or in each quarter while it waits, one after another, with nothing lost."""
+        """Let every job look four times a cycle, and sixteen times while it waits, and report once or if others wait.
+
+        One comes after another, batches are short, and nothing is lost.
+        """
         live = [job for job in self.jobs if job.is_alive]
-        for quarter in range(4 * cycles):
+        for slot in range(_SLOTS * cycles):
             for number, job in enumerate(live):
-                self.now_ms = (quarter * len(live) + number + 1) * SETTINGS.interval_ms // (
-                    4 * len(live)
+                self.now_ms = (slot * len(live) + number + 1) * SETTINGS.interval_ms // (
+                    _SLOTS * len(live)
                 ) + self._began_ms
                 job.trigger(self.now_ms)
-                if number % 4 != quarter % 4 and job.sharing.is_settled:
-                    continue
-                job.visit(self.store.read(self.now_ms), self.now_ms, self.now_ms)
-                job.trigger(self.now_ms)
-                self.store.write(self.now_ms, job.report(self.now_ms).report)
+                if number % 4 == slot % 4 or not job.sharing.is_settled:
+                    job.visit(self.store.read(self.now_ms), self.now_ms, self.now_ms)
+                    job.trigger(self.now_ms)
+                if number % 4 == slot % _SLOTS or job.sharing.must_tell:
+                    self.store.write(self.now_ms, job.report(self.now_ms).report)
                 self.check()
         self._began_ms = self.now_ms
 
@@ -250,6 +256,8 @@ def _act(world: World, job: SimulatedJob, rng: random.Random, *, is_cut_off: boo
             job.visit(world.store.read(world.now_ms - stale_ms), world.now_ms, world.now_ms)
         if rng.random() < 0.7:
             _plan(job, rng, world.now_ms)
+        if rng.random() < 0.2:  # it only looked
+            return
         update = job.report(world.now_ms)
         if rng.random() < 0.9:
             late_ms = rng.choice([0, 0, 0, rng.randint(0, margin_ms)])

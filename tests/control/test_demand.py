@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.control.demand import DemandMeter, SharedScopes
-from spark_throttle.control.sharing import Measured
+from spark_throttle.control.measured import Measured
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess
 from spark_throttle.core.segments import name_hash, sums
@@ -74,6 +74,30 @@ def test_demand_is_what_arrives_in_a_cycle_and_what_waits() -> None:
     assert (steady.usage[np.searchsorted(steady.ids, GOLD)] / 1000).tolist() == [50.0, 500.0]
     behind = measure(*batches, (20_000, {"acme/a": (50, 100, 150)}))
     assert wanted(behind, GOLD) == [50.0 + 100 / 5, 500.0 + 1000 / 5]
+
+
+def test_demand_that_rose_is_known_when_it_is_seen_for_the_second_time() -> None:
+    quiet = [(second * 1_000, {"acme/a": (20, 0, 20)}) for second in range(20)]
+    first = (20_000, {"acme/a": (30, 50, 80)})
+    assert wanted(measure(*quiet, first), GOLD)[0] == 20 + (80 - 20) / 5
+    second = (21_000, {"acme/a": (30, 100, 130)})  # 80 arrived, of which 50 wait with the 50 from before
+    assert wanted(measure(*quiet, first, second), GOLD)[0] == 80
+
+
+def test_burst_is_no_rate() -> None:
+    files = [(second * 1_000, {"acme/a": (100, 0, 100) if second % 5 == 0 else (0, 0, 0)}) for second in range(21)]
+    assert wanted(measure(*files), GOLD)[0] == 20
+    drained = [(21_000, {"acme/a": (50, 400, 450)}), (22_000, {"acme/a": (200, 200, 400)})]
+    assert wanted(measure(*files, *drained), GOLD)[0] == (50 + 200 + 200 + 100) / 5
+
+
+def test_rise_must_last_for_an_eighth_of_a_cycle_however_short_the_batches_are() -> None:
+    quiet = [(step * 100, {"acme/a": (2, 0, 2)}) for step in range(100)]
+    rise = [(step * 100, {"acme/a": (8, 0, 8)}) for step in range(100, 120)]
+    for batches in range(1, 8):
+        mean = (2 * (50 - batches) + 8 * batches) / 5
+        assert wanted(measure(*quiet, *rise[:batches]), GOLD)[0] == mean
+    assert wanted(measure(*quiet, *rise[:14]), GOLD)[0] == 80
 
 
 def test_batches_that_take_longer_than_a_cycle_are_measured_over_their_own_time() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.control.lease_keeper import HURRYING_SCOPES, Clocks, LeaseKeeper
 from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.share_status import Observation
 from spark_throttle.control.sharing import Sharing
@@ -55,8 +55,9 @@ class Job:
 
     def visit(self) -> None:
         self.time.now_ms += 500
-        self.keeper.visit(patience_ms=0)
+        self.keeper.visit()
         self.plan()
+        self.keeper.tell()
 
 
 @pytest.fixture
@@ -159,12 +160,74 @@ def test_visit_waits_for_the_plane_before_it_reports_a_smaller_share(
         writes(name, content)
 
     exchange.write = noting  # type: ignore[method-assign]
-    visit = threading.Thread(target=job.keeper.visit, args=(60_000,))
-    visit.start()
-    while visit.is_alive():
-        job.plan()
-        visit.join(0.01)
+    job.keeper.visit()
+    assert seen == []
+    job.plan()
+    job.keeper.tell()
     assert seen == [pytest.approx(QUOTA / 2, rel=0.01)]
+
+
+def test_larger_share_is_reported_once_more_if_the_plane_takes_longer_than_half_an_interval(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    other = Job(exchange, time, "other")
+    other.visit()
+    time.now_ms += 250
+    job.keeper.visit()
+    before = exchange.objects["job.head"]
+    time.now_ms += SETTINGS.interval_ms // 2 - 1
+    job.keeper.visit()
+    assert exchange.objects["job.head"] == before
+    time.now_ms += 1
+    job.keeper.visit()
+    assert exchange.objects["job.head"] != before
+
+
+def test_job_looks_four_times_an_interval_and_sixteen_times_while_something_is_under_way(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    calm, hurried = SETTINGS.interval_ms // 4, SETTINGS.interval_ms // 16
+    assert job.keeper.next_visit_ms() == time.now_ms + calm
+    job.keeper.measure(measured({GOLD: 3 * QUOTA}))  # a demand that has not been told
+    assert job.keeper.next_visit_ms() == time.now_ms + hurried
+    job.keeper.visit()
+    assert job.keeper.next_visit_ms() == time.now_ms + calm
+    Job(exchange, time, "other").keeper.visit()
+    job.keeper.visit()  # answers it
+    exchange.failure = OSError("unreachable")
+    job.keeper.measure(measured({GOLD: QUOTA}))
+    job.keeper.visit()
+    assert job.keeper.next_visit_ms() == time.now_ms + calm
+
+
+def test_job_of_many_scopes_looks_once_an_interval(job: Job, time: Time) -> None:
+    job.keeper.measure(measured(dict.fromkeys(range(1, HURRYING_SCOPES + 2), QUOTA)))
+    assert job.keeper.next_visit_ms() == time.now_ms + SETTINGS.interval_ms
+
+
+def test_reads_an_interval_are_bounded_however_many_jobs_there_are(exchange: MemoryExchange, time: Time) -> None:
+    jobs = [Job(exchange, time, f"job{n:03}") for n in range(150)]
+    for other in jobs:
+        other.keeper.visit()
+    gap_ms = {}
+    for known in (31, 63, 149):
+        some = MemoryExchange()
+        some.objects = dict(list(exchange.objects.items())[:known])
+        reader = Job(some, time, "reader")
+        reader.keeper.visit()
+        gap_ms[known] = reader.keeper.next_visit_ms() - time.now_ms
+    assert gap_ms == {31: SETTINGS.interval_ms // 16, 63: SETTINGS.interval_ms // 8, 149: SETTINGS.interval_ms // 3}
+
+
+def test_report_that_says_nothing_new_is_written_once_an_interval(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    reports = [exchange.objects["job.head"]]
+    for _ in range(8):
+        time.now_ms += SETTINGS.interval_ms // 4
+        job.keeper.visit()
+        reports.append(exchange.objects["job.head"])
+    assert len(set(reports)) == 3
 
 
 def test_thread_visits_until_it_is_stopped(exchange: MemoryExchange, time: Time) -> None:

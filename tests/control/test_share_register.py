@@ -76,7 +76,8 @@ class Publisher:
         rows, old = rows_of(values), self.rows
         self.number += 1
         self.rows = rows
-        report = ShareReport(self.member, "name", Mark(1, self.number), published_ms, {"b": Mark(3, 4)}, rows)
+        seen = {"b": Mark(3, 4), "reader": Mark(5, 6)}
+        report = ShareReport(self.member, "name", Mark(1, self.number), published_ms, seen, rows)
         changed = rows.take(np.flatnonzero(rows.differ(old)))
         self.register.publish(Update(report, changed, np.setdiff1d(old.ids, rows.ids)))
         return report
@@ -148,12 +149,14 @@ def test_delta_exchange_keeps_its_objects_when_it_removes_old_files(tmp_path: Pa
 # Reports
 
 
-def test_report_is_read_as_it_was_published(exchange: Exchange) -> None:
+def test_report_is_read_as_it_was_published_but_for_what_it_had_seen_of_others_than_the_reader(
+    exchange: Exchange,
+) -> None:
     published = Publisher(exchange).publish({5: 1, 9: 2, 7: 3})
     found = reader(exchange).read(ids(5, 6, 9))
     report = found.reports["a"]
     assert (report.member, report.name, report.mark, report.published_ms, report.seen) == (
-        "a", "name", Mark(1, 1), 10**12, {"b": Mark(3, 4)},
+        "a", "name", Mark(1, 1), 10**12, {"reader": Mark(5, 6)},
     )  # fmt: skip
     assert_equal(report.rows, published.rows.only(ids(5, 9)))
     assert not found.unreadable

@@ -45,7 +45,7 @@ class SharingQuery(Query):
     def visit(self, after_ms: int = 400) -> None:
         assert self.keeper is not None
         self.now_ms += after_ms
-        self.keeper.visit(patience_ms=0)
+        self.keeper.visit()
 
     def share(self) -> float:
         """Return the messages a second that the epoch lets the job use of gold."""
@@ -115,7 +115,7 @@ def test_bucket_earns_at_the_share_and_holds_its_part_of_the_burst(query: Sharin
     query.trigger(100)
     assert query.tokens(GOLD) == pytest.approx(before + 0.1 * query.share(), abs=0.01)
     query.busy_batch()
-    query.trigger(4_000)
+    query.trigger(3_000)
     assert query.tokens(GOLD) == pytest.approx(query.share(), rel=1e-6)  # of a burst of a second
 
 

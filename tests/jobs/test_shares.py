@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from jobs.shares_account import Admitted, SharesAccount, _is_near, _utilisation, _worst
+from jobs.shares_account import (
+    GROUPS,
+    Admitted,
+    Moments,
+    SharesAccount,
+    SharesRun,
+    _cycles,
+    _first_row_ms,
+    _is_near,
+    _utilisation,
+    _worst,
+)
 
 
 def admitted(*batches: tuple[int, int]) -> Admitted:
@@ -49,6 +62,25 @@ def test_utilisation_is_of_the_group_that_used_less() -> None:
 def test_share_is_near_by_the_last_batch_before() -> None:
     share = np.array([0, 1_000]), np.array([300.0, 495.5])
     assert [_is_near(share, at_ms, 500) for at_ms in (-1, 500, 1_000, 2_000)] == [False, False, True, True]
+
+
+def test_demand_is_known_from_the_plan_of_the_batch_that_took_in_its_first_row() -> None:
+    written_ms = pa.array([900, 1_000, 1_400, 1_900]).cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", "UTC"))
+    assert _first_row_ms(pa.table({"ts": written_ms}), 1_000) == 1_400
+    assert _first_row_ms(pa.table({"ts": written_ms}), 1_900) is None
+    run = SharesRun(Path(), ("alpha", "beta"), 1, 4, 40, Moments(0, {"beta wakes": 1_000, "gamma starts": 60_000}))
+    shares = {
+        (job, group): (np.array(times), np.array(parts) * quota)
+        for group, quota in GROUPS.items()
+        for job, times, parts in (
+            ("alpha", [0, 1_500, 5_000, 6_000], [0.8, 0.8, 0.5, 0.5]),
+            ("beta", [0, 1_450, 5_450, 5_451], [0.2, 0.2, 0.2, 0.5]),
+        )
+    }
+    assert _cycles(run, shares, 1_400) == 2
+    assert _cycles(run, shares, 1_451) == 1
+    shares["alpha", "gold"][1][2:] = 510
+    assert _cycles(run, shares, 1_400) is None
 
 
 def test_account_is_one_line_and_says_whether_it_is_as_wanted() -> None:
