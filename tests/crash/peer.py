@@ -19,7 +19,8 @@ from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.exchange_files import FileExchange
 from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.control.sharing import Measured, Sharing
+from spark_throttle.control.measured import Measured
+from spark_throttle.control.sharing import Sharing
 from spark_throttle.core.allocation import PLENTY
 from spark_throttle.core.quota import UNLIMITED
 
@@ -45,15 +46,13 @@ class Peer:
 
     def want(self, policies: str, percent: int) -> None:
         """Want such a part of every quota from now on; nothing of it for 0."""
-        if not percent:
-            self._keeper.measure(Measured.nothing())
-            return
         policy = compile_policy(parse_policies(policies), "publish")
         scopes = SharedScopes.of(policy, "publish")
-        quota = policy.shared.rate_micro_per_ms[scopes.position]
+        kept = slice(None) if percent else slice(0)
+        ids, quota = scopes.ids[kept], policy.shared.rate_micro_per_ms[scopes.position][kept]
         wanted = np.where(quota == UNLIMITED, PLENTY, quota) // 100 * percent
-        one_each = np.arange(len(scopes.ids))
-        self._keeper.measure(Measured(scopes.ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
+        one_each = np.arange(len(ids))
+        self._keeper.measure(Measured(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
 
     def stop(self) -> None:
         """Leave."""
