@@ -17,9 +17,9 @@ looked, and found its last report still there, `hold + margin` after it first sa
 reports falls to its floor `hold` after the last that was seen: before anyone counts on it. Both measure durations,
 each by its own steady clock; no two clocks are compared. It keeps its floor, which the others leave alone, for a
 hundred leases. A job that fell begins anew: as a new incarnation, whose reports all must see, and that waits a margin
-first, so that of two jobs which do not know of each other at least one does by then. Whoever sees a job for the first
-time counts its own next report as the first that this job goes by: a newcomer may use nothing until all have answered
-it.
+after it found its own report, so that of two jobs which do not know of each other the later one does by then. Whoever
+sees a job for the first time counts its own next report as the first that this job goes by: a newcomer may use nothing
+until all have answered it.
 
 *Division.* The claim is the job's part of a division (`core.division`) of what was reported, its own demand included,
 which is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows until they
@@ -165,6 +165,7 @@ class Sharing:
         self._window = [Claimed(0, encode(none), None)]
         self._published_ms: dict[int, int] = {}
         self._born_ms: int | None = None
+        self._shown_ms: int | None = None
         self._held_until_ms = 0
         self._floor_until_ms = 0
         self._is_fallen = True
@@ -268,7 +269,9 @@ class Sharing:
         self._renew(shown_number, now_ms)
         others = self._seats()
         self._divide(others)
-        is_ripe = self._born_ms is not None and started_ms >= self._born_ms + self.settings.margin_ms
+        if is_shown and self._shown_ms is None:
+            self._shown_ms = now_ms
+        is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + self.settings.margin_ms
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:
             self._grow(shown_number, others)
@@ -373,7 +376,7 @@ class Sharing:
         self._is_fallen = True
         self.fell_at_ms = self._held_until_ms
         self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
-        self._born_ms = None
+        self._born_ms = self._shown_ms = None
         self._incarnation += 1
         self._published_ms.clear()
         self._held_until_ms = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from pathlib import Path, PurePosixPath
 
 from pyarrow import fs
@@ -50,7 +51,8 @@ class Directory:
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole, over what was there."""
         target = PurePosixPath(self.path(name))
-        written = target.with_name(f".{target.name}.{os.getpid()}.tmp") if self._moves else target
+        writer = f"{os.getpid()}.{threading.get_ident()}"  # the plane and its exchange's thread write the same status
+        written = target.with_name(f".{target.name}.{writer}.tmp") if self._moves else target
         try:
             self._write(str(written), content)
         except FileNotFoundError:

@@ -168,7 +168,7 @@ def _plan(job: SimulatedJob, rng: random.Random, now_ms: int) -> None:
     """Plan a batch, unless the last one, which may take long, still runs."""
     if now_ms >= job.next_trigger_ms:
         job.trigger(now_ms)
-        job.next_trigger_ms = now_ms + rng.choice([0, 0, 0, 0, 0, 0, 0, 100, 2_000])
+        job.next_trigger_ms = now_ms + rng.choice([0, 0, 0, 0, 0, 0, 0, 100, 2_000, 6_000])
 
 
 def lag(seed: int, steps: int, jobs: int = 3) -> World:
@@ -197,6 +197,43 @@ def lag(seed: int, steps: int, jobs: int = 3) -> World:
             if rng.random() < 0.5:
                 _plan(job, rng, world.now_ms)
             world.store.write(world.now_ms, job.report(world.now_ms).report)
+        world.check()
+    return world
+
+
+def reborn(seed: int, steps: int, jobs: int = 2) -> World:
+    """Return a world of jobs that are started again and again, and do not know of each other for a while.
+
+    Each register is out of date by itself, by a margin at most, and a report may take as long to be written.
+    """
+    rng = random.Random(seed)
+    margin_ms = SETTINGS.margin_ms
+    world = World([SimulatedJob(f"job{n}", rng.randint(-5_000, 5_000)) for n in range(jobs)])
+    for job in world.jobs:
+        job.demands = {GOLD: 5_000_000}
+        job.trigger(0)
+    for _ in range(steps):
+        world.now_ms += rng.choice([1, 10, 20, 100])
+        job = rng.choice(world.jobs)
+        if rng.random() < 0.005:
+            job.start()
+        elif rng.random() < 0.3:
+            _plan(job, rng, world.now_ms)
+        elif world.now_ms >= job.next_visit_ms:
+            job.next_visit_ms = world.now_ms + rng.choice([0, 50, 300])
+            oldest_ms = world.now_ms - margin_ms
+            found = world.store.read(world.now_ms)
+            for member in set(found) - {job.member}:
+                old = world.store.read(rng.choice([oldest_ms, oldest_ms, rng.randint(oldest_ms, world.now_ms)]))
+                if member in old:
+                    found[member] = old[member]
+                else:
+                    del found[member]
+            job.visit(found, world.now_ms, world.now_ms)
+            _plan(job, rng, world.now_ms)
+            if rng.random() < 0.5:
+                late_ms = rng.choice([0, margin_ms, rng.randint(0, margin_ms)])
+                world.store.write(world.now_ms + late_ms, job.report(world.now_ms).report)
         world.check()
     return world
 

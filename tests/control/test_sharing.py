@@ -52,11 +52,27 @@ def test_job_that_is_alone_may_use_nothing_before_it_has_waited_a_margin_and_the
     job = world.jobs[0]
     job.trigger(0)
     visit(world, job)
+    visit(world, job)  # finds its own report
     visit(world, job, SETTINGS.margin_ms - 1)
     assert world.used() == [0]
     visit(world, job, 1)
     job.trigger(world.now_ms)
     assert world.used() == pytest.approx([QUOTA], rel=1e-6)
+
+
+def test_two_whose_first_reports_take_a_margin_to_be_written_do_not_both_think_themselves_alone() -> None:
+    world = World([SimulatedJob(name, 0, demands={GOLD: 5 * QUOTA}) for name in ("left", "right")])
+    for job in world.jobs:
+        job.trigger(0)
+        world.store.write(SETTINGS.margin_ms, job.report(0).report)
+    for now_ms in range(SETTINGS.margin_ms, 4 * SETTINGS.margin_ms, SETTINGS.margin_ms // 4):
+        world.now_ms = now_ms
+        for job in world.jobs:
+            found = world.store.read(now_ms - SETTINGS.margin_ms) | {job.member: world.store.read(now_ms)[job.member]}
+            job.visit(found, now_ms, now_ms)
+            job.trigger(now_ms)
+            world.store.write(now_ms, job.report(now_ms).report)
+            world.check()
 
 
 def test_newcomer_uses_nothing_until_everyone_has_answered_it() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, lag, roam
+from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, lag, reborn, roam
 
 SEEDS = int(os.environ.get("SHARE_SEEDS", "4"))
 STEPS = int(os.environ.get("SHARE_STEPS", "700"))
@@ -44,6 +44,12 @@ def test_quota_is_never_over_leased_whatever_the_jobs_claim(seed: int, jobs: int
 @given(st.integers(0, 2**32))
 def test_quota_is_never_over_leased_though_reports_are_a_third_of_a_lease_late(seed: int) -> None:
     lag(seed, 2 * STEPS)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_quota_is_never_over_leased_by_jobs_that_start_and_do_not_know_of_each_other_for_a_margin(seed: int) -> None:
+    worlds = [reborn(seed, 500), *(reborn(each, 120) for each in range(10 * seed, 10 * seed + 10))]
+    assert max(world.worst for world in worlds) > 0.1, "the runs were too quiet to show anything"
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

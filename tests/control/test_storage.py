@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,23 @@ def test_written_file_is_read_back_and_leaves_no_temporary_one(directory: Direct
         directory.write("epochs/000-a", content)
         assert directory.read("epochs/000-a") == content
         assert [path.name for path in Path(directory.path("epochs")).iterdir()] == ["000-a"]
+
+
+def test_two_threads_may_write_one_file_at_once(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Directory._write
+
+    def interrupted(self: Directory, path: str, content: bytes) -> None:
+        write(self, path, content)
+        if content == b"first":
+            other = threading.Thread(target=directory.write, args=("status", b"second"))
+            other.start()
+            other.join()
+
+    directory.write("status", b"before")
+    monkeypatch.setattr(Directory, "_write", interrupted)
+    directory.write("status", b"first")
+    assert directory.read("status") == b"first"
+    assert directory.names(".") == ["status"]
 
 
 def test_write_that_fails_leaves_what_was_there(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
