@@ -3,6 +3,9 @@
 A value costs the JVM far more to send than it costs to find in Arrow columns. So helper columns that follow from the
 user's columns are not sent: one that is a column of the user's, a size that is the length of one, and the shard, which
 is ``pmod(crc32(namespace), shards)``. `Derived` says which; it travels in the frames, for the operator to read.
+
+Lengths are those that Spark finds, but in text that is no UTF-8: there Arrow counts the bytes that begin a character,
+and Spark skips as many bytes as the first one announces.
 """
 
 from __future__ import annotations
