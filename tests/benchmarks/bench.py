@@ -31,7 +31,7 @@ from tests.sessions import ROOT
 
 PARTS: Final = ("kernel", "peers", "operators", "sink", "overload", "growth", "division")
 _ONE_CORE: Final = ("kernel", "peers")
-_WITH_REPEATS: Final = {"peers": 1.0, "operators": 1.0, "sink": 1.0, "overload": 1.0, "growth": 0.4}
+_WITH_REPEATS: Final = {"peers": 1.0, "operators": 1.0, "sink": 1.0, "overload": 1.0, "growth": 0.2}
 """And of how many of the repeats: growth is a picture, and its parts are many."""
 
 _PACKAGES: Final = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numpy", "pandas")

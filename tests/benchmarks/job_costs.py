@@ -1,8 +1,8 @@
 """What jobs cost side by side: the workloads they read, one run of a job, and opponents in turns.
 
 CPU seconds are those of the whole process tree, Python's workers included; a run starts when its query does and ends
-when it has read everything. Each opponent runs once before it counts. A ratio is an opponent's time over that of the
-job that is measured: how many rows that job passes while the opponent passes one.
+when it has read everything. Each opponent runs once before it counts, but where a run takes minutes. A ratio is an
+opponent's time over that of the job that is measured: how many rows that job passes while the opponent passes one.
 """
 
 from __future__ import annotations
@@ -96,6 +96,9 @@ class Part:
     check: Callable[[Path, Workload], None] | None = None
     """Raises if a run left something else in its directory than it should."""
 
+    most_rounds: int | None = None
+    """Where a run takes minutes: so many rounds at most, and none to warm up, for the parts before have."""
+
 
 def write_input(folder: Path, work: Workload) -> None:
     """Write the rows, which a seed determines."""
@@ -168,7 +171,8 @@ def compare(spark: SparkSession, source: Path, part: Part, repeats: int) -> dict
     """Return the costs of every opponent, in turns; the round that warms up is left out."""
     write_input(source, part.work)
     costs: dict[str, list[Cost]] = {opponent: [] for opponent in part.opponents}
-    for number in range(repeats + 1):
+    rounds = range(repeats + 1) if part.most_rounds is None else range(1, min(repeats, part.most_rounds) + 1)
+    for number in rounds:
         for opponent, start in part.opponents.items():
             cost = run(spark, source, part, start)
             sys.stderr.write(f"{source.name} round {number}: {opponent}: {cost}\n")

@@ -118,8 +118,9 @@ PARTS: Final = {
             replace(WORKLOADS["narrow"], rows=200_000, files=2, namespaces=count, is_even=True),
             {"throttled": throttled, "namespace": by_namespace},
             "throttled",
+            most_rounds=most_rounds,
         )
-        for count in (10_000, 100_000)
+        for count, most_rounds in ((10_000, None), (100_000, 2))
     },
 }
 
