@@ -127,7 +127,8 @@ def _excesses(root: Path, admitted: pd.DataFrame, policies: Mapping[str, str]) -
         rows = admitted[admitted[BATCH].isin(of_reign)]
         tenant = rows["namespace"].str.partition("/")[0]
         group = rows["namespace"].map({name: one.resource_group for name, one in document.namespaces.items()})
-        group = group.fillna(tenant.map({name: one.resource_group for name, one in document.tenants.items()}))
+        of_tenant = tenant.map({name: one.resource_group for name, one in document.tenants.items()})
+        group = group.where(group.notna(), of_tenant)
         scopes = [
             *((quota.publish, rows[group == name], SHARDS) for name, quota in document.resource_groups.items()),
             *((quota.publish, rows[tenant == name], SHARDS) for name, quota in document.tenants.items()),
