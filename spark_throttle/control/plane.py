@@ -40,8 +40,11 @@ from spark_throttle.errors import ConfigurationError, EpochMissingError
 
 logger = logging.getLogger(__name__)
 
-EPOCHS_KEPT = 1000
-"""Epoch files that are kept behind the newest: more than the batches that a checkpoint can be rolled back."""
+BATCHES_RETAINED = 100
+"""Spark's own default: so many batches a checkpoint can be put back."""
+
+_PRUNED_EVERY = 100
+"""Epochs. As many are kept in addition, for Spark's log may be pruned later than ours."""
 
 _EPOCHS_TO_WARM_UP = 2
 
@@ -77,6 +80,8 @@ class ControlPlane:
         The wall clock.
     shared
         This job's part of quotas that several jobs share; `None` where it has them for itself.
+    batches_retained
+        How many batches the checkpoint can be put back (``spark.sql.streaming.minBatchesToRetain``).
     """
 
     def __init__(
@@ -87,6 +92,8 @@ class ControlPlane:
         shards: int,
         clock_ms: Callable[[], int],
         shared: SharedQuotas | None = None,
+        *,
+        batches_retained: int = BATCHES_RETAINED,
     ) -> None:
         self._directory = directory
         self._policies = policies
@@ -94,6 +101,7 @@ class ControlPlane:
         self._shards = shards
         self._clock_ms = clock_ms
         self._shared = shared
+        self._batches_retained = batches_retained
         self._epochs: dict[EpochName, Epoch] = {}
         self._compiled: dict[str, CompiledPolicy] = {}
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
@@ -165,13 +173,16 @@ class ControlPlane:
         return None if epoch.revision == before else self._policy(epoch)
 
     def forget_before(self, name: EpochName) -> None:
-        """Delete the files that no batch from `name` on can need; called once its batch is committed."""
-        if name.number % 100:
+        """Delete the files that no batch which Spark retains can need; called once the batch of `name` is committed.
+
+        A batch has one epoch at most, so what `batches_retained` batches need is among as many epochs.
+        """
+        if name.number % _PRUNED_EVERY:
             return
         needed = {self._policy_in_force().revision}
         for file in self._directory.names("epochs"):
             number, _, rest = file.partition("-")
-            if int(number) < name.number - EPOCHS_KEPT:
+            if int(number) < name.number - self._batches_retained - _PRUNED_EVERY:
                 self._directory.delete(f"epochs/{file}")
             else:
                 # An epoch's file is named by its number, its digest and its revision.

@@ -58,7 +58,8 @@ def open_plane(options: dict[str, str], clock_ms: Callable[[], int]) -> ControlP
     manifest = bind(directory, shards=shards, direction=direction)
     exchange = options.get("exchange")
     shared = None if exchange is None else _shared_quotas(exchange, directory, manifest, direction, clock_ms)
-    return ControlPlane(directory, policies, direction, shards, clock_ms, shared)
+    retained = int(options["batchesretained"])
+    return ControlPlane(directory, policies, direction, shards, clock_ms, shared, batches_retained=retained)
 
 
 def _shared_quotas(

@@ -26,6 +26,7 @@ from spark_throttle.control.entries import EMPTY, policy_of
 from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.model import Direction, PolicyDocument, QueuePolicy
 from spark_throttle.control.open_store import is_store, open_store
+from spark_throttle.control.plane import BATCHES_RETAINED
 from spark_throttle.control.status import Status, read_status
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError, StoreUnavailableError
@@ -184,7 +185,10 @@ class Throttle:
 
     def _control(self, spark: SparkSession, keys: tuple[int, ...], control_path: str) -> DataFrame:
         spark.dataSource.register(ThrottleControlSource)
-        options = {**self._policies, "controlPath": control_path, "direction": self._direction}
+        retained = str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED)))
+        options = {
+            **self._policies, "controlPath": control_path, "direction": self._direction, "batchesRetained": retained,
+        }  # fmt: skip
         if self._exchange is not None:
             options["exchange"] = self._exchange.to_json()
         return spark.readStream.format(CONTROL_FORMAT).options(**options, shardKeys=json.dumps(keys)).load()
@@ -200,6 +204,7 @@ def _stored_room(location: str) -> QueueBounds | None:
     return queue_bounds(stored)
 
 
+_BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _VERDICT_SCHEMA = pa.schema([(THROTTLE, VERDICT_TYPE)])
 
 

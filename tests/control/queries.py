@@ -60,6 +60,7 @@ class Query:
     now_ms: int = START_MS
     name: EpochName = NO_EPOCH
     next_batch: int = 0
+    batches_retained: int = 100
     plane: ControlPlane = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,14 @@ class Query:
         return Directory(str(self.path))
 
     def restart(self) -> None:
-        self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms)
+        self.plane = ControlPlane(
+            self.directory,
+            self.policies,
+            "publish",
+            SHARDS,
+            lambda: self.now_ms,
+            batches_retained=self.batches_retained,
+        )
 
     def trigger(self, after_ms: int = 1_000) -> EpochName:
         self.now_ms += after_ms

@@ -146,10 +146,20 @@ def test_old_reports_and_epochs_are_removed(query: Query) -> None:
     assert newest_batch(query.directory) == 4
     epochs = query.path / "epochs"
     (epochs / "000000000042-0000000000000000").write_bytes(b"")
-    query.plane.forget_before(EpochName(1_101, ""))
+    query.plane.forget_before(EpochName(301, ""))
     assert len(list(epochs.iterdir())) == 7
-    query.plane.forget_before(EpochName(1_100, ""))
+    query.plane.forget_before(EpochName(300, ""))
     assert [path.name[:12] for path in epochs.iterdir()] == []
+
+
+def test_epochs_of_all_batches_that_spark_retains_are_kept(tmp_path: Path) -> None:
+    query = Query(tmp_path, batches_retained=1_000)
+    query.trigger()
+    epochs = query.path / "epochs"
+    for number in (99, 100, 101):
+        (epochs / f"{number:012}-0000000000000000-0").write_bytes(b"")
+    query.plane.forget_before(EpochName(1_200, ""))
+    assert sorted(int(path.name[:12]) for path in epochs.iterdir()) == [100, 101]
 
 
 def test_revisions_that_no_kept_epoch_names_are_removed(query: Query) -> None:
@@ -160,9 +170,9 @@ def test_revisions_that_no_kept_epoch_names_are_removed(query: Query) -> None:
         query.trigger()
     policies = query.path / "policies"
     assert len(list(policies.iterdir())) == 6
-    query.plane.forget_before(EpochName(1_000, ""))
+    query.plane.forget_before(EpochName(200, ""))
     assert len(list(policies.iterdir())) == 6
-    query.plane.forget_before(EpochName(1_100, ""))
+    query.plane.forget_before(EpochName(300, ""))
     (left,) = policies.iterdir()
     assert left.name == revision_of(query.policies.snapshot.document, "publish")
     query.policies.set({"job": per_second(10)})

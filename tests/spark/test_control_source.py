@@ -59,7 +59,10 @@ class Driver:
 
     def start(self, **more: str) -> None:
         self.more |= more
-        options = {"controlpath": str(self.path), "direction": "publish", "shardkeys": json.dumps(KEYS)}
+        options = {
+            "controlpath": str(self.path), "direction": "publish", "shardkeys": json.dumps(KEYS),
+            "batchesretained": "100",
+        }  # fmt: skip
         options |= self.more if "policyfile" in self.more else {"policytext": POLICIES} | self.more
         self.reader = ThrottleControlReader(options, clock_ms=lambda: self.now_ms, pause=self.pause)
 
@@ -269,7 +272,7 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
     service.put("job", "", {"publish": {"messages_per_second": 100}}, Author("ann"))
     options = {
         "controlpath": str(tmp_path / "control"), "direction": "publish", "shardkeys": json.dumps(KEYS),
-        "policystore": f"delta:{where}",
+        "batchesretained": "100", "policystore": f"delta:{where}",
     }  # fmt: skip
     reader = ThrottleControlReader(options, clock_ms=lambda: START_MS)
     first = reader.latestOffset(reader.initialOffset(), LIMIT)
