@@ -67,7 +67,7 @@ class Figure:
 
 
 def figures(results: Results) -> list[Figure]:
-    """Return the figures of the parts that are there, in the order in which they are shown."""
+    """Return the figures of the parts that are there, in the order in which they are shown: those of a key together."""
     makers: dict[str, Callable[[Any], list[Figure]]] = {
         "kernel": _kernel,
         "peers": _peers,
@@ -76,7 +76,9 @@ def figures(results: Results) -> list[Figure]:
         "overload": _overload,
         "division": _division,
     }
-    return [figure for part, make in makers.items() if part in results for figure in make(results[part])]
+    found = [figure for part, make in makers.items() if part in results for figure in make(results[part])]
+    keys = list(dict.fromkeys(figure.key for figure in found))
+    return sorted(found, key=lambda figure: keys.index(figure.key))
 
 
 def _kernel(part: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
