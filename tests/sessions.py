@@ -27,7 +27,7 @@ def jars(use: str) -> list[Path]:
     return found
 
 
-def session_settings(scratch: Path, *, uses: tuple[str, ...] = ("delta",)) -> dict[str, str]:
+def session_settings(scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g") -> dict[str, str]:
     """Return the settings of a test's session; all that it writes goes below `scratch`."""
     return {
         "spark.master": "local[2]",
@@ -40,7 +40,7 @@ def session_settings(scratch: Path, *, uses: tuple[str, ...] = ("delta",)) -> di
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
+        "spark.driver.memory": memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
@@ -60,12 +60,12 @@ def pin_interpreter() -> None:
     os.environ.pop("SPARK_CONF_DIR", None)
 
 
-def open_session(scratch: Path, *, uses: tuple[str, ...] = ("delta",)) -> SparkSession:
+def open_session(scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g") -> SparkSession:
     """Start the JVM and return its session; the caller stops it."""
     from pyspark.sql import SparkSession
 
     pin_interpreter()
     builder = SparkSession.builder
-    for key, value in session_settings(scratch, uses=uses).items():
+    for key, value in session_settings(scratch, uses=uses, memory=memory).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -171,7 +171,7 @@ class DemandMeter:
         if isinstance(names, pa.ChunkedArray):
             names = names.combine_chunks()
         is_over = now_ms - newest.added_ms > self._cycle_ms  # and nothing came since
-        flows = _Flows.of(self._batches, names)
+        flows = _Flows.of(list(self._batches), names)
         n = len(self._batches)
         waiting = flows.total("waiting", n - 1, n)
         if is_over:
@@ -191,7 +191,7 @@ class DemandMeter:
 
         The whole cycle's mean would show it a cycle late. What came but once, in a burst, is no rate.
         """
-        batches = list(self._batches)
+        batches = flows.batches
         least: Int64s | None = None
         end = len(batches)
         for begin in range(len(batches) - 1, 0, -1):  # a batch before it is needed: what waited already did not arrive
@@ -204,7 +204,7 @@ class DemandMeter:
             if least is not None:
                 return np.minimum(least, rate)
             least, end = rate, begin
-        return np.zeros_like(flows.total("served", 0, 1))
+        return np.zeros((flows.count, 2), dtype=np.int64)
 
     def _want(self, ids: Int64s, now_ms: int) -> None:
         """Note that scopes, whose hashes ascend, are wanted."""

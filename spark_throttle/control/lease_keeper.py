@@ -137,13 +137,18 @@ class LeaseKeeper:
     def _run(self) -> None:
         while not self._ends.is_set():
             self._has_moved.clear()
-            wait_ms = self.next_visit_ms() - self._clocks.steady_ms()
-            if wait_ms <= 0:
-                self.visit()
-            elif self._has_pinned.is_set():
-                self.tell()
-            else:
-                self._has_moved.wait(wait_ms / 1000)
+            self._has_moved.wait(self.act() / 1000)
+
+    def act(self) -> int:
+        """Do what is due, and return for how many ms nothing is unless the plane says something; 0 to ask again."""
+        wait_ms = self.next_visit_ms() - self._clocks.steady_ms()
+        if wait_ms <= 0:
+            self.visit()
+        elif self._has_pinned.is_set():
+            self.tell()
+        else:
+            return wait_ms
+        return 0
 
     def next_visit_ms(self) -> int:
         """Return when the next visit is due, by the steady clock; what the plane says may bring it nearer."""

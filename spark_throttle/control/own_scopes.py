@@ -77,10 +77,6 @@ class OwnScopes:
         quota = np.where(measured.quota == UNLIMITED, _UNLIMITED, encode(np.maximum(measured.quota, 0)))
         return cls(ids, quota.astype(np.uint32), replace(rows, ids=ids), numbers)
 
-    def reported(self, rows: ScopeRows) -> OwnScopes:
-        """Return the scopes after their rows were reported."""
-        return replace(self, rows=rows)
-
     @property
     def quota(self) -> Int64s:
         """Shape (n, 2): rounded down to what has a code, by every job alike; `UNLIMITED` where there is none."""

@@ -451,7 +451,7 @@ class Sharing:
         rows = replace(self._own.rows, claim=codes, floor=np.minimum(parts, FLOOR_PARTS - 1).astype(np.uint8))
         changed = rows.take(np.flatnonzero(rows.differ(self._rows)))
         removed = self._rows.ids[~found_in(self._rows.ids, rows.ids)]
-        self._own = self._own.reported(rows)
+        self._own = replace(self._own, rows=rows)
         self._rows, self._reported_at = rows, self._own.reported_at
         self._number += 1
         self._is_asked = False

@@ -27,12 +27,14 @@ from rich.table import Table
 
 from tests.benchmarks.figures import Figure, figures
 from tests.benchmarks.growth_plot import plot_growth
+from tests.benchmarks.results import save
 from tests.sessions import ROOT
 
 PARTS: Final = ("kernel", "peers", "operators", "sink", "overload", "growth", "division")
 _ONE_CORE: Final = ("kernel", "peers")
-_WITH_REPEATS: Final = {"peers": 1.0, "operators": 1.0, "sink": 1.0, "overload": 1.0, "growth": 0.2}
-"""And of how many of the repeats: growth is a picture, and its parts are many."""
+_WITH_REPEATS: Final = ("peers", "operators", "sink", "overload", "growth")
+_PICTURE_PART: Final = 5
+"""Growth is a picture, and its parts are many: a fifth of the rounds will do."""
 
 _PACKAGES: Final = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numpy", "pandas")
 
@@ -42,7 +44,7 @@ def measure(part: str, repeats: int, folder: Path) -> None:
     out = folder / f"{part}.json"
     command = [sys.executable, "-m", f"tests.benchmarks.{part}", "--out", str(out)]
     if part in _WITH_REPEATS:
-        command += ["--repeats", str(max(1, round(repeats * _WITH_REPEATS[part])))]
+        command += ["--repeats", str(max(1, repeats // _PICTURE_PART) if part == "growth" else repeats)]
     settings = {"OMP_NUM_THREADS": "1"} if part in _ONE_CORE else {}
     load = os.getloadavg()[0]
     commit = subprocess.run(
@@ -116,13 +118,14 @@ def main() -> None:
         measure(part, asked.repeats, folder)
     results, about = read(folder)
     found = figures(results)
-    whole = {"machine": machine(), "figures": [each.as_json() for each in found], "about": about, "parts": results}
-    asked.out.write_text(json.dumps(whole, indent=1))
+    ran_on = machine()
+    whole = {"machine": ran_on, "figures": [each.as_json() for each in found], "about": about, "parts": results}
+    save(whole, asked.out)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(shown(found))
     if {"kernel", "growth"} <= results.keys():
         plot_growth(results, asked.out.with_name("bench-growth.png"))
-    described = {name: text for name, text in machine().items() if name != "packages"}
+    described = {name: text for name, text in ran_on.items() if name != "packages"}
     console.print(", ".join(f"{name} {text}" for name, text in described.items()), soft_wrap=True)
 
 

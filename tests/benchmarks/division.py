@@ -12,7 +12,6 @@ straight to the next, the jobs' visits spread over the cycle.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from spark_throttle.control.pip82 import proportional
 from spark_throttle.core.allocation import PLENTY
 from spark_throttle.core.division import max_min, residual, static, steal
 from spark_throttle.core.quota import Int64s
+from tests.benchmarks.results import save
 from tests.control.share_world import GOLD, SETTINGS, SimulatedJob, World
 
 JOBS, CASES, ROUNDS, MOST_CYCLES = 10, 60, 200, 200
@@ -203,8 +203,7 @@ def main() -> None:
             f"{each.policy:<24}{each.reached:>6}/{CASES}{cycles:>12}{each.utilisation:>13.3f}"
             f"{each.over_admission_worst:>12.1%}{each.jain:>8.3f}"
         )
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps({"division": [asdict(each) for each in results]}, indent=1))
+    save({"division": [asdict(each) for each in results]}, asked.out)
 
 
 if __name__ == "__main__":

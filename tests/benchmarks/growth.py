@@ -13,15 +13,10 @@ own for each namespace.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from spark_throttle.spark import Throttle
-from tests.benchmarks.job_costs import SHARDS, Part, Start, Workload, main
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
+from tests.benchmarks.job_costs import SHARDS, Part, Workload, main
+from tests.benchmarks.operators import shuffle, throttled
 
 ROWS: Final = (100_000, 300_000, 1_000_000, 3_000_000)
 NAMESPACES: Final = (1_000, 10_000, 100_000, 1_000_000)
@@ -30,34 +25,11 @@ _ROWS: Final = 600_000
 _QUOTAS: Final = {"defaults": {"publish": {"messages_per_second": 1_000_000, "bytes_per_second": "1GiB"}}}
 
 
-def shuffle(shards: int) -> Start:
-    """Return what starts the job without a throttle."""
-
-    def start(events: DataFrame, place: Path) -> StreamingQuery:
-        writer = events.repartition(shards, "ns").writeStream.format("noop").trigger(availableNow=True)
-        return writer.option("checkpointLocation", str(place / "checkpoint")).start()
-
-    return start
-
-
-def throttled(shards: int, policies: dict[str, Any]) -> Start:
-    """Return what starts a throttled job."""
-
-    def start(events: DataFrame, place: Path) -> StreamingQuery:
-        # Which the query notes at its start.
-        events.sparkSession.conf.set("spark.sql.shuffle.partitions", shards)
-        throttle = Throttle(policies, namespace="ns", size="length(value)", order_by=["id"], shards=shards)
-        writer = throttle.write_stream(events).format("noop").trigger(availableNow=True)
-        return writer.option("checkpointLocation", str(place / "checkpoint")).start()
-
-    return start
-
-
 def part(rows: int, namespaces: int = 10_000, shards: int = SHARDS) -> Part:
     """Return the opponents over so many rows of so many namespaces."""
     opponents = {
-        "throttled": throttled(shards, {}),
-        "quotas": throttled(shards, _QUOTAS),
+        "throttled": throttled({}, shards),
+        "quotas": throttled(_QUOTAS, shards),
         "shuffle": shuffle(shards),
     }
     work = Workload(rows, 2, 1, numbers=0, words=0, value_bytes=170, namespaces=namespaces, is_even=True)

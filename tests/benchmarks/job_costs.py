@@ -10,22 +10,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import json
 import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_throttle.spark import Throttle
+from tests.benchmarks.results import save
 from tests.sessions import open_session
 
 if TYPE_CHECKING:
@@ -40,8 +42,10 @@ SHARDS = 2
 _MOST_CONTROL_ROWS = 64
 """A control row, of which a batch has one a shard, is a row too."""
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PATIENCE_SECONDS = 1_200
+_MEMORY = "6g"
+"""The state of a query that ended stays in the heap for a while, and that of a million waiting rows is large."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -136,27 +140,42 @@ def adopt_orphans() -> None:
 
 def cpu_seconds() -> float:
     """Return the CPU time of this process and all below it, those that ended included (see `adopt_orphans`)."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            # pid (name) state parent …, from the 12th on: own user and system time, then those of ended children.
-            fields = stat.read_text().rpartition(")")[2].split()
-            parents[int(stat.parent.name)] = int(fields[1])
-            ticks[int(stat.parent.name)] = sum(map(int, fields[11:15]))
-    below = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in below} - below:
-        below |= more
-    return sum(ticks.get(pid, 0) for pid in below) / _TICKS_PER_SECOND
+    found = 0.0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended, and is in its parent's
+            times = process.cpu_times()
+            found += times.user + times.system + times.children_user + times.children_system
+    return found
+
+
+@contextlib.contextmanager
+def counted_session() -> Iterator[tuple[SparkSession, Path]]:
+    """Open a session whose processes are all counted, and a folder; both are gone behind it."""
+    adopt_orphans()
+    with tempfile.TemporaryDirectory() as scratch:
+        spark = open_session(Path(scratch) / "spark", memory=_MEMORY)
+        yield spark, Path(scratch)
+        spark.stop()
+
+
+def read_stream(spark: SparkSession, source: Path, *, files_a_batch: int) -> DataFrame:
+    """Return what `write_input` wrote, as a stream."""
+    schema = spark.read.parquet(str(source)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", files_a_batch).parquet(str(source))
+
+
+def throttle(policies: Mapping[str, Any], shards: int = SHARDS) -> Throttle:
+    """Return a throttle of what `write_input` wrote."""
+    return Throttle(policies, namespace="ns", size="length(value)", order_by=["id"], shards=shards)
 
 
 def run(spark: SparkSession, source: Path, part: Part, start: Start) -> Cost:
     """Run a job until it has read everything, and check what it left."""
-    schema = spark.read.parquet(str(source)).schema
+    events = read_stream(spark, source, files_a_batch=part.work.files_a_batch)
     place = Path(tempfile.mkdtemp(dir=source.parent))
-    reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", part.work.files_a_batch)
     cpu, wall = cpu_seconds(), time.perf_counter()
-    query = start(reader.parquet(str(source)), place)
+    query = start(events, place)
     if not query.awaitTermination(_PATIENCE_SECONDS):
         raise TimeoutError(f"the job did not end within {_PATIENCE_SECONDS} s: {query.status}")
     cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
@@ -207,18 +226,9 @@ def main(parts: Mapping[str, Part], summary: str) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    adopt_orphans()
-    with tempfile.TemporaryDirectory() as scratch:
-        spark = open_session(Path(scratch) / "spark")
-        found = {
-            name: compare(spark, Path(scratch) / name, parts[name], asked.repeats) for name in asked.parts or parts
-        }
-        spark.stop()
+    with counted_session() as (spark, scratch):
+        found = {name: compare(spark, scratch / name, parts[name], asked.repeats) for name in asked.parts or parts}
     for name, costs in found.items():
         sys.stdout.write(f"\n{table(name, parts[name], costs)}")
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        numbers = {
-            name: {who: [asdict(cost) for cost in costs] for who, costs in by.items()} for name, by in found.items()
-        }
-        asked.out.write_text(json.dumps(numbers, indent=1))
+    numbers = {name: {who: [asdict(cost) for cost in costs] for who, costs in by.items()} for name, by in found.items()}
+    save(numbers, asked.out)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import json
 import pstats
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.testing.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
+from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 
 REPEATS = 7
@@ -265,10 +265,7 @@ def main() -> None:
         for figure in MEASURES[name](stream):
             print(figure, flush=True)
             found.setdefault(name, []).append(figure)
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        numbers = {name: [asdict(figure) for figure in figures] for name, figures in found.items()}
-        asked.out.write_text(json.dumps(numbers, indent=1))
+    save({name: [asdict(figure) for figure in figures] for name, figures in found.items()}, asked.out)
 
 
 if __name__ == "__main__":

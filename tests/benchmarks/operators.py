@@ -6,7 +6,7 @@ says what is measured.
 =================  =====================================================================================
 ``narrow``         3,000,000 rows of some 200 bytes in three batches
 ``wide``           1,500,000 rows of 18 columns in three batches
-``namespaces-…``   one batch of 200,000 rows, of 10,000 and of 100,000 namespaces, against a textbook operator
+``namespaces-…``   three batches of 200,000 rows, of 10,000 and of 100,000 namespaces, against a textbook operator
 ``floor``          30 batches of 100 rows: the fixed cost of a batch
 =================  =====================================================================================
 
@@ -17,7 +17,7 @@ which throws away what is over the limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,22 +25,24 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from spark_throttle.spark import Throttle
-from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, main
+from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, main, throttle
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.streaming.state import GroupState
+
+    from spark_throttle.spark.writer import ThrottledStreamWriter
 
 _LIMIT_MESSAGES: Final = 1_000_000
 """Of a namespace and batch: more than there are, so that nothing is held back."""
 
 
-def shuffle(events: DataFrame, place: Path) -> StreamingQuery:
-    """Start the job without a throttle."""
-    return _to_nothing(events.repartition(SHARDS, "ns"), place)
+def shuffle(shards: int = SHARDS) -> Start:
+    """Return what starts the job without a throttle."""
+    return lambda events, place: to_nothing(events.repartition(shards, "ns").writeStream, place)
 
 
 def identity(events: DataFrame, place: Path) -> StreamingQuery:
@@ -57,7 +59,7 @@ def identity(events: DataFrame, place: Path) -> StreamingQuery:
     run_by_shard = keyed.groupBy("shard").applyInPandasWithState(
         run, events.schema, "count long", "append", "NoTimeout"
     )
-    return _to_nothing(run_by_shard, place)
+    return to_nothing(run_by_shard.writeStream, place)
 
 
 def by_namespace(events: DataFrame, place: Path) -> StreamingQuery:
@@ -76,7 +78,7 @@ def by_namespace(events: DataFrame, place: Path) -> StreamingQuery:
     held = events.groupBy("ns").applyInPandasWithState(
         run, events.schema, "tokens double, updated_ms long", "append", "NoTimeout"
     )
-    return _to_nothing(held, place)
+    return to_nothing(held.writeStream, place)
 
 
 def by_row_number(events: DataFrame, place: Path) -> StreamingQuery:
@@ -91,32 +93,37 @@ def by_row_number(events: DataFrame, place: Path) -> StreamingQuery:
     return writer.option("checkpointLocation", str(place / "checkpoint")).start()
 
 
-def throttled(events: DataFrame, place: Path) -> StreamingQuery:
-    """Start the throttled job."""
-    throttle = Throttle({}, namespace="ns", size="length(value)", order_by=["id"], shards=SHARDS)
-    writer = throttle.write_stream(events).format("noop").trigger(availableNow=True)
-    return writer.option("checkpointLocation", str(place / "checkpoint")).start()
+def throttled(policies: Mapping[str, Any], shards: int = SHARDS) -> Start:
+    """Return what starts the throttled job, with a partition a shard."""
+
+    def start(events: DataFrame, place: Path) -> StreamingQuery:
+        # Which the query notes at its start.
+        events.sparkSession.conf.set("spark.sql.shuffle.partitions", shards)
+        return to_nothing(throttle(policies, shards).write_stream(events), place)
+
+    return start
 
 
-def _to_nothing(rows: DataFrame, place: Path) -> StreamingQuery:
-    writer = rows.writeStream.format("noop").trigger(availableNow=True)
+def to_nothing(writer: DataStreamWriter | ThrottledStreamWriter, place: Path) -> StreamingQuery:
+    """Start a query whose rows go nowhere."""
+    writer = writer.format("noop").trigger(availableNow=True)
     return writer.option("checkpointLocation", str(place / "checkpoint")).start()
 
 
 ROW_BY_ROW: Final[dict[str, Start]] = {
-    "throttled": throttled,
-    "shuffle": shuffle,
+    "throttled": throttled({}),
+    "shuffle": shuffle(),
     "identity": identity,
     "row_number": by_row_number,
 }
 PARTS: Final = {
     "narrow": Part(WORKLOADS["narrow"], ROW_BY_ROW, "throttled"),
     "wide": Part(WORKLOADS["wide"], ROW_BY_ROW, "throttled"),
-    "floor": Part(WORKLOADS["small"], {"throttled": throttled, "identity": identity}, "throttled"),
+    "floor": Part(WORKLOADS["small"], {"throttled": throttled({}), "identity": identity}, "throttled"),
     **{
         f"namespaces-{count}": Part(
-            replace(WORKLOADS["narrow"], rows=200_000, files=2, namespaces=count, is_even=True),
-            {"throttled": throttled, "namespace": by_namespace},
+            replace(WORKLOADS["narrow"], rows=600_000, namespaces=count, is_even=True),
+            {"throttled": throttled({}), "namespace": by_namespace},
             "throttled",
             most_rounds=most_rounds,
         )

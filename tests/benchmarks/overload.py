@@ -9,7 +9,6 @@ query of its own, and its time is the median of its batches behind the first.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -21,10 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jobs.wiring import stop_between_batches
-from spark_throttle.spark import Throttle
 from spark_throttle.spark.state_reader import read_queued
-from tests.benchmarks.job_costs import SHARDS, Workload, adopt_orphans, cpu_seconds, write_input
-from tests.sessions import open_session
+from tests.benchmarks.job_costs import Workload, counted_session, cpu_seconds, read_stream, throttle, write_input
+from tests.benchmarks.results import save
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,12 +60,9 @@ class Backlog:
 def run(spark: SparkSession, source: Path, waiting: int) -> Backlog:
     """Run a query over the files until it has read them, and stop it."""
     place = Path(tempfile.mkdtemp(dir=source.parent))
-    throttle = Throttle(policies=_POLICIES, namespace="ns", size="length(value)", order_by=["id"], shards=SHARDS)
-    schema = spark.read.parquet(str(source)).schema
-    events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
-    checkpoint = place / "checkpoint"
-    writer = throttle.write_stream(events).format("noop").trigger(processingTime="0 seconds")
-    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    writer = throttle(_POLICIES).write_stream(read_stream(spark, source, files_a_batch=1)).format("noop")
+    checkpoint = str(place / "checkpoint")
+    query = writer.trigger(processingTime="0 seconds").option("checkpointLocation", checkpoint).start()
     _await_batch(query, 1)
     cpu = cpu_seconds()
     _await_batch(query, BATCHES)
@@ -76,7 +71,7 @@ def run(spark: SparkSession, source: Path, waiting: int) -> Backlog:
     times = [
         entry["durationMs"]["triggerExecution"] for entry in query.recentProgress if 1 <= entry["batchId"] < BATCHES
     ]
-    left = read_queued(spark, str(checkpoint)).count()
+    left = read_queued(spark, checkpoint).count()
     shutil.rmtree(place)
     return Backlog(waiting, left, statistics.median(times), 1000 * cpu / (BATCHES - 1))
 
@@ -132,15 +127,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    adopt_orphans()
-    with tempfile.TemporaryDirectory() as scratch:
-        spark = open_session(Path(scratch) / "spark")
-        found = measure(spark, Path(scratch), asked.waiting, asked.repeats)
-        spark.stop()
+    with counted_session() as (spark, scratch):
+        found = measure(spark, scratch, asked.waiting, asked.repeats)
     sys.stdout.write(table(found))
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps([asdict(one) for one in found], indent=1))
+    save([asdict(one) for one in found], asked.out)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from spark_throttle.core.admission import Arrivals, plan_admission
 from spark_throttle.core.quota import OnExcess, Verdict
 from spark_throttle.core.state import ShardState
 from spark_throttle.testing.worlds import Namespace, limit, make_policy
+from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 from tests.sessions import ROOT
 
@@ -231,9 +232,7 @@ def main() -> None:
     asked = parser.parse_args()
     found = list(passes(asked.repeats))
     sys.stdout.write(table(found) + "\n")
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps([asdict(one) for one in found], indent=1))
+    save([asdict(one) for one in found], asked.out)
 
 
 if __name__ == "__main__":

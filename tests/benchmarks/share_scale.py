@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 import tempfile
 import time
@@ -33,6 +32,7 @@ from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.rate_codes import encode
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.worlds import Namespace, limit, make_policy
+from tests.benchmarks.results import save
 
 JOBS, JOBS_A_NAMESPACE = 100, 5
 PIP_82 = {"memory_mb": 1.0, "mb_a_minute": 56.0}
@@ -205,8 +205,7 @@ def main() -> None:
                 f"{row['mb_a_minute_at_5_s']:>12.2f} {row['cpu_ms_a_cycle']:>6.0f} to {row['cpu_ms_worst']:<4.0f}",
                 flush=True,
             )
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps({"pip_82": PIP_82, "measured": found}, indent=1))
+    save({"pip_82": PIP_82, "measured": found}, asked.out)
 
 
 if __name__ == "__main__":

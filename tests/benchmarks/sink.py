@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from spark_throttle.spark import Throttle
-from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, main
+from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, main, throttle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,8 +34,7 @@ def throttled(name: str) -> Start:
     """Return what starts a throttled query with a writer."""
 
     def start(events: DataFrame, place: Path) -> StreamingQuery:
-        throttle = Throttle({}, namespace="ns", size="length(value)", order_by=["id"], shards=SHARDS)
-        writer = throttle.write_stream(events).format("delta").option("throttle.writer", name)
+        writer = throttle({}).write_stream(events).format("delta").option("throttle.writer", name)
         writer = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True)
         return writer.start(str(place / "out"))
 

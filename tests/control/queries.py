@@ -9,9 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.control.compile import compile_policy, revision_of
+from spark_throttle.control.exchange import Exchange
 from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.control.model import PolicyDocument
 from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName
+from spark_throttle.control.share_settings import ShareSettings
+from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.control.sharing import Sharing
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import Epoch, pack_usage
@@ -71,14 +76,25 @@ class Query:
         return Directory(str(self.path))
 
     def restart(self) -> None:
+        self.open_plane(None)
+
+    def open_plane(self, shared: SharedQuotas | None) -> None:
         self.plane = ControlPlane(
             self.directory,
             self.policies,
             "publish",
             SHARDS,
             lambda: self.now_ms,
+            shared,
             batches_retained=self.batches_retained,
         )
+
+    def open_sharing(self, settings: ShareSettings, exchange: Exchange, incarnation: int = 1) -> LeaseKeeper:
+        """Open a plane that shares its quotas, and return the keeper of its lease."""
+        sharing = Sharing(self.path.name, self.path.name, incarnation, settings)
+        keeper = LeaseKeeper(sharing, exchange, Clocks(lambda: self.now_ms, lambda: self.now_ms))
+        self.open_plane(SharedQuotas(keeper, "publish"))
+        return keeper
 
     def trigger(self, after_ms: int = 1_000) -> EpochName:
         self.now_ms += after_ms

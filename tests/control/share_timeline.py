@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.share_settings import ShareSettings
-from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.sharing import Sharing
 from spark_throttle.core.token_bucket import admissible_messages
-from tests.control.queries import SHARDS, Query
+from tests.control.queries import Query
 from tests.control.test_share_register import MemoryExchange
 
 SETTINGS = ShareSettings(interval_ms=4_000, lease_ms=40_000)
@@ -37,10 +33,7 @@ class TimedJob(Query):
     reports_ms: list[int] = field(default_factory=list)
 
     def restart(self) -> None:
-        sharing = Sharing(self.path.name, self.path.name, 1, SETTINGS)
-        self.keeper = LeaseKeeper(sharing, self.exchange, Clocks(lambda: self.now_ms, lambda: self.now_ms))
-        shared = SharedQuotas(self.keeper, "publish")
-        self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms, shared)
+        self.keeper = self.open_sharing(SETTINGS, self.exchange)
         self.waiting = self.came = 0.0
         self.planned_ms = self.now_ms
         self.next_trigger_ms = self.now_ms
@@ -78,9 +71,7 @@ class TimedJob(Query):
         before = self.keeper._sharing._number
         if self.now_ms >= self.keeper.next_visit_ms():
             self.visits_ms.append(self.now_ms)
-            self.keeper.visit()
-        elif self.keeper._has_pinned.is_set():
-            self.keeper.tell()
+        self.keeper.act()
         if self.keeper._sharing._number > before:
             self.reports_ms.append(self.now_ms)
 

@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.control.plane import ControlPlane, EpochName
+from spark_throttle.control.lease_keeper import LeaseKeeper
+from spark_throttle.control.plane import EpochName
 from spark_throttle.control.share_settings import ShareSettings
-from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.sharing import Sharing
 from spark_throttle.core.codec import pack_epoch
 from spark_throttle.core.token_bucket import admissible_messages
-from tests.control.queries import SHARDS, Query, per_second
+from tests.control.queries import Query, per_second
 from tests.control.test_share_register import MemoryExchange
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=100)
@@ -34,13 +32,11 @@ class SharingQuery(Query):
     used: list[tuple[int, int]] = field(default_factory=list)
 
     def restart(self) -> None:
-        shared = None
-        if self.exchange is not None:
+        if self.exchange is None:
+            super().restart()
+        else:
             self.starts += 1
-            sharing = Sharing(self.path.name, self.path.name, self.starts, SETTINGS)
-            self.keeper = LeaseKeeper(sharing, self.exchange, Clocks(lambda: self.now_ms, lambda: self.now_ms))
-            shared = SharedQuotas(self.keeper, "publish")
-        self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms, shared)
+            self.keeper = self.open_sharing(SETTINGS, self.exchange, self.starts)
 
     def visit(self, after_ms: int = 400) -> None:
         assert self.keeper is not None
