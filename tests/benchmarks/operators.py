@@ -68,7 +68,7 @@ def by_namespace(events: DataFrame, place: Path) -> StreamingQuery:
     def run(_key: Any, pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         now_ms = state.getCurrentProcessingTimeMs()
         tokens, updated_ms = state.get if state.exists else (float(_LIMIT_MESSAGES), now_ms)
-        tokens = min(_LIMIT_MESSAGES, tokens + (now_ms - updated_ms) * 100.0)
+        tokens = min(float(_LIMIT_MESSAGES), tokens + (now_ms - updated_ms) * 100.0)
         for piece in pieces:
             admitted = piece.sort_values("id").head(int(tokens))
             tokens -= len(admitted)
