@@ -1,10 +1,10 @@
 """The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
 
 The frames are computed once and kept for the batch, because every action on a batch would run the operator again, and
-every partition is read, because a batch whose partitions were not all read cannot be committed. The feedback is
-written last. A crash anywhere in between runs the whole batch again with the same rows: Delta tables skip what they
-already have by the query's name and the batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite
-their own folder.
+every partition is read, because a batch whose partitions were not all read cannot be committed. Few frames are unpacked
+by few tasks, so that a small batch is written as few files. The feedback is written last. A crash anywhere in between
+runs the whole batch again with the same rows: Delta tables skip what they already have by the query's name and the
+batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite their own folder.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ BatchFunction = Callable[[DataFrame, int], None]
 Promise = Literal["exactly once", "at least once", "none", "the function's own"]
 
 DELTA = "delta"
+_TASK_BYTES = 4 << 20
+"""Of compressed frames: a task of fewer would take longer to start than to unpack them."""
+
 _FILES = ("parquet", "json", "orc", "csv", "avro", "text", "xml")
 
 
@@ -107,16 +110,18 @@ class BatchSink:
         manifest = bound_manifest(directory)
         frames = frames.persist()
         try:
-            packed = [bytes(row["frame"]) for row in frames.where(_is(FrameKind.USAGE)).select("frame").collect()]
+            leaving = _Leaving.of(frames)
+            packed = leaving.usage
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
-            admitted = self._rows(frames, FrameKind.ADMITTED)
+            admitted = self._rows(frames, FrameKind.ADMITTED, leaving)
             if isinstance(self.admitted, Target):
                 if any(report.admitted.any() for report in reports) or batch == 0:
                     self.admitted.write(admitted, manifest.query, batch)
             else:
                 self.admitted(admitted, batch)
             if any(report.rejected.any() or report.invalid_messages for report in reports):
-                self._write_rejected(self._rows(frames, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
+                rejected = self._rows(frames, FrameKind.REJECTED, leaving)
+                self._write_rejected(rejected, f"{manifest.query}/rejected", batch)
             if isinstance(self.usage, Destination) and packed:
                 append_usage(self.usage, directory, f"{manifest.query}/usage", batch, packed)
             elif isinstance(self.usage, Target) and packed:
@@ -131,8 +136,8 @@ class BatchSink:
             usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
         usage.write(frames.sparkSession.createDataFrame(rows), f"{query}/usage", batch)
 
-    def _rows(self, frames: DataFrame, kind: FrameKind) -> DataFrame:
-        wanted = frames.where(_is(kind)).select("frame")
+    def _rows(self, frames: DataFrame, kind: FrameKind, leaving: _Leaving) -> DataFrame:
+        wanted = frames.where(_is(kind)).select("frame").coalesce(leaving.tasks(kind))
         carried = carried_schema(self.schema)
         if kind == FrameKind.REJECTED:
             schema = StructType([*carried, *self.verdict_type])
@@ -146,6 +151,29 @@ class BatchSink:
             self.rejected.write_batch_folder(rows, batch)
         else:
             self.rejected.write(rows, query, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """What a batch of frames holds."""
+
+    usage: list[bytes]
+    frame_bytes: dict[int, int]
+    """By kind."""
+
+    @classmethod
+    def of(cls, frames: DataFrame) -> _Leaving:
+        """Compute the frames, all partitions of them, and look at what they hold."""
+        usage = F.when(_is(FrameKind.USAGE), F.col("frame")).alias("usage")
+        rows = frames.select("kind", F.octet_length("frame").alias("bytes"), usage).collect()
+        frame_bytes: dict[int, int] = {}
+        for row in rows:
+            frame_bytes[row["kind"]] = frame_bytes.get(row["kind"], 0) + row["bytes"]
+        return cls([bytes(row["usage"]) for row in rows if row["usage"] is not None], frame_bytes)
+
+    def tasks(self, kind: FrameKind) -> int:
+        """Return how many tasks unpack the frames of a kind, unless there are fewer partitions."""
+        return max(1, -(-self.frame_bytes.get(kind, 0) // _TASK_BYTES))
 
 
 def _is(kind: FrameKind) -> Column:

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
 from spark_throttle.spark.frames import FrameKind, frame_batch
+from spark_throttle.spark.worker_heap import set_loaded_aside
 
 if TYPE_CHECKING:
     from spark_throttle.control.plane import ControlPlane, EpochName
@@ -140,6 +141,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the control rows; called on an executor, from a copy of the reader that has no plane."""
+        set_loaded_aside()
         assert isinstance(partition, GrantPartition)  # noqa: S101 - `partitions` makes no other
         for key, grant in partition.grants:
             yield frame_batch(key, FrameKind.GRANT, grant)

@@ -13,6 +13,7 @@ from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
+from spark_throttle.spark.worker_heap import set_loaded_aside
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -30,6 +31,7 @@ class UnpackDecided:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the decided rows."""
+        set_loaded_aside()
         unpack = UnpackFrames(self.schema)
         for batch in batches:
             for kind, frame in zip(batch.column("kind").to_pylist(), batch.column("frame"), strict=True):

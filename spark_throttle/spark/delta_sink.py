@@ -40,6 +40,7 @@ from spark_throttle.spark.file_outlet import unpack_files
 from spark_throttle.spark.frames import OUTPUT_SCHEMA, FrameKind, UnpackFrames
 from spark_throttle.spark.table_features import check_table
 from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.worker_heap import set_loaded_aside
 
 DELTA_SINK_FORMAT = "throttle_delta"
 _PLAN = "plan"
@@ -68,6 +69,7 @@ class ThrottleDeltaSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802, FBT001, ARG002 - Spark's
         """Return the writer; called on the driver, twice a batch: to plan the tasks, and to commit."""
+        set_loaded_aside()
         return ThrottleDeltaWriter(self.options[_PLAN])
 
 
@@ -84,6 +86,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskOutput:
         """Write the rows of all frames, and return the files and the usage reports."""
+        set_loaded_aside()
         plan = self.plan
         writers = {
             FrameKind.ADMITTED: self.file_writer(plan.admitted),
@@ -112,6 +115,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit a batch; called again for the same batch, with other files of the same rows, after a crash."""
+        set_loaded_aside()
         plan = self.plan
         directory = Directory(plan.control_path)
         query = bound_manifest(directory).query

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.worker_heap import set_loaded_aside
 
 FRAME_BYTES = 1 << 20
 _CODEC_LEVEL = 1
@@ -124,6 +125,7 @@ class UnpackFrames:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all frames."""
+        set_loaded_aside()
         for batch in batches:
             for frame in batch.column("frame"):
                 yield from self.rows(frame.as_buffer())

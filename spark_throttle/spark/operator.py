@@ -19,6 +19,7 @@ from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
 from spark_throttle.spark.frames import FrameKind, encode
 from spark_throttle.spark.shard_batch import run_batch
+from spark_throttle.spark.worker_heap import set_loaded_aside
 
 if TYPE_CHECKING:
     from spark_throttle.spark.file_outlet import FileOutlet
@@ -49,6 +50,7 @@ class ShardOperator:
         self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         """Yield the frames of a batch, the usage report last."""
+        set_loaded_aside()
         shard = self.shard_keys.index(int(key[0]))
         grant, frames = None, []
         for piece in pieces:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.segments import Segments
 from spark_throttle.spark.frames import NAMESPACE, SIZE, FrameKind, decode, frame_batch, ipc_stream, pieces
+from spark_throttle.spark.worker_heap import set_loaded_aside
 
 _GATHERED_BYTES = 16 << 20
 _GATHERED_ROWS = 1 << 17
@@ -111,6 +112,7 @@ class PackFrames:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the frames of `batches`."""
+        set_loaded_aside()
         gathered: list[pa.RecordBatch] = []
         gathered_bytes = gathered_rows = 0
         for batch in batches:

@@ -101,7 +101,7 @@ def choose_writer(
         plan = SinkPlan(
             control_path,
             _destination(spark, "the sink", targets.admitted, schema),
-            _destination(spark, "the dead letters", targets.rejected, decided),
+            _rejected_destination(spark, targets.rejected, decided),
             _usage_destination(spark, targets),
         )
     except NativeWriterError as error:
@@ -133,17 +133,23 @@ def _usage_destination(spark: SparkSession, targets: Targets) -> Destination | N
         raise NativeWriterError(what, str(error)) from error
 
 
+def _rejected_destination(spark: SparkSession, target: Target, schema: StructType) -> Destination:
+    """Return where dead letters go: alone of all rows they may be kept in a folder a batch."""
+    what = "the dead letters"
+    if not (target.has_batch_folders and target.format == "parquet"):
+        return _destination(spark, what, target, schema)
+    _check(what, target, schema)
+    codec = _compression(spark, what)
+    return Destination(str(target.path), is_table=False, schema_json=schema.json(), compression=codec)
+
+
 def _destination(
     spark: SparkSession, what: str, target: Target | Callable[[DataFrame, int], None], schema: StructType
 ) -> Destination:
     if not isinstance(target, Target):
         raise NativeWriterError(what, "it is a function of batches")
-    if target.options:
-        raise NativeWriterError(what, f"it has the option {min(target.options)!r}, which is for Spark's")
-    check_types(what, schema)
+    _check(what, target, schema)
     compression = _compression(spark, what)
-    if target.has_batch_folders and target.format == "parquet":
-        return Destination(str(target.path), is_table=False, schema_json=schema.json(), compression=compression)
     if target.promise != "exactly once":
         raise NativeWriterError(what, f"its format is {target.format!r}, not 'delta'")
     location, table = _table(spark, what, target, schema)
@@ -163,6 +169,12 @@ def _destination(
         first_indexed=int(properties.get("delta.dataSkippingNumIndexedCols", "32")),
         named_indexed=None if named is None else tuple(part.strip().replace("`", "") for part in named.split(",")),
     )
+
+
+def _check(what: str, target: Target, schema: StructType) -> None:
+    if target.options:
+        raise NativeWriterError(what, f"it has the option {min(target.options)!r}, which is for Spark's")
+    check_types(what, schema)
 
 
 def _compression(spark: SparkSession, what: str) -> str:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark import ThrottledStreamWriter
+from spark_throttle.spark import ThrottledStreamWriter, batch_sink
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -170,6 +170,27 @@ def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
     assert calls[:3] == [(0, [(1, "good/a", 10), (3, "good/b", 30)]), (1, []), (2, [(6, "good/a", 60)])]
     assert all(rows == [] for _, rows in calls[3:])
     assert all(schema == lake.events().schema for schema in schemas)
+
+
+@pytest.mark.parametrize(("task_bytes", "files"), [(batch_sink._TASK_BYTES, 1), (1, 2)])
+def test_small_batch_of_many_shards_is_one_file(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, task_bytes: int, files: int
+) -> None:
+    monkeypatch.setattr(batch_sink, "_TASK_BYTES", task_bytes)
+    lake.offer([(number, f"good/{number}", 10) for number in range(20)])
+    finish(lake.writer(lake.throttle(HALF_REJECTED)).format("parquet").start(lake.path("out")))
+    assert lake.spark.read.schema(SCHEMA).parquet(lake.path("out")).count() == 20
+    assert len(list(Path(lake.path("out")).glob("part-*.parquet"))) == files
+
+
+def test_files_of_a_sink_lie_as_spark_lays_them(lake: Lake) -> None:
+    lake.offer(EVENTS)
+    writer = lake.writer(lake.throttle(HALF_REJECTED)).format("parquet").partitionBy("size")
+    finish(writer.start(lake.path("out")))
+    assert sorted(path.name for path in Path(lake.path("out")).glob("*=*")) == ["size=10", "size=30"]
+    found = lake.spark.read.parquet(lake.path("out"))
+    assert found.columns == ["id", "ns", "size"]
+    assert sorted(row["id"] for row in found.collect()) == [1, 3]
 
 
 def test_dead_letters_are_kept_beside_the_checkpoint_by_default(lake: Lake) -> None:
