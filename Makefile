@@ -41,8 +41,8 @@ admin-demo: setup jars ## run the demonstration of the control plane: a quota ch
 	@$(call spark_env,delta) $(PYTHON) jobs/admin_demo.py $(ARGS)
 
 .PHONY: test
-test: setup jars ## run every test except Kafka's, with Spark
-	@$(PYTHON) -m pytest $(ARGS)
+test: setup jars ## run every test except Kafka's, with Spark: those that share the session, and beside them all others
+	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 
