@@ -22,6 +22,6 @@ def set_loaded_aside() -> None:
 
     Outside Spark's workers it does nothing: another process's heap is its owner's.
     """
-    program = sys.modules["__main__"].__spec__
+    program = getattr(sys.modules["__main__"], "__spec__", None)  # a notebook's may have none
     if program is not None and program.name == _PARENT:
         gc.freeze()
