@@ -1,10 +1,10 @@
 """The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
 
 The frames are computed once and kept for the batch, because every action on a batch would run the operator again, and
-every partition is read, because a batch whose partitions were not all read cannot be committed. Few frames are unpacked
-by few tasks, so that a small batch is written as few files. The feedback is written last. A crash anywhere in between
-runs the whole batch again with the same rows: Delta tables skip what they already have by the query's name and the
-batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite their own folder.
+every partition is read, because a batch whose partitions were not all read cannot be committed. Where files are
+written, few frames are unpacked by few tasks, so that a small batch makes few. The feedback is written last. A crash
+anywhere in between runs the whole batch again with the same rows: Delta tables skip what they already have by the
+query's name and the batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite their own folder.
 """
 
 from __future__ import annotations
@@ -73,6 +73,11 @@ class Target:
         writer.save(f"{self.path}/batch={batch}")
 
     @property
+    def is_paid_by_bytes(self) -> bool:
+        """Whether rows cost what their bytes cost: files. What talks to another system may need all tasks there are."""
+        return self.promise != "at least once" or self.format is None or self.format in _FILES
+
+    @property
     def has_batch_folders(self) -> bool:
         """Whether dead letters here are kept a folder a batch, which makes files exactly once."""
         return self.format in _FILES and self.path is not None
@@ -110,17 +115,15 @@ class BatchSink:
         manifest = bound_manifest(directory)
         frames = frames.persist()
         try:
-            leaving = _Leaving.of(frames)
-            packed = leaving.usage
+            kept = _KeptFrames.of(frames)
+            packed = kept.usage
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
-            admitted = self._rows(frames, FrameKind.ADMITTED, leaving)
-            if isinstance(self.admitted, Target):
-                if any(report.admitted.any() for report in reports) or batch == 0:
-                    self.admitted.write(admitted, manifest.query, batch)
-            else:
-                self.admitted(admitted, batch)
+            if not isinstance(self.admitted, Target):
+                self.admitted(self._rows(kept, FrameKind.ADMITTED, None), batch)
+            elif any(report.admitted.any() for report in reports) or batch == 0:
+                self.admitted.write(self._rows(kept, FrameKind.ADMITTED, self.admitted), manifest.query, batch)
             if any(report.rejected.any() or report.invalid_messages for report in reports):
-                rejected = self._rows(frames, FrameKind.REJECTED, leaving)
+                rejected = self._rows(kept, FrameKind.REJECTED, self.rejected)
                 self._write_rejected(rejected, f"{manifest.query}/rejected", batch)
             if isinstance(self.usage, Destination) and packed:
                 append_usage(self.usage, directory, f"{manifest.query}/usage", batch, packed)
@@ -136,8 +139,8 @@ class BatchSink:
             usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
         usage.write(frames.sparkSession.createDataFrame(rows), f"{query}/usage", batch)
 
-    def _rows(self, frames: DataFrame, kind: FrameKind, leaving: _Leaving) -> DataFrame:
-        wanted = frames.where(_is(kind)).select("frame").coalesce(leaving.tasks(kind))
+    def _rows(self, kept: _KeptFrames, kind: FrameKind, target: Target | None) -> DataFrame:
+        wanted = kept.of_kind(kind, target)
         carried = carried_schema(self.schema)
         if kind == FrameKind.REJECTED:
             schema = StructType([*carried, *self.verdict_type])
@@ -154,26 +157,32 @@ class BatchSink:
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaving:
-    """What a batch of frames holds."""
+class _KeptFrames:
+    """The frames of a batch, computed."""
 
+    frames: DataFrame
     usage: list[bytes]
-    frame_bytes: dict[int, int]
+    """The usage reports."""
+
+    size_bytes: dict[int, int]
     """By kind."""
 
     @classmethod
-    def of(cls, frames: DataFrame) -> _Leaving:
+    def of(cls, frames: DataFrame) -> _KeptFrames:
         """Compute the frames, all partitions of them, and look at what they hold."""
         usage = F.when(_is(FrameKind.USAGE), F.col("frame")).alias("usage")
         rows = frames.select("kind", F.octet_length("frame").alias("bytes"), usage).collect()
-        frame_bytes: dict[int, int] = {}
+        size_bytes: dict[int, int] = {}
         for row in rows:
-            frame_bytes[row["kind"]] = frame_bytes.get(row["kind"], 0) + row["bytes"]
-        return cls([bytes(row["usage"]) for row in rows if row["usage"] is not None], frame_bytes)
+            size_bytes[row["kind"]] = size_bytes.get(row["kind"], 0) + row["bytes"]
+        return cls(frames, [bytes(row["usage"]) for row in rows if row["usage"] is not None], size_bytes)
 
-    def tasks(self, kind: FrameKind) -> int:
-        """Return how many tasks unpack the frames of a kind, unless there are fewer partitions."""
-        return max(1, -(-self.frame_bytes.get(kind, 0) // _TASK_BYTES))
+    def of_kind(self, kind: FrameKind, target: Target | None) -> DataFrame:
+        """Return the frames of a kind, in no more partitions than their rows are worth to their target."""
+        found = self.frames.where(_is(kind)).select("frame")
+        if target is None or not target.is_paid_by_bytes:
+            return found
+        return found.coalesce(max(1, -(-self.size_bytes.get(kind, 0) // _TASK_BYTES)))
 
 
 def _is(kind: FrameKind) -> Column:

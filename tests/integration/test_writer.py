@@ -157,10 +157,11 @@ def test_to_table_makes_a_delta_table_and_writes_it_once(lake: Lake) -> None:
 
 def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
     calls: list[tuple[int, list[tuple[Any, ...]]]] = []
-    schemas = []
+    schemas, partitions = [], []
 
     def keep(rows: DataFrame, batch: int) -> None:
         schemas.append(rows.schema)
+        partitions.append(rows.rdd.getNumPartitions())
         calls.append((batch, sorted(map(tuple, rows.collect()))))
 
     lake.offer(EVENTS)
@@ -170,6 +171,7 @@ def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
     assert calls[:3] == [(0, [(1, "good/a", 10), (3, "good/b", 30)]), (1, []), (2, [(6, "good/a", 60)])]
     assert all(rows == [] for _, rows in calls[3:])
     assert all(schema == lake.events().schema for schema in schemas)
+    assert set(partitions) == {2}, "the function is given all the parallelism there is"
 
 
 @pytest.mark.parametrize(("task_bytes", "files"), [(batch_sink._TASK_BYTES, 1), (1, 2)])
