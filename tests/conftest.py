@@ -42,6 +42,7 @@ MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "j
 """The mark that every test under a directory bears."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test by the directory that it stands in, so that `-m` can choose, and those that share the session."""
     for item in items:
