@@ -119,12 +119,11 @@ class BatchSink:
             packed = kept.usage
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
             if not isinstance(self.admitted, Target):
-                self.admitted(self._rows(kept, FrameKind.ADMITTED, None), batch)
+                self.admitted(self._rows(kept, FrameKind.ADMITTED), batch)
             elif any(report.admitted.any() for report in reports) or batch == 0:
-                self.admitted.write(self._rows(kept, FrameKind.ADMITTED, self.admitted), manifest.query, batch)
+                self.admitted.write(self._rows(kept, FrameKind.ADMITTED), manifest.query, batch)
             if any(report.rejected.any() or report.invalid_messages for report in reports):
-                rejected = self._rows(kept, FrameKind.REJECTED, self.rejected)
-                self._write_rejected(rejected, f"{manifest.query}/rejected", batch)
+                self._write_rejected(self._rows(kept, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
             if isinstance(self.usage, Destination) and packed:
                 append_usage(self.usage, directory, f"{manifest.query}/usage", batch, packed)
             elif isinstance(self.usage, Target) and packed:
@@ -139,8 +138,8 @@ class BatchSink:
             usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
         usage.write(frames.sparkSession.createDataFrame(rows), f"{query}/usage", batch)
 
-    def _rows(self, kept: _KeptFrames, kind: FrameKind, target: Target | None) -> DataFrame:
-        wanted = kept.of_kind(kind, target)
+    def _rows(self, kept: _KeptFrames, kind: FrameKind) -> DataFrame:
+        wanted = kept.of_kind(kind, self.rejected if kind == FrameKind.REJECTED else self.admitted)
         carried = carried_schema(self.schema)
         if kind == FrameKind.REJECTED:
             schema = StructType([*carried, *self.verdict_type])
@@ -177,10 +176,10 @@ class _KeptFrames:
             size_bytes[row["kind"]] = size_bytes.get(row["kind"], 0) + row["bytes"]
         return cls(frames, [bytes(row["usage"]) for row in rows if row["usage"] is not None], size_bytes)
 
-    def of_kind(self, kind: FrameKind, target: Target | None) -> DataFrame:
+    def of_kind(self, kind: FrameKind, target: Target | BatchFunction) -> DataFrame:
         """Return the frames of a kind, in no more partitions than their rows are worth to their target."""
         found = self.frames.where(_is(kind)).select("frame")
-        if target is None or not target.is_paid_by_bytes:
+        if not isinstance(target, Target) or not target.is_paid_by_bytes:
             return found
         return found.coalesce(max(1, -(-self.size_bytes.get(kind, 0) // _TASK_BYTES)))
 

@@ -115,7 +115,6 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit a batch; called again for the same batch, with other files of the same rows, after a crash."""
-        set_loaded_aside()
         plan = self.plan
         directory = Directory(plan.control_path)
         query = bound_manifest(directory).query
