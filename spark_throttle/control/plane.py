@@ -29,8 +29,9 @@ from spark_throttle.control.model import Direction
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
+from spark_throttle.core.advances import advance_after, carried_advance, scopes_that_stand
 from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
-from spark_throttle.core.grants import Buckets, Claims, lend, used_by_scope
+from spark_throttle.core.grants import Buckets, claims_of, lend, used_by_scope
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.shares import refill_share, settle_share, under_share
@@ -124,6 +125,7 @@ class ControlPlane:
             return start
         before = self._policy(epoch)
         settled = self._settled(epoch, before, now_ms)
+        advance_micro = self._advance(epoch, before, policy)
         self._warn_if_slow(policy, now_ms)
         if epoch.share_micro_per_ms is not None:
             # The time since was earned at the share of then, by the process that held the lease.
@@ -135,7 +137,7 @@ class ControlPlane:
             buckets = buckets.refill(policy, now_ms=now_ms)
         forget_reports(self._directory, before_batch=epoch.settled_batch)
         settled_batch = max(self._unsettled, default=epoch.settled_batch)
-        return self._make(epoch.number + 1, policy, buckets, settled_batch, now_ms)
+        return self._make(epoch.number + 1, policy, buckets, settled_batch, now_ms, advance_micro)
 
     def wait_ms(self) -> int | None:
         """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself."""
@@ -272,6 +274,15 @@ class ControlPlane:
             buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
 
+    def _advance(self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
+        """Return how far each shard is ahead in the scopes of `after`."""
+        reports = [report for batch in self._unsettled.values() for report in batch]
+        advance_micro = advance_after(epoch.lending, reports, before)
+        if before.revision == after.revision:
+            return advance_micro
+        now = [_rematched(report, after) for report in reports]
+        return carried_advance(advance_micro, scopes_that_stand(before, after, reports, now))
+
     def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:
         """Say once a revision that batches take longer than a bucket fills: such a quota cannot be reached.
 
@@ -292,7 +303,13 @@ class ControlPlane:
             )  # fmt: skip
 
     def _make(
-        self, number: int, policy: CompiledPolicy, buckets: Buckets | None, settled_batch: int, now_ms: int
+        self,
+        number: int,
+        policy: CompiledPolicy,
+        buckets: Buckets | None,
+        settled_batch: int,
+        now_ms: int,
+        advance_micro: Int64s | None = None,
     ) -> EpochName:
         """Write an epoch, and the policy that it names, and return its name; without buckets, new ones are full."""
         reports = [_rematched(report, policy) for report in self._last_report.values()]
@@ -302,7 +319,9 @@ class ControlPlane:
             buckets = Buckets.full(in_force, now_ms=now_ms)
         elif share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
-        lending = lend(buckets, Claims.of(reports, policy), in_force, shards=self._shards, turn=number)
+        lending = lend(
+            buckets, claims_of(reports, policy), in_force, shards=self._shards, turn=number, advance_micro=advance_micro
+        )
         epoch = Epoch(number, policy.revision, Buckets(buckets.balance_micro, now_ms), lending, settled_batch, share)
         if policy.revision not in self._compiled:
             self._directory.write(f"policies/{policy.revision}", pack_policy(policy))

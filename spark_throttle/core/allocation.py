@@ -17,6 +17,8 @@ claimants of weight `w` together, gives out all but ``4 n + w`` such parts of it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from spark_throttle.core.quota import Bools, Int64s
@@ -27,12 +29,13 @@ PLENTY = 1 << 52
 
 _BITS = 30
 _WHOLE = 1 << _BITS
+MOST_STRETCH = 4 * _WHOLE
+"""Largest level: the product with a part stays in int64."""
+
 _DIGIT = 10
 """Bits of a quotient that are drawn at a time: a divisor may take 52."""
 
 _THOUSAND = 1000
-_PHASE = 617
-"""Step of the rounding phase in thousandths: near the golden section, so that few turns cover all phases evenly."""
 
 
 def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s) -> Int64s:
@@ -59,23 +62,92 @@ def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s)
     >>> np.round(got[:, 0] / 1000, 2).tolist()
     [60.0, 50.0, 10.0]
     """
-    wanted = sums(scope, demand, len(available))
-    is_short: Bools = np.logical_or.reduce(wanted > available, axis=1)
-    granted = demand.copy()
-    rows = np.flatnonzero(is_short[scope])
-    if not len(rows):
+    filling = Filling.of(demand, weight, scope, available)
+    return filling.granted(filling.levels())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filling:
+    """Claims on scopes, ready to be asked what they come to at a level; arrays run over the claims of short scopes."""
+
+    demand: Int64s
+    """Shape (n, 2): of all claims."""
+
+    rows: Int64s
+    """Positions in `demand` of the claims of scopes that run short, by scope."""
+
+    scope: Int64s
+    capped: Int64s
+    """Shape (rows, 2): the demand, no more than the whole of a resource."""
+
+    part: Int64s
+    """Shape (rows, 2): of what there is."""
+
+    share: Int64s
+    """The dominant of the parts, divided by the weight."""
+
+    scopes: int
+
+    @classmethod
+    def of(cls, demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s) -> Filling:
+        """Prepare claims; the arguments are those of `water_fill`."""
+        wanted = sums(scope, demand, len(available))
+        is_short: Bools = np.logical_or.reduce(wanted > available, axis=1)
+        return cls.of_scopes(demand, weight, scope, available, is_short)
+
+    @classmethod
+    def of_scopes(
+        cls,
+        demand: Int64s,
+        weight: Int64s,
+        scope: Int64s,
+        available: Int64s,
+        is_short: Bools,
+        stretch: Int64s | None = None,
+    ) -> Filling:
+        """Prepare claims, of which those on the scopes of `is_short` are cut to a level.
+
+        Parameters
+        ----------
+        stretch
+            Shape (scopes, 2), at most `MOST_STRETCH`: what the whole of a resource counts as in a dominant share, in
+            2**-30ths; 0 for one that does not count. By default, both count as a whole.
+        """
+        rows = np.flatnonzero(is_short[scope])
+        rows = rows[np.argsort(scope[rows], kind="stable")]
+        whole = available[scope[rows]]
+        capped = _capped(demand[rows], whole)
+        part = quotient(capped, whole, _BITS, round_up=True)
+        counted = part if stretch is None else -(-part * stretch[scope[rows]] >> _BITS)
+        share = -(-counted.max(axis=1, initial=0) // weight[rows])
+        return cls(demand, rows, scope[rows], capped, part, share, len(available))
+
+    def levels(self) -> Int64s:
+        """Return, for every scope, the highest level that a claim reaches before more is given out than there is."""
+        levels = np.full(self.scopes, MOST_STRETCH, dtype=np.int64)
+        if len(self.rows):
+            found, starts, counts = np.unique(self.scope, return_index=True, return_counts=True)
+            reached = np.maximum.reduceat(self.share, starts)
+            levels[found] = np.minimum(_level(self.part, self.share, starts, counts), reached)
+        return levels
+
+    def granted(self, levels: Int64s) -> Int64s:
+        """Return what every claimant gets at the level of its scope, shape (n, 2)."""
+        granted = self.demand.copy()
+        level = levels[self.scope]
+        factor = np.where(self.share <= level, _WHOLE, (level << _BITS) // np.maximum(self.share, 1))
+        granted[self.rows] = times(self.capped, factor[:, None])
         return granted
-    order = rows[np.argsort(scope[rows], kind="stable")]
-    starts = np.unique(scope[order], return_index=True)[1]
-    counts = np.diff(np.append(starts, len(order)))
-    whole = available[scope[order]]
-    capped = _capped(demand[order], whole)
-    part = quotient(capped, whole, _BITS, round_up=True)
-    share = -(-part.max(axis=1) // weight[order])
-    level = _level(part, share, starts, counts)
-    factor = np.where(share <= level, _WHOLE, (level << _BITS) // np.maximum(share, 1))
-    granted[order] = times(capped, factor[:, None])
-    return granted
+
+    def passed(self, levels: Int64s) -> Int64s:
+        """Return what every claim comes to at a level that others set, even if it is more than there is."""
+        demand, share = self.demand[self.rows], np.maximum(self.share, 1)
+        times_whole, rest = np.divmod(levels[self.scope], share)
+        most = demand // np.maximum(self.capped, 1)
+        factor = (rest << _BITS) // share
+        passed = self.demand.copy()
+        passed[self.rows] = self.capped * np.minimum(times_whole[:, None], most) + times(self.capped, factor[:, None])
+        return np.minimum(passed, self.demand)
 
 
 def _capped(demand: Int64s, whole: Int64s) -> Int64s:
@@ -106,7 +178,7 @@ def times(amount: Int64s, factor: Int64s) -> Int64s:
 
 
 def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
-    """Return, for every claimant, the highest level at which its scope gives out no more than it has."""
+    """Return, for every scope, the highest level at which it gives out no more than it has."""
     shares = np.maximum(share, 1)
 
     def fits(levels: Int64s) -> Bools:
@@ -116,15 +188,15 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
 
     # What is given out grows with the level, so a bracket that holds at both ends holds the level.
     guess, slack = _guessed_level(part, shares, starts, counts), 4 * counts + 16
-    low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, _WHOLE)
-    is_bracket = fits(low) & ((high == _WHOLE) | ~fits(np.minimum(high + 1, _WHOLE)))
-    low, high = np.where(is_bracket, low, 0), np.where(is_bracket, high, _WHOLE)
+    low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, MOST_STRETCH)
+    is_bracket = fits(low) & ((high == MOST_STRETCH) | ~fits(np.minimum(high + 1, MOST_STRETCH)))
+    low, high = np.where(is_bracket, low, 0), np.where(is_bracket, high, MOST_STRETCH)
     while (low < high).any():
         middle = (low + high + 1) >> 1
         does = fits(middle)
         low = np.where(does, middle, low)
         high = np.where(does, high, middle - 1)
-    return np.repeat(low, counts)
+    return low
 
 
 def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
@@ -143,33 +215,40 @@ def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) 
     # Of each resource, the level of the first claimant that is above it.
     position = np.arange(len(share))[:, None]
     above = np.minimum.reduceat(np.where(level <= share[:, None], position, len(share)), starts, axis=0)
-    found = np.where(above < len(share), np.take_along_axis(level, np.minimum(above, len(share) - 1), axis=0), _WHOLE)
-    return np.minimum.reduce(np.minimum(found, _WHOLE), axis=1)
+    found = np.where(
+        above < len(share), np.take_along_axis(level, np.minimum(above, len(share) - 1), axis=0), MOST_STRETCH
+    )
+    return np.minimum.reduce(np.minimum(found, MOST_STRETCH), axis=1)
 
 
-def divide_whole(total: int, claims: Int64s, *, turn: int) -> Int64s:
+def divide_whole(total: int, claims: Int64s, *, turn: int, behind: Int64s | None = None) -> Int64s:
     """Divide `total` whole units: to each its claim, rounded up or down; then what is left, equally.
 
-    A claim of two fifths of a unit gets a unit in two turns of five: always rounding the largest claim up would starve
-    the others where there is a unit a turn. `turn` also rotates who is first among equals. The sum is exact.
+    The largest parts of a unit are rounded up first, together with what each was behind before. The caller keeps what
+    rounding withheld (`shard_parts`): so nobody starves where there is a unit a turn. The sum is exact.
 
     Parameters
     ----------
     claims
         In thousandths of a unit; their sum is at most `total` units.
+    turn
+        Rotates who is first among equals.
+    behind
+        In thousandths of a unit: what the claims leave out.
 
     Examples
     --------
-    >>> [divide_whole(1, np.array([600, 400]), turn=turn).tolist() for turn in range(5)]
-    [[0, 1], [1, 0], [0, 1], [1, 0], [1, 0]]
+    >>> divide_whole(1, np.array([600, 400]), turn=0).tolist()
+    [1, 0]
     >>> divide_whole(5, np.array([1_000, 1_000, 0]), turn=0).tolist()
     [2, 2, 1]
     """
     n = len(claims)
-    # The claims laid end to end; who holds the whole points of the line, shifted by the turn's phase, gets them.
-    ends = (np.cumsum(claims) + turn * _PHASE % _THOUSAND) // _THOUSAND
-    whole = np.diff(ends, prepend=0)
-    each, over = divmod(total - int(ends[-1]), n)
+    whole, part = np.divmod(claims, _THOUSAND)
+    urgency = np.where(part > 0, part if behind is None else part + behind, 0)
+    rounded_up = -(-int(part.sum()) // _THOUSAND)
+    whole[np.lexsort(((np.arange(n) - turn) % n, -urgency))[:rounded_up]] += 1
+    each, over = divmod(total - int(whole.sum()), n)
     whole += each
     whole[(turn + np.arange(over)) % n] += 1
     return whole

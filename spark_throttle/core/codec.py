@@ -28,10 +28,14 @@ STATE_VERSION = 2
 
 POLICY_VERSION = 2
 USAGE_VERSION = 1
-EPOCH_VERSION = 2
+EPOCH_VERSION = 3
+"""2 has the job's shares of shared quotas, 3 how far each shard is ahead."""
+
+GRANT_VERSION = 2
 """As `STATE_VERSION`."""
 
 _NO_AGE = -1
+_EPOCH_WITH_SHARE = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,12 +198,14 @@ class Epoch:
 
 def pack_epoch(epoch: Epoch) -> bytes:
     """Return an epoch as a block."""
-    version, share = _share_field(epoch.share_micro_per_ms, EPOCH_VERSION)
-    return pack("epch", version, {
+    share = epoch.share_micro_per_ms
+    return pack("epch", EPOCH_VERSION, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
         "lent": epoch.lending.balance_micro, "headroom": epoch.lending.headroom_micro,
-        "settled_batch": epoch.settled_batch, **share,
+        "advance": epoch.lending.advance_micro, "credit": epoch.lending.credit_micro,
+        "settled_batch": epoch.settled_batch,
+        "has_share": int(share is not None), "share": np.zeros((0, 2), dtype=np.int64) if share is None else share,
     })  # fmt: skip
 
 
@@ -207,9 +213,16 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     """Return what `pack_epoch` stored."""
     f = unpack(block, "epch", EPOCH_VERSION, what)
     shape = (f.integer("shards"), -1, 2)
-    lending = Lending(f.integers("lent").reshape(shape), f.integers("headroom").reshape(shape))
+    lent, headroom = f.integers("lent").reshape(shape), f.integers("headroom").reshape(shape)
+    advance, credit = (
+        f.integers(name).reshape(shape) if f.version > _EPOCH_WITH_SHARE else np.zeros_like(lent)
+        for name in ("advance", "credit")
+    )
+    lending = Lending(lent, headroom, advance, credit)
     buckets = Buckets(f.pairs("balance"), f.integer("as_of_ms"))
-    return Epoch(f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f))
+    has_share = f.version == _EPOCH_WITH_SHARE or (f.version > _EPOCH_WITH_SHARE and bool(f.integer("has_share")))
+    share = f.pairs("share") if has_share else None
+    return Epoch(f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), share)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,7 +241,7 @@ class ShardGrant:
 
 def pack_grant(grant: ShardGrant) -> bytes:
     """Return a control row as a block."""
-    version, share = _share_field(grant.share_micro_per_ms, EPOCH_VERSION)
+    version, share = _share_field(grant.share_micro_per_ms, GRANT_VERSION)
     return pack("grnt", version, {
         "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
         "headroom": grant.headroom_micro, **share,
@@ -237,5 +250,5 @@ def pack_grant(grant: ShardGrant) -> bytes:
 
 def unpack_grant(block: bytes, what: str) -> ShardGrant:
     """Return what `pack_grant` stored."""
-    f = unpack(block, "grnt", EPOCH_VERSION, what)
+    f = unpack(block, "grnt", GRANT_VERSION, what)
     return ShardGrant(f.integer("epoch"), f.raw("policy") or None, f.pairs("balance"), f.pairs("headroom"), _share(f))

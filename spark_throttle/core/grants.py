@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.allocation import PLENTY, divide_whole, water_fill
-from spark_throttle.core.matching import SHARED_LEVELS
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.allocation import divide_whole
+from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.segments import sums
+from spark_throttle.core.shard_parts import Claims, Holding, divide_among_shards
 from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit, full, refill
 from spark_throttle.core.usage import UsageReport
 
-_MILLI = 1000
+_LAST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,37 +70,35 @@ class Lending:
     headroom_micro: Int64s
     """Shape (shards, scopes, 2)."""
 
+    advance_micro: Int64s
+    """Shape (shards, scopes, 2): how far each shard is ahead once it has used what it is lent (`shard_parts`)."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Claims:
-    """The demand of all active flows; arrays run over the flows of all shards."""
+    credit_micro: Int64s
+    """Shape (shards, scopes, 2): how far it is behind; so much it keeps if it cannot use what it is lent."""
 
-    shard: Int64s
-    shared_scope: Int64s
-    """Shape (n, 3), as `matching.Matches.shared_scope`."""
 
-    weight: Int64s
-    demand: Int64s
-    """Shape (n, 2), in messages and bytes."""
+def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
+    """Return the claims of all reports."""
+    tenants = len(policy.tenant_names)
+    scopes, shards, weights, demands = [np.zeros((0, 3), np.int64)], [], [], [np.zeros((0, 2), np.int64)]
+    for report in reports:
+        scopes.append(scopes_of(report, tenants))
+        shards.append(np.full(len(report.weight), report.shard, dtype=np.int64))
+        weights.append(report.weight)
+        demands.append(report.demand)
+    empty = np.zeros(0, dtype=np.int64)
+    return Claims(
+        np.concatenate([empty, *shards]), np.concatenate(scopes), np.concatenate([empty, *weights]),
+        np.concatenate(demands),
+    )  # fmt: skip
 
-    @classmethod
-    def of(cls, reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
-        """Gather the claims of all reports."""
-        tenants = len(policy.tenant_names)
-        scopes, shards, weights, demands = [np.zeros((0, 3), np.int64)], [], [], [np.zeros((0, 2), np.int64)]
-        for report in reports:
-            tenant = np.where(report.tenant >= 0, 1 + report.tenant, -1)
-            group = np.where(report.group >= 0, 1 + tenants + report.group, -1)
-            job = np.where(report.weight > 0, 0, -1)  # an exempt namespace is charged nowhere
-            scopes.append(np.stack([tenant, group, job], axis=1))
-            shards.append(np.full(len(report.weight), report.shard, dtype=np.int64))
-            weights.append(report.weight)
-            demands.append(report.demand)
-        empty = np.zeros(0, dtype=np.int64)
-        return cls(
-            np.concatenate([empty, *shards]), np.concatenate(scopes), np.concatenate([empty, *weights]),
-            np.concatenate(demands),
-        )  # fmt: skip
+
+def scopes_of(report: UsageReport, tenants: int) -> Int64s:
+    """Return the shared scopes of a report's flows, shape (n, 3), as `matching.Matches.shared_scope`."""
+    tenant = np.where(report.tenant >= 0, 1 + report.tenant, -1)
+    group = np.where(report.group >= 0, 1 + tenants + report.group, -1)
+    job = np.where(report.weight > 0, 0, -1)  # an exempt namespace is charged nowhere
+    return np.stack([tenant, group, job], axis=1)
 
 
 def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
@@ -108,12 +106,14 @@ def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
 
     The reports are of `policy`'s revision.
     """
-    claims = Claims.of(reports, policy)
-    admitted = np.concatenate([np.zeros((0, 2), np.int64), *(report.admitted for report in reports)])
-    return _by_scope(claims.shared_scope, admitted, len(policy.shared))
+    used = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    for report in reports:
+        used += by_scope(scopes_of(report, len(policy.tenant_names)), report.admitted, len(used))
+    return used
 
 
-def _by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
+def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
+    """Return the sums of an amount of shape (n, 2) over the flows of every scope."""
     total = np.zeros((scopes, 2), dtype=np.int64)
     for scope in shared_scope.T:
         held = scope >= 0
@@ -121,64 +121,82 @@ def _by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
     return total
 
 
-def lend(buckets: Buckets, claims: Claims, policy: CompiledPolicy, *, shards: int, turn: int) -> Lending:
+def lend(
+    buckets: Buckets,
+    claims: Claims,
+    policy: CompiledPolicy,
+    *,
+    shards: int,
+    turn: int,
+    advance_micro: Int64s | None = None,
+) -> Lending:
     """Divide what the buckets hold among the shards.
 
     Parameters
     ----------
     turn
         Rotates who is first among equals; the epoch's number.
+    advance_micro
+        Shape (shards, scopes, 2): how far each shard is ahead (`shard_parts`); by default, none is.
     """
-    scopes = len(policy.shared)
+    shape = (shards, len(policy.shared), 2)
     limited = policy.shared.is_limited
     messages = admissible_messages(buckets.balance_micro[:, Dimension.MESSAGES])
     room_bytes = byte_room(buckets.balance_micro[:, Dimension.BYTES])
     held = np.stack([messages, np.maximum(room_bytes, 0)], axis=1)
     is_shut = (limited & (np.stack([messages, room_bytes + 1], axis=1) == 0)).any(axis=1)
-    available = np.where(limited, np.where(is_shut[:, None], 0, held * _MILLI), PLENTY)
-    claim = _claims_by_scope(claims, available, policy, shards)
-    shape = (shards, scopes, 2)
+    before = np.zeros(shape, dtype=np.int64) if advance_micro is None else advance_micro
+    parts = divide_among_shards(
+        claims, Holding(held, policy.shared.rate_micro_per_ms, limited, is_shut), before, policy
+    )
+    behind_milli = np.maximum(-parts.account_micro - parts.due_micro, 0) // 1000
     balance, headroom = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for scope, dimension in np.argwhere(limited):
         whole = int(held[scope, dimension])
         micro = int(buckets.balance_micro[scope, dimension])
-        part = claim[:, scope, dimension]
-        balance[:, scope, dimension] = _lent(part, whole, micro, turn, is_bytes=dimension == Dimension.BYTES)
+        part, behind = parts.part_milli[:, scope, dimension], behind_milli[:, scope, dimension]
+        lent = _divided(whole, part, behind, turn)
+        if dimension == Dimension.MESSAGES:
+            balance[:, scope, dimension] = _messages_balance(lent, micro)
+        else:
+            ahead, is_counted = parts.account_micro[:, scope, dimension], parts.is_counted[:, scope, dimension]
+            balance[:, scope, dimension] = _bytes_balance(lent, micro, np.where(is_counted, ahead, _LAST), turn)
         if policy.shared.rate_micro_per_ms[scope, dimension] > 0:
             room = int(policy.shared.burst_micro[scope, dimension]) - micro
             headroom[:, scope, dimension] = max(0, room) // shards
-    return Lending(balance, headroom)
+    advance = parts.account_micro + np.where(parts.is_counted, lent_tokens(balance) * MICRO, 0)
+    credit = np.maximum(-np.where(parts.is_filled, before, parts.account_micro), 0)
+    return Lending(balance, headroom, np.maximum(advance, -credit - MICRO), credit)
 
 
-def _claims_by_scope(claims: Claims, available: Int64s, policy: CompiledPolicy, shards: int) -> Int64s:
-    """Return what every shard's flows would get of every scope, in thousandths; shape (shards, scopes, 2)."""
-    scopes = len(available)
-    out = np.zeros((shards * scopes, 2), dtype=np.int64)
-    demand = np.minimum(claims.demand, PLENTY // _MILLI // 4) * _MILLI
-    filled = []
-    for column in range(len(SHARED_LEVELS)):
-        scope = claims.shared_scope[:, column]
-        rows = np.flatnonzero(scope >= 0)
-        granted = water_fill(demand[rows], claims.weight[rows], scope[rows], available)
-        filled.append((rows, scope[rows], granted))
-        enforces = (policy.shared.on_excess[scope[rows]] != OnExcess.OBSERVE)[:, None]
-        demand[rows] = np.where(enforces, granted, demand[rows])
-    for rows, scope, granted in filled:
-        observes = (policy.shared.on_excess[scope] == OnExcess.OBSERVE)[:, None]
-        out += sums(claims.shard[rows] * scopes + scope, np.where(observes, granted, demand[rows]), len(out))
-    return out.reshape(shards, scopes, 2)
+def lent_tokens(balance_micro: Int64s) -> Int64s:
+    """Return the messages and bytes that balances lend, shape (…, 2)."""
+    messages = admissible_messages(balance_micro[..., Dimension.MESSAGES])
+    return np.stack([messages, np.maximum(byte_room(balance_micro[..., Dimension.BYTES]), 0)], axis=-1)
 
 
-def _lent(part: Int64s, whole: int, micro: int, turn: int, *, is_bytes: bool) -> Int64s:
-    """Return every shard's balance in one dimension of one scope."""
-    shards = len(part)
+def _divided(whole: int, part_milli: Int64s, behind_milli: Int64s, turn: int) -> Int64s:
+    """Divide whole tokens by parts, which are rounded and may together be a little more than the whole."""
+    parts = np.diff(np.minimum(np.cumsum(part_milli), whole * 1000), prepend=0)
+    return divide_whole(whole, parts, turn=turn, behind=behind_milli)
+
+
+def _messages_balance(lent: Int64s, micro: int) -> Int64s:
+    """Return every shard's balance of messages in one scope, whose own is `micro`."""
+    if micro < 0:
+        return np.full(len(lent), micro // len(lent), dtype=np.int64)
+    return np.where(lent > 0, (lent - 1) * MICRO, -1)
+
+
+def _bytes_balance(lent: Int64s, micro: int, ahead_micro: Int64s, turn: int) -> Int64s:
+    """Return every shard's balance of bytes in one scope, whose own is `micro`.
+
+    A balance of 0 lets a message pass: only a shard that is lent something, or the one that is least ahead, may.
+    """
+    shards = len(lent)
     if micro < 0:
         return np.full(shards, micro // shards, dtype=np.int64)
-    lent = divide_whole(whole, part, turn=turn)
-    if is_bytes:
-        # A balance of 0 lets a message pass: only a shard that is lent something, or the first claimant, may.
-        first = int(np.lexsort(((np.arange(shards) - turn) % shards, -lent))[0])
-        is_open = lent > 0
-        is_open[first] = True
-        return np.where(is_open, lent * MICRO, -1)
-    return np.where(lent > 0, (lent - 1) * MICRO, -1)
+    is_open = lent > 0
+    if not is_open.any():
+        is_open[np.lexsort(((np.arange(shards) - turn) % shards, ahead_micro))[0]] = True
+    return np.where(is_open, lent * MICRO, -1)

@@ -14,7 +14,7 @@ from spark_throttle.control.compile import compile_policy
 from spark_throttle.control.effects import idle_parts_of
 from spark_throttle.control.model import Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
 from spark_throttle.core.admission import plan_admission
-from spark_throttle.core.grants import Buckets, Claims, lend
+from spark_throttle.core.grants import Buckets, claims_of, lend
 from spark_throttle.core.quota import Verdict
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import QueueOverflowError
@@ -47,7 +47,7 @@ def decided(
     found: list[object] = []
     for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):
         buckets = buckets.refill(policy, now_ms=now_ms)
-        lending = lend(buckets, Claims.of([], policy), policy, shards=1, turn=turn)
+        lending = lend(buckets, claims_of([], policy), policy, shards=1, turn=turn)
         grants = Grants(turn, lending.balance_micro[0], lending.headroom_micro[0], now_ms)
         arrivals = make_arrivals([(name, SIZE_BYTES) for name in names])
         state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)

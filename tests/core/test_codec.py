@@ -132,7 +132,7 @@ def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
 @given(st.data())
 def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     shards, scopes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
-    lending = Lending(arrays(data, shards, scopes, 2), arrays(data, shards, scopes, 2))
+    lending = Lending(*(arrays(data, shards, scopes, 2) for _ in range(4)))
     buckets = Buckets(arrays(data, scopes, 2), data.draw(int64))
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
     round_trip("epoch", Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.grants import Buckets, Claims, Lending, lend, used_by_scope
+from spark_throttle.core.grants import Buckets, Lending, lend, used_by_scope
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MICRO,
@@ -20,6 +20,7 @@ from spark_throttle.core.quota import (
     Int64s,
     OnExcess,
 )
+from spark_throttle.core.shard_parts import Claims
 from spark_throttle.core.state import Grants
 from spark_throttle.core.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.usage import UsageReport
@@ -187,9 +188,13 @@ def test_shard_with_the_smaller_claim_is_not_starved_at_one_message_an_epoch() -
     policy = make_policy(job=limit(messages_per_second=1))
     flows = [(0, -1, 1, 9, 0)] * 5 + [(1, -1, 1, 9, 0)]
     got = np.zeros(2, dtype=np.int64)
+    advance_micro = None
     for turn in range(60):
-        lending = lend(holding(policy, {JOB: (0, 0)}), claims_of(flows), policy, shards=2, turn=turn)
+        lending = lend(
+            holding(policy, {JOB: (0, 0)}), claims_of(flows), policy, shards=2, turn=turn, advance_micro=advance_micro
+        )
         got += admissible_messages(lending.balance_micro[:, JOB, MESSAGES])
+        advance_micro = lending.advance_micro  # each shard uses what it is lent
     assert np.abs(got - [50, 10]).max() <= 1
 
 

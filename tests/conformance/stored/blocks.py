@@ -86,12 +86,13 @@ def usage() -> UsageReport:
     )  # fmt: skip
 
 
-def epoch(share: Int64s | None = None) -> Epoch:
+def epoch(share: Int64s | None = None, *, is_ahead: bool = False) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
+    advances = (lent * 7, np.maximum(-lent, 0)) if is_ahead else (lent * 0, lent * 0)
     return Epoch(
-        9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000), Lending(lent, headroom), 8,
-        share,
+        9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
+        Lending(lent, headroom, *advances), 8, share,
     )  # fmt: skip
 
 

@@ -1,0 +1,331 @@
+"""What every shard's flows are due of what the shared scopes hold, and how far each shard is ahead of its due.
+
+The division is weighted max-min over the demand of every active flow, one by one (`allocation`): first within the
+tenants, then within the resource groups, then within the job, each demand being cut by the levels before.
+
+A shard may take more than it was lent: the last message overdraws, and what stands between two epochs grows. The
+scope's bucket repays that; so all shards would, again and again, for one that has large messages. So a scope in which
+somebody is held back keeps an *account* for every shard: how far its flows were served beyond their due. The next
+division starts from there. At the level that its flows are filled to, a shard is due so much, has had the account of
+it, and is lent the rest; one that has had more is lent nothing, and its account falls by what it was due::
+
+    lent_k = max(0, due_k(level) - account_k),      the lent of all shards summing to what the scope holds
+
+A level is a span of virtual time at the scope's rates. So this is start-time fair queueing between shards, as
+`fair_queue` is within one: of two namespaces in different shards that stay backlogged, neither gets further ahead than
+by a message of its shard, whatever the sizes, for ever, but for the rounding of levels. Where a scope is short of both
+resources and the flows of one shard differ in which of them dominates, the mixture that they will be served in is taken
+from what they ask for, and they may fall behind by a few hundredths.
+
+An account below 0 is a credit: what rounding withheld, or what a shard was due of one resource while it was too far
+ahead in the other. A division takes up credits of half of what there is at most. A shard without demand keeps none, and
+what it is ahead passes as for one flow of weight 1. When nobody is held back, all accounts are closed, as leads
+are forgotten.
+
+Amounts are counted in ``2**-20`` tokens, or in coarser parts where a scope holds so much that sums would leave int64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.allocation import MOST_STRETCH, PLENTY, Filling, quotient, times
+from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.segments import sums
+
+_FINE_BITS = 20
+_FINE_MASK = (1 << _FINE_BITS) - 1
+_HALF_MILLI = (1 << _FINE_BITS) // 2000
+_MOST_TOKENS_BITS = 42
+_LEVEL_BITS = 30
+_WHOLE = 1 << _LEVEL_BITS
+_NO_CREDIT = 1 << 62
+_SUM_BITS = 50
+"""What the claims on a scope together may take: they are at most twice what it has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """The demand of all active flows; arrays run over the flows of all shards."""
+
+    shard: Int64s
+    shared_scope: Int64s
+    """Shape (n, 3), as `matching.Matches.shared_scope`."""
+
+    weight: Int64s
+    demand: Int64s
+    """Shape (n, 2), in messages and bytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holding:
+    """What the shared scopes have to give; arrays run over the scopes."""
+
+    tokens: Int64s
+    """Shape (scopes, 2)."""
+
+    rate_micro_per_ms: Int64s
+    """Shape (scopes, 2): what dominant shares are measured by."""
+
+    is_limited: Bools
+    """Shape (scopes, 2)."""
+
+    is_shut: Bools
+    """Whether the scope admits nothing now."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardParts:
+    """What a division comes to; arrays of shape (shards, scopes, 2)."""
+
+    part_milli: Int64s
+    """What the shard's flows are to be lent, in thousandths of a token; the rest is spare."""
+
+    due_micro: Int64s
+    """What the scope by itself would lend them."""
+
+    account_micro: Int64s
+    """How far the shard is ahead before it has had that: of what the level gives its flows, all is still to come."""
+
+    is_counted: Bools
+    """Whether what the shard is lent counts: where its flows run short."""
+
+    is_filled: Bools
+    """Whether it takes part in the division; else it is too far ahead."""
+
+
+def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
+    """Divide what the scopes hold.
+
+    Parameters
+    ----------
+    advance_micro
+        Shape (shards, scopes, 2): how far each shard is ahead.
+    """
+    shape = advance_micro.shape
+    seats = shape[0] * shape[1]
+    observes = policy.shared.on_excess == OnExcess.OBSERVE
+    surplus_bits = np.maximum(_bit_length(claims.demand.max(axis=1, initial=0)) - _MOST_TOKENS_BITS, 0)
+    demand = claims.demand >> surplus_bits[:, None] << _FINE_BITS
+    due, account = np.zeros((2, seats, 2), dtype=np.int64)
+    is_counted, is_filled = np.zeros((2, seats, 2), dtype=np.bool_)
+    filled = []
+    for scope in claims.shared_scope.T:
+        rows = np.flatnonzero(scope >= 0)
+        seat = claims.shard[rows] * shape[1] + scope[rows]
+        level = _Level(demand[rows], claims.weight[rows], scope[rows], seat, holding, advance_micro.reshape(-1, 2))
+        outcome = level.divided()
+        filled.append((rows, scope[rows], seat, outcome.granted))
+        demand[rows] = np.where(observes[scope[rows]][:, None], demand[rows], outcome.granted)
+        due, account = due + outcome.due, account + outcome.account
+        is_counted, is_filled = is_counted | outcome.is_counted, is_filled | outcome.is_filled
+    part = np.zeros((seats, 2), dtype=np.int64)
+    for rows, scope, seat, granted in filled:
+        part += sums(seat, np.where(observes[scope][:, None], granted, demand[rows]), seats)
+    part = np.where(is_counted, np.minimum(part, due), part)  # flows' parts are rounded up
+    return ShardParts(
+        _in_units(part + _HALF_MILLI, 1000).reshape(shape), _in_units(due, MICRO).reshape(shape),
+        _in_units(account, MICRO).reshape(shape), is_counted.reshape(shape), is_filled.reshape(shape),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Division:
+    """What a level comes to, in fine units."""
+
+    granted: Int64s
+    """Of every flow, shape (n, 2)."""
+
+    due: Int64s
+    """Of every seat, as are the others: shape (seats, 2)."""
+
+    account: Int64s
+    is_counted: Bools
+    is_filled: Bools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """The claims at one level of scopes: a flow is in one of them, and has its seat there with its shard."""
+
+    demand: Int64s
+    """Shape (n, 2), in fine units."""
+
+    weight: Int64s
+    scope: Int64s
+    seat: Int64s
+    """A shard and a scope: ``shard * scopes + scope``."""
+
+    holding: Holding
+    advance_micro: Int64s
+    """Shape (seats, 2)."""
+
+    def divided(self) -> _Division:
+        """Return what the flows get, and what becomes of the seats."""
+        scopes, seats = len(self.holding.tokens), len(self.advance_micro)
+        seat_scope = np.arange(seats) % scopes
+        bits = self._bits(seat_scope)
+        coarse_bits = self._coarse_bits(bits)
+        demand, rounded_up = self.demand >> coarse_bits, -(-self.demand >> coarse_bits)
+        held = np.where(self.holding.is_limited, _shifted(self.holding.tokens, bits), PLENTY)
+        is_shut = self.holding.is_shut
+        is_short = (sums(self.scope, rounded_up, scopes) > held).any(axis=1) & ~is_shut
+        counts = is_short[seat_scope][:, None] & self.holding.is_limited[seat_scope]
+        account = np.where(counts, _floor_shifted(self.advance_micro, bits[seat_scope]), 0)
+        has_flow = np.bincount(self.seat, minlength=seats) > 0
+        weights = np.maximum(sums(self.seat, self.weight, seats), 1)
+        account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
+        ahead = np.where(account < 0, -_usable(-account, held, seat_scope), account)
+        owed = np.maximum(ahead[self.seat], 0) * self.weight[:, None] // weights[self.seat][:, None]
+        demand = demand + owed
+        # A seat without flows takes no part in the division; its advance passes at the level of the others.
+        idle = np.flatnonzero((ahead > 0).any(axis=1) & ~has_flow)
+        is_out = np.zeros(seats, dtype=np.bool_)
+        while True:
+            takes_part = has_flow & ~is_out
+            available = np.maximum(held + sums(seat_scope, np.where(takes_part[:, None], ahead, 0), scopes), 0)
+            rows = np.flatnonzero(takes_part[self.seat])
+            stretch = _stretch(available, bits, self.holding)
+            filling = Filling.of_scopes(demand[rows], self.weight[rows], self.scope[rows], available, is_short, stretch)
+            levels = filling.levels()
+            granted = np.zeros_like(demand)
+            granted[rows] = filling.granted(levels)
+            filled = sums(self.seat, granted, seats)
+            is_over = takes_part & (ahead > np.maximum(filled, 0)).any(axis=1)
+            if not is_over.any():
+                break
+            is_out |= is_over
+        out = np.flatnonzero(is_out[self.seat])
+        passes = Filling.of_scopes(
+            np.concatenate([demand[out], np.maximum(ahead[idle], 0)]),
+            np.concatenate([self.weight[out], np.ones(len(idle), dtype=np.int64)]),
+            np.concatenate([self.scope[out], seat_scope[idle]]), available, is_short, stretch,
+        )  # fmt: skip
+        passed = sums(np.concatenate([self.seat[out], idle]), passes.passed(levels), seats)
+        due = np.where(takes_part[:, None], np.maximum(filled - ahead, 0), 0)
+        granted = np.where(ahead.any(axis=1)[self.seat][:, None], _of_seats(granted, self.seat, filled, due), granted)
+        granted = np.minimum(granted, demand)
+        after = np.where(takes_part[:, None], account - filled, account - passed)
+        after = np.where(has_flow[:, None], after, np.maximum(after, 0))
+        stands = self._stands(seat_scope)
+        fine = _FINE_BITS - bits
+        is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
+        granted = np.where(is_shut[self.scope][:, None], 0, granted << fine[self.scope])
+        unchanged = np.where(stands, _floor_shifted(self.advance_micro, np.int64(_FINE_BITS)), 0)
+        return _Division(
+            np.where(is_whole[:, None], self.demand, granted),
+            np.where(counts, due << fine[seat_scope], 0),
+            np.where(counts, after << fine[seat_scope], unchanged),
+            counts & has_flow[:, None],
+            counts & takes_part[:, None],
+        )
+
+    def _stands(self, seat_scope: Int64s) -> Bools:
+        """Return where nothing is lent, so that no account changes: in scopes of this level that are shut."""
+        is_here = np.bincount(self.scope, minlength=len(self.holding.tokens)) > 0
+        return (is_here & self.holding.is_shut)[seat_scope][:, None] & self.holding.is_limited[seat_scope]
+
+    def _bits(self, seat_scope: Int64s) -> Int64s:
+        """Return in how fine parts of a token each scope counts, shape (scopes, 2): so that no sum leaves int64."""
+        scopes = len(self.holding.tokens)
+        ahead = sums(seat_scope, np.maximum(self.advance_micro, 0) // MICRO + 1, scopes)
+        most = np.zeros((scopes, 2), dtype=np.int64)
+        np.maximum.at(most, self.scope, self.demand >> _FINE_BITS)
+        top = np.where(self.holding.is_limited, self.holding.tokens + ahead, most)
+        flows = np.bincount(self.scope, minlength=scopes)
+        return np.minimum(_SUM_BITS - _bit_length(top) - _bit_length(flows)[:, None], _FINE_BITS)
+
+    def _coarse_bits(self, bits: Int64s) -> Int64s:
+        """Return by how many bits each claim is counted coarser, shape (n, 2).
+
+        A claim of far more than there is keeps its proportion, and is still more than there is.
+        """
+        top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << _MOST_TOKENS_BITS), 1)
+        surplus = (_bit_length(self.demand >> _FINE_BITS) - _bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
+        return _FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
+
+
+def _stretch(available: Int64s, bits: Int64s, holding: Holding) -> Int64s:
+    """Return what the whole of each resource counts as: the time in which it is earned, against the other's.
+
+    So a level is a span of virtual time, as in `fair_queue`, however full either bucket is. The shorter time counts as
+    the whole, but where the other is more than four times as long.
+    """
+    time, exponent = _time_to_earn(available, bits, holding.rate_micro_per_ms)
+    ratio = np.minimum((time << _LEVEL_BITS) // np.maximum(time[:, ::-1], 1), _WHOLE << 3)
+    exponent = exponent - exponent[:, ::-1]
+    against = np.minimum(_shifted(ratio, np.clip(exponent, -62, 3)), MOST_STRETCH)
+    of_four = _shifted(ratio, np.clip(exponent + 2, -62, 3))
+    is_far_shorter = against[:, ::-1] == MOST_STRETCH
+    both = np.where(against >= _WHOLE, against, np.where(is_far_shorter, np.maximum(of_four, 1), _WHOLE))
+    is_limited = holding.is_limited
+    return np.where(is_limited.all(axis=1)[:, None], both, np.where(is_limited, _WHOLE, 0))
+
+
+def _time_to_earn(available: Int64s, bits: Int64s, rate_micro_per_ms: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the time in which each rate earns what is there, as numbers of 31 bits and exponents of 2."""
+    room = np.minimum(62 - _bit_length(available), 62)
+    rate = np.maximum(rate_micro_per_ms, 1)
+    wide = np.maximum(_bit_length(rate) - 31, 0)
+    time = (available << room) // (rate >> wide)
+    surplus = np.maximum(_bit_length(time) - 31, 0)
+    return time >> surplus, surplus - room - wide - bits
+
+
+def _common_credit(account: Int64s, weights: Int64s, has_flow: Bools, seat_scope: Int64s) -> Int64s:
+    """Return the credit that all seats of a scope have, by their weights: it is owed by nobody."""
+    least = np.full((int(seat_scope.max(initial=0)) + 1, 2), _NO_CREDIT, dtype=np.int64)
+    np.minimum.at(least, seat_scope[has_flow], np.maximum(-account, 0)[has_flow] // weights[has_flow, None])
+    return np.where(least == _NO_CREDIT, 0, least)[seat_scope] * weights[:, None]
+
+
+def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
+    """Return what of each seat's credit a division takes up: together, half of what there is."""
+    credit = np.maximum(credit, 0)
+    claimed = sums(seat_scope, credit, len(held))
+    part = quotient(np.minimum(held >> 1, claimed), claimed, _LEVEL_BITS)
+    return np.where((claimed <= held >> 1)[seat_scope], credit, times(credit, part[seat_scope]))
+
+
+def _of_seats(granted: Int64s, seat: Int64s, filled: Int64s, due: Int64s) -> Int64s:
+    """Return what the flows of every seat get when not `filled` but `due` is there for them: rounded up, or down."""
+    less, more = np.clip(filled - due, 0, filled), np.clip(due - filled, 0, filled)
+    bits = np.maximum(_bit_length(filled) - _LEVEL_BITS, 0)
+    whole = np.maximum(filled >> bits, 1)
+    lost = np.minimum((less >> bits << _LEVEL_BITS) // whole, _WHOLE)
+    gained = np.minimum(-(-(more >> bits << _LEVEL_BITS) // whole), _WHOLE)
+    return granted - times(granted, lost[seat]) + times(granted, gained[seat])
+
+
+def _bit_length(amount: Int64s) -> Int64s:
+    """Return the number of bits of every amount.
+
+    Examples
+    --------
+    >>> _bit_length(np.array([0, 1, 7, 8, 2**62])).tolist()
+    [0, 1, 3, 4, 63]
+    """
+    bits, rest = np.zeros_like(amount), amount
+    for step in (32, 16, 8, 4, 2, 1):
+        is_longer = rest >> step > 0
+        bits += np.where(is_longer, step, 0)
+        rest = np.where(is_longer, rest >> step, rest)
+    return bits + rest
+
+
+def _shifted(amount: Int64s, bits: Int64s) -> Int64s:
+    """Return tokens in parts of ``2**-bits`` tokens, rounded down; `bits` may be negative."""
+    return np.where(bits >= 0, amount << np.maximum(bits, 0), amount >> np.maximum(-bits, 0))
+
+
+def _floor_shifted(amount_micro: Int64s, bits: Int64s) -> Int64s:
+    """Return micro-tokens in parts of ``2**-bits`` tokens, rounded down."""
+    tokens, rest = np.divmod(amount_micro, MICRO)
+    return _shifted(tokens, bits) + _shifted(rest, bits) // MICRO
+
+
+def _in_units(fine: Int64s, unit: int) -> Int64s:
+    """Return fine units as parts of a token of which `unit` make one, rounded down."""
+    return (fine >> _FINE_BITS) * unit + ((fine & _FINE_MASK) * unit >> _FINE_BITS)
