@@ -235,7 +235,7 @@ class ControlPlane:
                 if self._shared is not None:
                     self._shared.add(reports, now_ms=self._clock_ms())
                 self._unsettled[batch] = reports
-                self._newest_batch = batch
+            self._newest_batch = newest_batch(self._directory)
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
             del self._unsettled[batch]
 
