@@ -30,6 +30,7 @@ from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
+from spark_throttle.core.events import lent_turn, next_event_ms
 from spark_throttle.core.grants import Buckets, Claims, lend, used_by_scope
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
@@ -108,6 +109,8 @@ class ControlPlane:
         self._last_report: dict[int, UsageReport] = {}
         self._unsettled: dict[int, list[UsageReport]] = {}
         self._newest_batch = -1
+        self._planned: Epoch | None = None
+        self._event: tuple[Epoch | None, int, int] = None, -1, NEVER_MS
         self._warned_of = ""
         self._epochs_made = 0
 
@@ -118,11 +121,16 @@ class ControlPlane:
         if start == NO_EPOCH:
             self._refuse_past()
             return self._make(1, policy, None, -1, now_ms)
-        epoch = self.load(start)
+        self._planned = epoch = self.load(start)
         self._take_in_reports(epoch)
         if not self._is_due(epoch, policy, now_ms):
             return start
         before = self._policy(epoch)
+        missing = self._missing_shards()
+        if missing:
+            logger.warning(
+                "epoch %d: no usage report of shards %s; their whole grants count as used", epoch.number, missing
+            )
         settled = self._settled(epoch, before, now_ms)
         self._warn_if_slow(policy, now_ms)
         if epoch.share_micro_per_ms is not None:
@@ -139,7 +147,7 @@ class ControlPlane:
 
     def wait_ms(self) -> int | None:
         """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself."""
-        event_ms = self._next_event_ms()
+        event_ms = self._next_event_ms(self._planned)
         return None if event_ms >= NEVER_MS else max(0, event_ms - self._clock_ms())
 
     def load(self, name: EpochName) -> Epoch:
@@ -248,10 +256,23 @@ class ControlPlane:
                 return True
         # Every batch reports before it is committed: without a report, this epoch's batch ran and its report is lost.
         has_moved = any(_has_moved(reports) for reports in self._unsettled.values())
-        return not self._unsettled or has_moved or self._next_event_ms() <= now_ms
+        return not self._unsettled or has_moved or self._next_event_ms(epoch) <= now_ms
 
-    def _next_event_ms(self) -> int:
-        return min((report.next_event_ms for report in self._last_report.values()), default=NEVER_MS)
+    def _next_event_ms(self, epoch: Epoch | None) -> int:
+        """Return when a row that waits after `epoch`'s batches may leave or expire."""
+        if epoch is None or not self._unsettled:
+            return NEVER_MS
+        if self._event[0] is not epoch or self._event[1] != self._newest_batch:
+            policy = self._policy(epoch)
+            reports = [_rematched(report, policy) for report in self._last_report.values()]
+            in_force = under_share(policy, epoch.share_micro_per_ms)
+            event_ms = next_event_ms(reports, self._settled(epoch, policy, self._clock_ms()), in_force)
+            self._event = epoch, self._newest_batch, event_ms
+        return self._event[2]
+
+    def _missing_shards(self) -> list[int]:
+        found = {report.shard for reports in self._unsettled.values() for report in reports}
+        return sorted(set(range(self._shards)) - found)
 
     def _settled(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> Buckets:
         """Return the buckets of `epoch` less what was used; a shard without a report has used all it was lent."""
@@ -259,12 +280,8 @@ class ControlPlane:
         for reports in self._unsettled.values():
             used = used_by_scope(reports, policy)
             buckets = settle_share(buckets, used, policy, share, at_ms=min(reports[0].now_ms, now_ms))
-        found = {report.shard for reports in self._unsettled.values() for report in reports}
-        missing = sorted(set(range(self._shards)) - found)
+        missing = self._missing_shards()
         if missing:
-            logger.warning(
-                "epoch %d: no usage report of shards %s; their whole grants count as used", epoch.number, missing
-            )
             lent = epoch.lending.balance_micro[missing]
             used = np.where([True, False], admissible_messages(lent), np.maximum(lent // MICRO, 0)).sum(axis=0)
             # What a lease has earned since then, this process cannot tell.
@@ -302,7 +319,11 @@ class ControlPlane:
             buckets = Buckets.full(in_force, now_ms=now_ms)
         elif share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
-        lending = lend(buckets, Claims.of(reports, policy), in_force, shards=self._shards, turn=number)
+        claims = Claims.of(reports, policy)
+        lending = lent_turn(
+            reports, replace(buckets, as_of_ms=now_ms), in_force,
+            lambda turn: lend(buckets, claims, in_force, shards=self._shards, turn=turn), number,
+        )  # fmt: skip
         epoch = Epoch(number, policy.revision, Buckets(buckets.balance_micro, now_ms), lending, settled_batch, share)
         if policy.revision not in self._compiled:
             self._directory.write(f"policies/{policy.revision}", pack_policy(policy))
@@ -332,7 +353,11 @@ def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:
         return report
     found = match(report.names, policy)
     weight = np.where(found.is_exempt, 0, policy.namespace_limits.weight[found.rule])
-    return replace(report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight)
+    # Its own limits may be others by now, so that its rows may leave at once.
+    leaves_ms = None if report.leaves_ms is None else np.where(report.waiting[:, 0] > 0, report.now_ms, NEVER_MS)
+    return replace(
+        report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight, leaves_ms=leaves_ms
+    )
 
 
 def _carried_over(buckets: Buckets, before: CompiledPolicy, after: CompiledPolicy) -> Buckets:

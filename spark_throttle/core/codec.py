@@ -27,7 +27,9 @@ STATE_VERSION = 2
 """2 has the job's shares of shared quotas; written only where it has some, so that version 1 stays what it was."""
 
 POLICY_VERSION = 2
-USAGE_VERSION = 1
+USAGE_VERSION = 2
+"""2 has when the first waiting row of every flow may leave."""
+
 EPOCH_VERSION = 2
 """As `STATE_VERSION`."""
 
@@ -155,12 +157,13 @@ def unpack_policy(block: bytes, what: str) -> CompiledPolicy:
 
 def pack_usage(usage: UsageReport) -> bytes:
     """Return a usage report as a block."""
-    return pack("usge", USAGE_VERSION, {
+    leaves = {} if usage.leaves_ms is None else {"leaves_ms": usage.leaves_ms}
+    return pack("usge", USAGE_VERSION if leaves else 1, {
         "shard": usage.shard, "epoch": usage.epoch, "revision": usage.revision, "now_ms": usage.now_ms,
         "names": usage.names, "tenant": usage.tenant, "group": usage.group, "weight": usage.weight,
         "offered": usage.offered, "admitted": usage.admitted, "rejected": usage.rejected, "waiting": usage.waiting,
         "demand": usage.demand, "observed_messages": usage.observed_messages, "delayed_ms": usage.delayed_ms,
-        "next_event_ms": usage.next_event_ms, "invalid_messages": usage.invalid_messages,
+        "next_event_ms": usage.expires_ms, "invalid_messages": usage.invalid_messages, **leaves,
     })  # fmt: skip
 
 
@@ -172,6 +175,7 @@ def unpack_usage(block: bytes, what: str) -> UsageReport:
         f.integers("tenant"), f.integers("group"), f.integers("weight"), f.pairs("offered"), f.pairs("admitted"),
         f.pairs("rejected"), f.pairs("waiting"), f.pairs("demand"), f.integers("observed_messages"),
         f.integers("delayed_ms"), f.integer("next_event_ms"), f.integer("invalid_messages"),
+        f.integers("leaves_ms") if f.version > 1 else None,
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "policy_v1": blocks.policy,
     "policy_v2": lambda: blocks.policy(2),
     "usage_v1": blocks.usage,
+    "usage_v2": lambda: blocks.usage(blocks.LEAVES_MS),
     "epoch_v1": blocks.epoch,
     "grant_v1": blocks.grant,
     "shard_v2": lambda: blocks.shard(blocks.SHARE),
@@ -125,6 +126,7 @@ def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
         data.draw(int64), data.draw(int64), data.draw(names), data.draw(int64), strings(data, n),
         arrays(data, n), arrays(data, n), arrays(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n, 2),
         arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), data.draw(int64), data.draw(int64),
+        data.draw(st.sampled_from([None, arrays(data, n)])),
     )  # fmt: skip
     round_trip("usage", report)
 

@@ -76,13 +76,17 @@ def shard(share: Int64s | None = None) -> StoredShard:
     return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]))
 
 
-def usage() -> UsageReport:
+LEAVES_MS = np.array([1_760_000_000_103, 2**62])
+"""When first waiting rows may leave, which usage reports of version 2 have."""
+
+
+def usage(leaves_ms: Int64s | None = None) -> UsageReport:
     """Return the report of a shard."""
     offered, admitted, rejected, waiting, demand = (np.array([[n, 100 * n], [0, 2**40 + n]]) for n in range(5))
     return UsageReport(
         3, 9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
-        np.array([0, 12_345]), 2**62, 4,
+        np.array([0, 12_345]), 2**62, 4, leaves_ms,
     )  # fmt: skip
 
 
@@ -105,6 +109,7 @@ BLOCKS: Mapping[str, Callable[[], bytes]] = {
     "shard_v1": lambda: pack_shard(shard()),
     "policy_v2": lambda: pack_policy(policy(2)),
     "usage_v1": lambda: pack_usage(usage()),
+    "usage_v2": lambda: pack_usage(usage(LEAVES_MS)),
     "epoch_v1": lambda: pack_epoch(epoch()),
     "grant_v1": lambda: pack_grant(grant()),
     "shard_v2": lambda: pack_shard(shard(SHARE)),
