@@ -145,7 +145,7 @@ def test_at_the_event_a_row_leaves_or_expires_and_none_could_before(
 
 def moved_if_planned(job: WholeJob) -> int:
     """Return how many rows would leave or expire in a batch that is planned now though none is due."""
-    other = WholeJob(job.path, job.document, job.shards, job.now_ms, job.name, states=dict(job.states))
+    other = WholeJob(job.path, job.document, job.shards, job.now_ms, name=job.name, states=dict(job.states))
     other.plane.next_epoch(job.name)
     other.plane._is_due = lambda *_: True  # type: ignore[method-assign]
     outcomes = other.decide(other.plane.next_epoch(job.name), ())

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName, slice_of
 from spark_throttle.control.storage import Directory
-from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy, unpack_shard
+from spark_throttle.core.codec import pack_grant, pack_policy, unpack_shard
 from spark_throttle.spark.frames import encode
 from spark_throttle.spark.shard_batch import ShardOutcome, run_batch
 from tests.control.queries import START_MS, FakePolicies, snapshot
@@ -28,11 +29,17 @@ class WholeJob:
     document: dict[str, object]
     shards: int = 1
     now_ms: int = START_MS
+    """What time it really is."""
+
+    shift_ms: int = 0
+    """By how much the wall clock is ahead of it."""
+
+    machine: str = "one"
     name: EpochName = NO_EPOCH
     batches: int = 0
     states: dict[int, bytes] = field(default_factory=dict)
     admitted: list[tuple[int, str]] = field(default_factory=list)
-    """When, by the wall clock, and of which namespace, a row left."""
+    """When it really was, and of which namespace, a row left."""
 
     rejected: int = 0
     plane: ControlPlane = field(init=False)
@@ -46,7 +53,12 @@ class WholeJob:
         return Directory(str(self.path))
 
     def restart(self) -> None:
-        self.plane = ControlPlane(self.directory, self.policies, "publish", self.shards, lambda: self.now_ms)
+        since_ms = START_MS - 1000 * len(self.machine) ** 4
+        clock = Clock(self.wall_ms, lambda: self.now_ms - since_ms, self.machine)
+        self.plane = ControlPlane(self.directory, self.policies, "publish", self.shards, clock)
+
+    def wall_ms(self) -> int:
+        return self.now_ms + self.shift_ms
 
     def trigger(self, rows: Rows = (), *, after_ms: int = 1_000, lasts_ms: int = 0) -> int | None:
         """Return how many rows left in the batch that was planned, `None` if none was."""
@@ -75,7 +87,7 @@ class WholeJob:
         return {
             shard: run_batch(
                 self.states.get(shard), self.grant(end, shard), frames(here.get(shard, [])), shard=shard,
-                shards=self.shards, now_ms=self.now_ms, is_explained=False,
+                shards=self.shards, now_ms=self.wall_ms(), is_explained=False,
             )
             for shard in reached
         }  # fmt: skip
@@ -84,15 +96,9 @@ class WholeJob:
         """Return the control row that `end` brings a shard."""
         if end == self.name:
             return None
-        epoch, policy = self.plane.load(end), self.plane.policy_for(self.name, end)
+        policy = self.plane.policy_for(self.name, end)
         part = None if policy is None else pack_policy(slice_of(policy, shard, self.shards))
-        lending = epoch.lending
-        return pack_grant(
-            ShardGrant(
-                epoch.number, part, lending.balance_micro[shard], lending.headroom_micro[shard],
-                epoch.share_micro_per_ms,
-            )
-        )  # fmt: skip
+        return pack_grant(self.plane.load(end).grant(shard, part))
 
     @property
     def waiting(self) -> int:
