@@ -29,7 +29,7 @@ _MILLI = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """The buckets of all shared scopes, at one time of the control plane's clock."""
+    """The buckets of all shared scopes, at one time of the control plane's paying clock."""
 
     balance_micro: Int64s
     """Shape (scopes, 2)."""

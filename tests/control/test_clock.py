@@ -25,7 +25,7 @@ GROUP: dict[str, object] = {
     "defaults": {"resource_group": "g"},
 }
 OWN: dict[str, object] = {"namespaces": {"a/x": per_second(RATE, burst_seconds=10)}}
-MANY = [("a/x", 1)] * 2000
+MANY = [("a/x", 1)] * 400
 
 
 @pytest.fixture(params=[GROUP, OWN], ids=["group", "namespace"])
@@ -49,8 +49,8 @@ def drained(job: WholeJob) -> int:
 def passes(job: WholeJob, seconds: int) -> int:
     """Return how many rows leave while time passes."""
     before = len(job.admitted)
-    for _ in range(10 * seconds):
-        job.trigger(after_ms=100)
+    for _ in range(4 * seconds):
+        job.trigger(after_ms=250)
     return len(job.admitted) - before
 
 
@@ -149,14 +149,14 @@ def test_batch_that_is_run_again_gives_the_same_bytes_whatever_the_clocks_say_by
 JUMPS_MS = (1, 20, 90, 99, 101, 150, 3_000, 60_000, HOUR_MS, 30 * 24 * HOUR_MS, YEAR_MS)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_window_of_real_time_gets_more_than_its_rate_and_a_burst_whatever_the_clocks_do(
     seed: int, tmp_path: Path
 ) -> None:
     rng = random.Random(seed)
     job = WholeJob(tmp_path, (GROUP, OWN)[seed % 2], shards=rng.choice((1, 3)))
     planned_shift_ms = 0
-    for _ in range(150):
+    for _ in range(100):
         event = rng.random()
         if event < 0.3:
             job.shift_ms += rng.choice((-1, 1)) * rng.choice(JUMPS_MS)
@@ -172,7 +172,7 @@ def test_no_window_of_real_time_gets_more_than_its_rate_and_a_burst_whatever_the
         job.trigger(rows, after_ms=rng.choice((1, 10, 100, 1_000, 1_000, 20_000)), lasts_ms=rng.choice((0, 5, 900)))
         planned_shift_ms = job.shift_ms if job.name != before else planned_shift_ms
     at_ms = np.array([at for at, _ in job.admitted])
-    assert len(at_ms) > 200
+    assert len(at_ms) > 150
     for first in range(len(at_ms)):
         counts = np.arange(1, len(at_ms) - first + 1)
         most = BURST + RATE * (at_ms[first:] - at_ms[first] + MOST_DRIFT_MS) / 1000 + job.shards
