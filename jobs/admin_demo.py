@@ -141,7 +141,8 @@ def batches_until(revision: int, service: PolicyService, store: Path, control: P
     planned = 0
     for name in directory.names("epochs"):
         epoch = unpack_epoch(directory.read(f"epochs/{name}") or b"", name)
-        if epoch.buckets.as_of_ms <= committed_ms:
+        planned_ms = epoch.buckets.as_of_ms if epoch.reading is None else epoch.reading.wall_ms
+        if planned_ms <= committed_ms:
             continue
         planned += 1
         if epoch.revision == wanted:

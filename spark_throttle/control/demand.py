@@ -137,7 +137,7 @@ class DemandMeter:
         """Take in the reports of a batch."""
         if not reports:
             return
-        time_ms = reports[0].now_ms
+        time_ms = reports[0].as_of_ms
         before_ms = self._newest_ms if 0 <= self._newest_ms < time_ms else time_ms - self._cycle_ms
         self._batches.append(
             _Batch(

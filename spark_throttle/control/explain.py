@@ -284,7 +284,7 @@ def _observed(
     shard: int,
 ) -> list[LevelExplanation]:
     """Return the levels with what their buckets hold and what waits in them."""
-    now_ms = max((report.now_ms for report in spent), default=epoch.buckets.as_of_ms)
+    now_ms = max((report.as_of_ms for report in spent), default=epoch.buckets.as_of_ms)
     buckets = epoch.buckets.debit(used_by_scope(spent, policy), policy).refill(policy, now_ms=now_ms)
     scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
     matched = [(report, match(report.names, policy)) for report in last]

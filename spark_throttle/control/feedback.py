@@ -2,6 +2,9 @@
 
 The reports of a batch stand in files named by its number, written before the batch is committed. A batch that
 is run again writes the same bytes under the same names, for its decisions are a function of what was logged.
+
+An epoch reaches every shard, so a batch without reports is one that no epoch was due for and that brought no shard a
+row: it moved nothing, and nothing of it is lost. It has no file, or, in older checkpoints, a file without reports.
 """
 
 from __future__ import annotations
@@ -19,37 +22,60 @@ _KIND, _VERSION = "fdbk", 1
 
 
 def write_reports(directory: Directory, batch: int, reports: list[bytes], *, part: str = "all") -> None:
-    """Write packed reports of a batch.
+    """Write packed reports of a batch; without any, remove what a batch of its number, since undone, has left.
 
     Parameters
     ----------
     part
         Tells files of one batch apart: the shard's number where every shard writes its own.
     """
-    directory.write(f"{_FOLDER}/{batch:012d}.{part}", pack(_KIND, _VERSION, {"reports": reports}))
+    name = f"{_FOLDER}/{batch:012d}.{part}"
+    if reports:
+        directory.write(name, pack(_KIND, _VERSION, {"reports": reports}))
+    else:
+        directory.delete(name)
 
 
 def read_reports(directory: Directory, *, after_batch: int) -> dict[int, list[UsageReport]]:
-    """Return the reports of all batches after `after_batch` that still have files, in the order of the batches."""
+    """Return the reports of all batches after `after_batch` that have some, in the order of the batches."""
     found: dict[int, list[UsageReport]] = defaultdict(list)
     for name in directory.names(_FOLDER):
-        batch = int(name.partition(".")[0])
-        content = directory.read(f"{_FOLDER}/{name}") if batch > after_batch else None
-        if content is not None:
-            what = f"the feedback file {directory.path(f'{_FOLDER}/{name}')}"
-            fields = unpack(content, _KIND, _VERSION, what)
-            found[batch] += [unpack_usage(report, what) for report in fields.blobs("reports")]
-    return dict(sorted(found.items()))
+        if _batch_of(name) > after_batch:
+            found[_batch_of(name)] += _reports_of(directory, name)
+    return {batch: reports for batch, reports in sorted(found.items()) if reports}
+
+
+def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
+    """Return the newest batch that reported, and its reports; -1 and none before the first."""
+    newest, found = -1, list[UsageReport]()
+    for name in reversed(directory.names(_FOLDER)):
+        if found and _batch_of(name) != newest:
+            break
+        newest, found = _batch_of(name), [*_reports_of(directory, name), *found]
+    return (newest, found) if found else (-1, [])
 
 
 def newest_batch(directory: Directory) -> int:
-    """Return the number of the newest batch that reported, -1 for none."""
+    """Return the number of the newest batch that has a file, -1 for none."""
     names = directory.names(_FOLDER)
-    return int(names[-1].partition(".")[0]) if names else -1
+    return _batch_of(names[-1]) if names else -1
 
 
 def forget_reports(directory: Directory, *, before_batch: int = 0, from_batch: int = sys.maxsize) -> None:
     """Delete the reports of batches before `before_batch`, and of `from_batch` and later ones."""
     for name in directory.names(_FOLDER):
-        if not before_batch <= int(name.partition(".")[0]) < from_batch:
+        if not before_batch <= _batch_of(name) < from_batch:
             directory.delete(f"{_FOLDER}/{name}")
+
+
+def _batch_of(name: str) -> int:
+    return int(name.partition(".")[0])
+
+
+def _reports_of(directory: Directory, name: str) -> list[UsageReport]:
+    """Return the reports of a file; none of one that was deleted meanwhile."""
+    content = directory.read(f"{_FOLDER}/{name}")
+    if content is None:
+        return []
+    what = f"the feedback file {directory.path(f'{_FOLDER}/{name}')}"
+    return [unpack_usage(report, what) for report in unpack(content, _KIND, _VERSION, what).blobs("reports")]

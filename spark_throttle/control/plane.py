@@ -2,11 +2,12 @@
 
 Everything that a batch depends on beside its rows is written into an epoch before the batch is planned, and
 the batch's offset names the epoch. So a batch that is run again, after a crash, on another machine, with other policies
-in force by then, finds what it found the first time. The clock is read here, and nowhere in the data path.
+in force by then, finds what it found the first time. Clocks are read here, and nowhere in the data path: tokens are
+paid by a clock that is never set (`clock`), whose reading every epoch pins.
 
-An epoch is due when the policies changed, when the last batch brought or moved rows, or when a waiting row
-may leave or expire by now. When nothing waits and nothing comes, none is due, and an idle query runs no batch. Grants
-then stand, and grow (`core.state.Grants`), so that the first rows after a pause are served at once.
+An epoch is due when the policies changed, when the last batch brought or moved rows, when a waiting row may leave or
+expire by now, or when the wall clock was set. When nothing waits and nothing comes, none is due, and an idle query runs
+no batch. Grants then stand, and grow (`core.state.Grants`), so that the first rows after a pause are served at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.compile import compile_policy
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
 from spark_throttle.control.followed import Followed, write_followed
@@ -31,6 +33,7 @@ from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.advances import advance_after, carried_advance, scopes_that_stand
 from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
+from spark_throttle.core.events import lent_turn, next_event_ms
 from spark_throttle.core.grants import Buckets, claims_of, lend, used_by_scope
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
@@ -77,8 +80,8 @@ class ControlPlane:
     ----------
     directory
         Where epochs, policy revisions and feedback are kept: inside the query's checkpoint.
-    clock_ms
-        The wall clock.
+    clock
+        What time it is.
     shared
         This job's part of quotas that several jobs share; `None` where it has them for itself.
     batches_retained
@@ -91,7 +94,7 @@ class ControlPlane:
         policies: PolicySource,
         direction: Direction,
         shards: int,
-        clock_ms: Callable[[], int],
+        clock: Clock | Callable[[], int],
         shared: SharedQuotas | None = None,
         *,
         batches_retained: int = BATCHES_RETAINED,
@@ -100,7 +103,7 @@ class ControlPlane:
         self._policies = policies
         self._direction: Direction = direction
         self._shards = shards
-        self._clock_ms = clock_ms
+        self._clock = Clock.of(clock)
         self._shared = shared
         self._batches_retained = batches_retained
         self._epochs: dict[EpochName, Epoch] = {}
@@ -109,21 +112,29 @@ class ControlPlane:
         self._last_report: dict[int, UsageReport] = {}
         self._unsettled: dict[int, list[UsageReport]] = {}
         self._newest_batch = -1
+        self._planned: Epoch | None = None
+        self._event: tuple[Epoch | None, int, int] = None, -1, NEVER_MS
         self._warned_of = ""
         self._epochs_made = 0
 
     def next_epoch(self, start: EpochName) -> EpochName:
         """Return the epoch that the next batch is planned with: a new one if one is due, else `start`."""
         policy = self._policy_in_force()
-        now_ms = self._clock_ms()
         if start == NO_EPOCH:
             self._refuse_past()
-            return self._make(1, policy, None, -1, now_ms)
-        epoch = self.load(start)
-        self._take_in_reports(epoch)
-        if not self._is_due(epoch, policy, now_ms):
+            return self._make(1, policy, None, -1, moment_after(None, self._clock))
+        self._planned = epoch = self.load(start)
+        moment = moment_after(epoch, self._clock)
+        now_ms = moment.paid_ms
+        self._take_in_reports(epoch, now_ms)
+        if not moment.is_off and not self._is_due(epoch, policy, now_ms):
             return start
         before = self._policy(epoch)
+        missing = self._missing_shards()
+        if missing:
+            logger.warning(
+                "epoch %d: no usage report of shards %s; their whole grants count as used", epoch.number, missing
+            )
         settled = self._settled(epoch, before, now_ms)
         advance_micro = self._advance(epoch, before, policy)
         self._warn_if_slow(policy, now_ms)
@@ -137,12 +148,13 @@ class ControlPlane:
             buckets = buckets.refill(policy, now_ms=now_ms)
         forget_reports(self._directory, before_batch=epoch.settled_batch)
         settled_batch = max(self._unsettled, default=epoch.settled_batch)
-        return self._make(epoch.number + 1, policy, buckets, settled_batch, now_ms, advance_micro)
+        return self._make(epoch.number + 1, policy, buckets, settled_batch, moment, advance_micro)
 
     def wait_ms(self) -> int | None:
         """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself."""
-        event_ms = self._next_event_ms()
-        return None if event_ms >= NEVER_MS else max(0, event_ms - self._clock_ms())
+        now_ms = moment_after(self._planned, self._clock).paid_ms
+        event_ms = self._next_event_ms(self._planned, now_ms)
+        return None if event_ms >= NEVER_MS else max(0, event_ms - now_ms)
 
     def load(self, name: EpochName) -> Epoch:
         """Return an epoch.
@@ -225,7 +237,7 @@ class ControlPlane:
                 f"checkpoint has none: restore the checkpoint, or remove the control directory too to begin anew"
             )
 
-    def _take_in_reports(self, epoch: Epoch) -> None:
+    def _take_in_reports(self, epoch: Epoch, now_ms: int) -> None:
         """Read the reports that came since the last call; at a start, all that are kept."""
         if newest_batch(self._directory) != self._newest_batch:
             for batch, reports in read_reports(self._directory, after_batch=self._newest_batch).items():
@@ -235,9 +247,9 @@ class ControlPlane:
                     break
                 self._last_report.update({report.shard: report for report in reports})
                 if self._shared is not None:
-                    self._shared.add(reports, now_ms=self._clock_ms())
+                    self._shared.add(reports, now_ms=now_ms)
                 self._unsettled[batch] = reports
-                self._newest_batch = batch
+            self._newest_batch = newest_batch(self._directory)
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
             del self._unsettled[batch]
 
@@ -250,23 +262,32 @@ class ControlPlane:
                 return True
         # Every batch reports before it is committed: without a report, this epoch's batch ran and its report is lost.
         has_moved = any(_has_moved(reports) for reports in self._unsettled.values())
-        return not self._unsettled or has_moved or self._next_event_ms() <= now_ms
+        return not self._unsettled or has_moved or self._next_event_ms(epoch, now_ms) <= now_ms
 
-    def _next_event_ms(self) -> int:
-        return min((report.next_event_ms for report in self._last_report.values()), default=NEVER_MS)
+    def _next_event_ms(self, epoch: Epoch | None, now_ms: int) -> int:
+        """Return when a row that waits after `epoch`'s batches may leave or expire."""
+        if epoch is None or not self._unsettled:
+            return NEVER_MS
+        if self._event[0] is not epoch or self._event[1] != self._newest_batch:
+            policy = self._policy(epoch)
+            reports = [_rematched(report, policy) for report in self._last_report.values()]
+            in_force = under_share(policy, epoch.share_micro_per_ms)
+            event_ms = next_event_ms(reports, self._settled(epoch, policy, now_ms), in_force)
+            self._event = epoch, self._newest_batch, event_ms
+        return self._event[2]
+
+    def _missing_shards(self) -> list[int]:
+        found = {report.shard for reports in self._unsettled.values() for report in reports}
+        return sorted(set(range(self._shards)) - found)
 
     def _settled(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> Buckets:
         """Return the buckets of `epoch` less what was used; a shard without a report has used all it was lent."""
         buckets, share = epoch.buckets, epoch.share_micro_per_ms
         for reports in self._unsettled.values():
             used = used_by_scope(reports, policy)
-            buckets = settle_share(buckets, used, policy, share, at_ms=min(reports[0].now_ms, now_ms))
-        found = {report.shard for reports in self._unsettled.values() for report in reports}
-        missing = sorted(set(range(self._shards)) - found)
+            buckets = settle_share(buckets, used, policy, share, at_ms=min(reports[0].as_of_ms, now_ms))
+        missing = self._missing_shards()
         if missing:
-            logger.warning(
-                "epoch %d: no usage report of shards %s; their whole grants count as used", epoch.number, missing
-            )
             lent = epoch.lending.balance_micro[missing]
             used = np.where([True, False], admissible_messages(lent), np.maximum(lent // MICRO, 0)).sum(axis=0)
             # What a lease has earned since then, this process cannot tell.
@@ -290,7 +311,7 @@ class ControlPlane:
         """
         if self._epochs_made < _EPOCHS_TO_WARM_UP:
             return
-        batches_ms = [reports[0].now_ms for reports in self._unsettled.values() if _has_moved(reports)]
+        batches_ms = [reports[0].as_of_ms for reports in self._unsettled.values() if _has_moved(reports)]
         elapsed_ms = now_ms - min(batches_ms, default=now_ms)
         rate, burst = policy.shared.rate_micro_per_ms, policy.shared.burst_micro
         is_slow = (rate > 0) & (elapsed_ms > burst // np.maximum(rate, 1))
@@ -308,10 +329,11 @@ class ControlPlane:
         policy: CompiledPolicy,
         buckets: Buckets | None,
         settled_batch: int,
-        now_ms: int,
+        moment: Moment,
         advance_micro: Int64s | None = None,
     ) -> EpochName:
         """Write an epoch, and the policy that it names, and return its name; without buckets, new ones are full."""
+        now_ms = moment.paid_ms
         reports = [_rematched(report, policy) for report in self._last_report.values()]
         share = None if self._shared is None else self._shared.begin_epoch(policy, now_ms=now_ms)
         in_force = under_share(policy, share)
@@ -319,10 +341,19 @@ class ControlPlane:
             buckets = Buckets.full(in_force, now_ms=now_ms)
         elif share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
-        lending = lend(
-            buckets, claims_of(reports, policy), in_force, shards=self._shards, turn=number, advance_micro=advance_micro
-        )
-        epoch = Epoch(number, policy.revision, Buckets(buckets.balance_micro, now_ms), lending, settled_batch, share)
+        claims = claims_of(reports, policy)
+        lending = lent_turn(
+            reports,
+            replace(buckets, as_of_ms=now_ms),
+            in_force,
+            lambda turn: lend(
+                buckets, claims, in_force, shards=self._shards, turn=turn, advance_micro=advance_micro,
+                is_by_turn=turn != number,
+            ),
+            number,
+        )  # fmt: skip
+        held = Buckets(buckets.balance_micro, now_ms)
+        epoch = Epoch(number, policy.revision, held, lending, settled_batch, share, moment.reading)
         if policy.revision not in self._compiled:
             self._directory.write(f"policies/{policy.revision}", pack_policy(policy))
             self._compiled[policy.revision] = policy
@@ -351,7 +382,11 @@ def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:
         return report
     found = match(report.names, policy)
     weight = np.where(found.is_exempt, 0, policy.namespace_limits.weight[found.rule])
-    return replace(report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight)
+    # Its own limits may be others by now, so that its rows may leave at once.
+    leaves_ms = None if report.leaves_ms is None else np.where(report.waiting[:, 0] > 0, report.as_of_ms, NEVER_MS)
+    return replace(
+        report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight, leaves_ms=leaves_ms
+    )
 
 
 def _carried_over(buckets: Buckets, before: CompiledPolicy, after: CompiledPolicy) -> Buckets:

@@ -1,4 +1,7 @@
-"""Quotas that several jobs share, as the control plane of one of them sees them: rates by scope, for its epochs."""
+"""Quotas that several jobs share, as the control plane of one of them sees them: rates by scope, for its epochs.
+
+Times are paying time (`clock`), which goes on as the steady clock that measures leases does.
+"""
 
 from __future__ import annotations
 
@@ -73,14 +76,14 @@ class SharedQuotas:
             self._keeper.end_pin(share)
 
     def paid_until_ms(self, file: str, *, now_ms: int) -> int:
-        """Return up to when, of the wall clock, an epoch's rates have been leased since it was written.
+        """Return up to when, of paying time, an epoch's rates have been leased since it was written.
 
         For an epoch of another process, 0: that process may have pinned, and told the others, less since.
         """
         if self._pinned is None or self._pinned[0] != file:
             return 0
-        _, steady_ms, wall_ms = self._pinned
-        return min(now_ms, wall_ms + self._keeper.paid_ms(steady_ms))
+        _, steady_ms, pinned_ms = self._pinned
+        return min(now_ms, pinned_ms + self._keeper.paid_ms(steady_ms))
 
     def _by_scope(self, policy: CompiledPolicy, share: Share) -> Int64s:
         scopes = self._meter.scopes(policy)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_throttle.control.feedback import newest_batch, read_reports
+from spark_throttle.control.feedback import newest_reports
 from spark_throttle.control.followed import read_followed
 from spark_throttle.control.manifest import read_manifest
 from spark_throttle.control.model import Direction
@@ -84,8 +84,7 @@ class Status:
 def read_status(control_path: str) -> Status:
     """Return the numbers of the newest batch that reported."""
     directory = Directory(control_path)
-    batch = newest_batch(directory)
-    reports = read_reports(directory, after_batch=batch - 1).get(batch, []) if batch >= 0 else []
+    batch, reports = newest_reports(directory)
     observation = read_observation(directory)
     exchange = None if observation is None else _exchange_status(observation)
     content = directory.read(f"policies/{reports[0].revision}") if reports else None

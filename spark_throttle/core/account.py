@@ -16,7 +16,6 @@ from spark_throttle.core.quota import (
     CompiledPolicy,
     Dimension,
     Int64s,
-    Level,
     Limits,
     OnExcess,
     Verdict,
@@ -124,8 +123,9 @@ def report(
         offered.take(active, axis=0), admitted.take(active, axis=0), rejected.take(active, axis=0),
         still_waiting.take(active, axis=0), demand.take(active, axis=0),
         observed[active], delayed_ms[active],
-        _next_event_ms(plan, entered, policy, moved.waiting, now_ms=now_ms),
+        _expires_ms(moved.waiting, policy),
         len(entered.unusable),
+        _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
     )  # fmt: skip
 
 
@@ -142,26 +142,25 @@ def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
     return passing
 
 
-def _next_event_ms(
-    plan: FlowPlan, entered: Entered, policy: CompiledPolicy, waiting: Candidates, *, now_ms: int
-) -> int:
-    """Return when the first waiting row may leave or expire, as far as this shard can tell."""
+def _leaves_ms(plan: FlowPlan, entered: Entered, waiting: Candidates, *, now_ms: int) -> Int64s:
+    """Return when each flow's first waiting row may leave, as far as its own limits and its release time say."""
+    leaves_ms = np.full(len(entered.flows), NEVER_MS)
     if not len(waiting):
-        return NEVER_MS
-    stops = plan.outcome.stops
-    own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
-    own_wait_ms = by_row(np.maximum, own_wait_ms)
-    # At the scope's whole rate: the control plane may lend this shard all that comes in.
-    scope_wait_ms = throttle_time_ms(plan.grants.balance_micro, policy.shared.rate_micro_per_ms).max(axis=1)
-    is_own = stops.level == Level.NAMESPACE
-    wait_ms = np.where(is_own, own_wait_ms, np.where(stops.scope >= 0, scope_wait_ms[stops.scope], 0))
-    leaves_ms = now_ms + np.minimum(wait_ms, NEVER_MS - now_ms)
+        return leaves_ms
     waits = np.zeros(len(leaves_ms), dtype=np.bool_)
     waits[waiting.flow] = True
+    is_enforcing = entered.limits.on_excess != OnExcess.OBSERVE
+    own_wait_ms = by_row(np.maximum, throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms))
+    leaves_ms[waits] = now_ms
+    np.copyto(leaves_ms, now_ms + np.minimum(own_wait_ms, NEVER_MS - now_ms), where=waits & is_enforcing)
     if waiting.holds(now_ms):
         heads, index = np.unique(waiting.flow, return_index=True)
         leaves_ms[heads] = np.maximum(leaves_ms[heads], waiting.release_ms[index])
-    event_ms = int(leaves_ms[waits].min())
-    if policy.queue.age_ms is not None:
-        event_ms = min(event_ms, int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1)
-    return event_ms
+    return leaves_ms
+
+
+def _expires_ms(waiting: Candidates, policy: CompiledPolicy) -> int:
+    """Return when the first waiting row is past its age."""
+    if not len(waiting) or policy.queue.age_ms is None:
+        return NEVER_MS
+    return int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1

@@ -1,8 +1,9 @@
 """One micro-batch of one shard: what becomes of every row, and what the shard remembers.
 
-`plan_admission` is a pure function of the state, the arrivals, the policy and the batch time. Its meaning, row by row:
+`plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. Its meaning, row
+by row:
 
-1. Namespace buckets refill to the batch time. Queued rows past their age are rejected.
+1. Namespace buckets refill to that time. Queued rows past their age are rejected.
 2. Arrivals pass their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
 3. A flow is the rows of one namespace: what is queued, then what arrived. Its eligible rows end at the first
    that may not leave yet, or that would find its namespace's balance negative.
@@ -70,7 +71,7 @@ def plan_admission(
     arrivals
         In the order in which they are to be decided.
     now_ms
-        Batch time.
+        Paying time of the batch (`paying`).
     shards
         Number of shards among which queue bounds and shared rates are divided.
     shard

@@ -221,11 +221,11 @@ def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) 
     return np.minimum.reduce(np.minimum(found, MOST_STRETCH), axis=1)
 
 
-def divide_whole(total: int, claims: Int64s, *, turn: int, behind: Int64s | None = None) -> Int64s:
+def divide_whole(total: int, claims: Int64s, *, turn: int, urgency: Int64s | None = None) -> Int64s:
     """Divide `total` whole units: to each its claim, rounded up or down; then what is left, equally.
 
-    The largest parts of a unit are rounded up first, together with what each was behind before. The caller keeps what
-    rounding withheld (`shard_parts`): so nobody starves where there is a unit a turn. The sum is exact.
+    The most urgent parts of a unit are rounded up first, by default the largest. The caller keeps what rounding withheld
+    (`shard_parts`): so nobody starves where there is a unit a turn. The sum is exact.
 
     Parameters
     ----------
@@ -233,8 +233,8 @@ def divide_whole(total: int, claims: Int64s, *, turn: int, behind: Int64s | None
         In thousandths of a unit; their sum is at most `total` units.
     turn
         Rotates who is first among equals.
-    behind
-        In thousandths of a unit: what the claims leave out.
+    urgency
+        Of every claim, not negative.
 
     Examples
     --------
@@ -245,9 +245,9 @@ def divide_whole(total: int, claims: Int64s, *, turn: int, behind: Int64s | None
     """
     n = len(claims)
     whole, part = np.divmod(claims, _THOUSAND)
-    urgency = np.where(part > 0, part if behind is None else part + behind, 0)
+    rank = np.where(part > 0, 1 + (part if urgency is None else urgency), 0)
     rounded_up = -(-int(part.sum()) // _THOUSAND)
-    whole[np.lexsort(((np.arange(n) - turn) % n, -urgency))[:rounded_up]] += 1
+    whole[np.lexsort(((np.arange(n) - turn) % n, -rank))[:rounded_up]] += 1
     each, over = divmod(total - int(whole.sum()), n)
     whole += each
     whole[(turn + np.arange(over)) % n] += 1

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from spark_throttle.core.grants import Buckets, Lending
 from spark_throttle.core.packing import Field, Unpacked, pack, unpack
+from spark_throttle.core.paying import ClockReading, PayingTime
 from spark_throttle.core.quota import (
     CompiledPolicy,
     Int64s,
@@ -23,19 +24,19 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
-STATE_VERSION = 2
-"""2 has the job's shares of shared quotas; written only where it has some, so that version 1 stays what it was."""
+STATE_VERSION = 3
+"""2 has the job's shares of shared quotas, 3 the paying time of the last epoch too."""
 
 POLICY_VERSION = 2
-USAGE_VERSION = 1
-EPOCH_VERSION = 3
-"""2 has the job's shares of shared quotas, 3 how far each shard is ahead."""
+USAGE_VERSION = 2
+"""2 has when the first waiting row of every flow may leave, and the batch's paying time."""
 
-GRANT_VERSION = 2
-"""As `STATE_VERSION`."""
+EPOCH_VERSION = 3
+"""2 has the job's shares of shared quotas, 3 the clocks' readings too, and how far each shard is
+ahead; of control rows as well."""
 
 _NO_AGE = -1
-_EPOCH_WITH_SHARE = 2
+_EPOCH_WITH_CLOCKS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,12 +56,15 @@ class StoredShard:
     row_in_frame: Int64s
     """Of every queued row: its place in that frame."""
 
+    paying: PayingTime | None = None
+    """The reading of the last epoch; `None` after one of an older version."""
+
 
 def pack_shard(stored: StoredShard) -> bytes:
     """Return a shard's state as a block."""
     state = stored.state
     flows, queue, grants = state.flows, state.queue, state.grants
-    version, share = _share_field(grants.share_micro_per_ms, STATE_VERSION)
+    version, more = _later_fields(grants.share_micro_per_ms, stored.paying)
     return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
         "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead,
@@ -71,17 +75,25 @@ def pack_shard(stored: StoredShard) -> bytes:
         "grant_as_of_ms": grants.as_of_ms,
         "policy": stored.policy, "frames": stored.frames,
         "rows_of_frame": np.bincount(stored.frame_of_row, minlength=len(stored.frames)),
-        "row_in_frame": stored.row_in_frame, **share,
+        "row_in_frame": stored.row_in_frame, **more,
     })  # fmt: skip
 
 
-def _share_field(share: Int64s | None, version: int) -> tuple[int, dict[str, Field]]:
-    """Return the version and the field of a block with shares, or version 1 and none."""
-    return (1, {}) if share is None else (version, {"share": share})
+def _later_fields(share: Int64s | None, paying: PayingTime | None) -> tuple[int, dict[str, Field]]:
+    """Return the least version of a block that has these, and their fields."""
+    if paying is not None:
+        kept = np.zeros((0, 2), dtype=np.int64) if share is None else share
+        return 3, {"share": kept, "paid_ms": paying.paid_ms, "wall_ms": paying.wall_ms}
+    return (1, {}) if share is None else (2, {"share": share})
 
 
 def _share(f: Unpacked) -> Int64s | None:
-    return f.pairs("share") if f.version > 1 else None
+    share = f.pairs("share") if f.version > 1 else None
+    return share if share is not None and len(share) else None
+
+
+def _paying(f: Unpacked) -> PayingTime | None:
+    return PayingTime(f.integer("paid_ms"), f.integer("wall_ms")) if f.version > 2 else None
 
 
 def unpack_shard(block: bytes, what: str) -> StoredShard:
@@ -101,7 +113,7 @@ def unpack_shard(block: bytes, what: str) -> StoredShard:
     frames = f.blobs("frames")
     frame_of_row = np.repeat(np.arange(len(frames)), f.integers("rows_of_frame"))
     state = ShardState(f.integer("advanced_to_ms"), flows, queue, grants)
-    return StoredShard(state, f.raw("policy"), frames, frame_of_row, f.integers("row_in_frame"))
+    return StoredShard(state, f.raw("policy"), frames, frame_of_row, f.integers("row_in_frame"), _paying(f))
 
 
 def _limit_fields(prefix: str, limits: Limits) -> dict[str, Field]:
@@ -159,12 +171,15 @@ def unpack_policy(block: bytes, what: str) -> CompiledPolicy:
 
 def pack_usage(usage: UsageReport) -> bytes:
     """Return a usage report as a block."""
-    return pack("usge", USAGE_VERSION, {
+    more: dict[str, Field] = {}
+    if usage.leaves_ms is not None:
+        more = {"leaves_ms": usage.leaves_ms, "paid_ms": usage.as_of_ms}
+    return pack("usge", USAGE_VERSION if more else 1, {
         "shard": usage.shard, "epoch": usage.epoch, "revision": usage.revision, "now_ms": usage.now_ms,
         "names": usage.names, "tenant": usage.tenant, "group": usage.group, "weight": usage.weight,
         "offered": usage.offered, "admitted": usage.admitted, "rejected": usage.rejected, "waiting": usage.waiting,
         "demand": usage.demand, "observed_messages": usage.observed_messages, "delayed_ms": usage.delayed_ms,
-        "next_event_ms": usage.next_event_ms, "invalid_messages": usage.invalid_messages,
+        "next_event_ms": usage.expires_ms, "invalid_messages": usage.invalid_messages, **more,
     })  # fmt: skip
 
 
@@ -176,6 +191,7 @@ def unpack_usage(block: bytes, what: str) -> UsageReport:
         f.integers("tenant"), f.integers("group"), f.integers("weight"), f.pairs("offered"), f.pairs("admitted"),
         f.pairs("rejected"), f.pairs("waiting"), f.pairs("demand"), f.integers("observed_messages"),
         f.integers("delayed_ms"), f.integer("next_event_ms"), f.integer("invalid_messages"),
+        f.integers("leaves_ms") if f.version > 1 else None, f.integer("paid_ms") if f.version > 1 else None,
     )  # fmt: skip
 
 
@@ -195,17 +211,38 @@ class Epoch:
     share_micro_per_ms: Int64s | None = None
     """Shape (scopes, 2): what this job may use of each shared scope, where it shares its quotas with others."""
 
+    reading: ClockReading | None = None
+    """Of the clocks when it was made, at the paying time of `buckets`; `None` in an older version."""
+
+    def grant(self, shard: int, policy: bytes | None) -> ShardGrant:
+        """Return what the epoch says to a shard.
+
+        Parameters
+        ----------
+        policy
+            The shard's slice, packed; `None` if it has it.
+        """
+        paying = None if self.reading is None else PayingTime(self.buckets.as_of_ms, self.reading.wall_ms)
+        lent, headroom = self.lending.balance_micro[shard], self.lending.headroom_micro[shard]
+        return ShardGrant(self.number, policy, lent, headroom, self.share_micro_per_ms, paying)
+
 
 def pack_epoch(epoch: Epoch) -> bytes:
     """Return an epoch as a block."""
-    share = epoch.share_micro_per_ms
-    return pack("epch", EPOCH_VERSION, {
+    reading, paying = epoch.reading, None
+    more: dict[str, Field] = {}
+    if reading is not None:
+        paying = PayingTime(epoch.buckets.as_of_ms, reading.wall_ms)
+        more = {
+            "advance": epoch.lending.advance_micro, "credit": epoch.lending.credit_micro,
+            "latest_wall_ms": reading.latest_wall_ms, "steady_ms": reading.steady_ms, "boot": reading.boot,
+        }  # fmt: skip
+    version, later = _later_fields(epoch.share_micro_per_ms, paying)
+    return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
         "lent": epoch.lending.balance_micro, "headroom": epoch.lending.headroom_micro,
-        "advance": epoch.lending.advance_micro, "credit": epoch.lending.credit_micro,
-        "settled_batch": epoch.settled_batch,
-        "has_share": int(share is not None), "share": np.zeros((0, 2), dtype=np.int64) if share is None else share,
+        "settled_batch": epoch.settled_batch, **later, **more,
     })  # fmt: skip
 
 
@@ -215,14 +252,18 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     shape = (f.integer("shards"), -1, 2)
     lent, headroom = f.integers("lent").reshape(shape), f.integers("headroom").reshape(shape)
     advance, credit = (
-        f.integers(name).reshape(shape) if f.version > _EPOCH_WITH_SHARE else np.zeros_like(lent)
+        f.integers(name).reshape(shape) if f.version >= _EPOCH_WITH_CLOCKS else np.zeros_like(lent)
         for name in ("advance", "credit")
     )
     lending = Lending(lent, headroom, advance, credit)
     buckets = Buckets(f.pairs("balance"), f.integer("as_of_ms"))
-    has_share = f.version == _EPOCH_WITH_SHARE or (f.version > _EPOCH_WITH_SHARE and bool(f.integer("has_share")))
-    share = f.pairs("share") if has_share else None
-    return Epoch(f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), share)
+    paying, reading = _paying(f), None
+    if paying is not None:
+        latest_ms, steady_ms = f.integer("latest_wall_ms"), f.integer("steady_ms")
+        reading = ClockReading(paying.wall_ms, latest_ms, steady_ms, f.text("boot"))
+    return Epoch(
+        f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f), reading
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,17 +279,21 @@ class ShardGrant:
     share_micro_per_ms: Int64s | None = None
     """As `Epoch.share_micro_per_ms`."""
 
+    paying: PayingTime | None = None
+    """When it was made."""
+
 
 def pack_grant(grant: ShardGrant) -> bytes:
     """Return a control row as a block."""
-    version, share = _share_field(grant.share_micro_per_ms, GRANT_VERSION)
+    version, more = _later_fields(grant.share_micro_per_ms, grant.paying)
     return pack("grnt", version, {
         "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
-        "headroom": grant.headroom_micro, **share,
+        "headroom": grant.headroom_micro, **more,
     })  # fmt: skip
 
 
 def unpack_grant(block: bytes, what: str) -> ShardGrant:
     """Return what `pack_grant` stored."""
-    f = unpack(block, "grnt", GRANT_VERSION, what)
-    return ShardGrant(f.integer("epoch"), f.raw("policy") or None, f.pairs("balance"), f.pairs("headroom"), _share(f))
+    f = unpack(block, "grnt", EPOCH_VERSION, what)
+    policy = f.raw("policy") or None
+    return ShardGrant(f.integer("epoch"), policy, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f))

@@ -29,7 +29,7 @@ _LAST = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """The buckets of all shared scopes, at one time of the control plane's clock."""
+    """The buckets of all shared scopes, at one time of the control plane's paying clock."""
 
     balance_micro: Int64s
     """Shape (scopes, 2)."""
@@ -129,6 +129,7 @@ def lend(
     shards: int,
     turn: int,
     advance_micro: Int64s | None = None,
+    is_by_turn: bool = False,
 ) -> Lending:
     """Divide what the buckets hold among the shards.
 
@@ -138,6 +139,8 @@ def lend(
         Rotates who is first among equals; the epoch's number.
     advance_micro
         Shape (shards, scopes, 2): how far each shard is ahead (`shard_parts`); by default, none is.
+    is_by_turn
+        Whether `turn` alone says whose part of a token is rounded up, so that all scopes open the same shard.
     """
     shape = (shards, len(policy.shared), 2)
     limited = policy.shared.is_limited
@@ -155,7 +158,7 @@ def lend(
         whole = int(held[scope, dimension])
         micro = int(buckets.balance_micro[scope, dimension])
         part, behind = parts.part_milli[:, scope, dimension], behind_milli[:, scope, dimension]
-        lent = _divided(whole, part, behind, turn)
+        lent = _divided(whole, part, np.zeros_like(part) if is_by_turn else part % 1000 + behind, turn)
         if dimension == Dimension.MESSAGES:
             balance[:, scope, dimension] = _messages_balance(lent, micro)
         else:
@@ -175,10 +178,10 @@ def lent_tokens(balance_micro: Int64s) -> Int64s:
     return np.stack([messages, np.maximum(byte_room(balance_micro[..., Dimension.BYTES]), 0)], axis=-1)
 
 
-def _divided(whole: int, part_milli: Int64s, behind_milli: Int64s, turn: int) -> Int64s:
+def _divided(whole: int, part_milli: Int64s, urgency: Int64s, turn: int) -> Int64s:
     """Divide whole tokens by parts, which are rounded and may together be a little more than the whole."""
     parts = np.diff(np.minimum(np.cumsum(part_milli), whole * 1000), prepend=0)
-    return divide_whole(whole, parts, turn=turn, behind=behind_milli)
+    return divide_whole(whole, parts, turn=turn, urgency=urgency)
 
 
 def _messages_balance(lent: Int64s, micro: int) -> Int64s:

@@ -62,10 +62,10 @@ class Queue:
 
     size_bytes: Int64s
     arrival_ms: Int64s
-    """Batch time at which the row arrived."""
+    """Paying time of the batch with which the row arrived."""
 
     release_ms: Int64s
-    """Batch time before which the row may not leave; 0 where only quotas hold it."""
+    """Paying time before which the row may not leave; 0 where only quotas hold it."""
 
     def __len__(self) -> int:
         return len(self.flow)
@@ -94,7 +94,7 @@ class Grants:
     """Shape (scopes, 2): by how much the balance may still grow."""
 
     as_of_ms: int
-    """Batch time up to which growth is counted."""
+    """Paying time up to which growth is counted."""
 
     share_micro_per_ms: Int64s | None = None
     """Shape (scopes, 2): the rates of the shared scopes in this job, where it shares its quotas with others."""
@@ -121,7 +121,7 @@ class ShardState:
     """Everything a shard's decisions depend on, beside the batch itself and the policy."""
 
     advanced_to_ms: int
-    """Batch time to which all balances are refilled; 0 before the first batch."""
+    """Paying time (`paying`) to which all balances are refilled; 0 before the first batch."""
 
     flows: Flows
     queue: Queue

@@ -1,6 +1,6 @@
 """Token buckets: refill, what passes, throttle time; many at a time.
 
-Balances are int64 micro-tokens and rates are micro-tokens a millisecond, Spark's batch clock ticking in
+Balances are int64 micro-tokens and rates are micro-tokens a millisecond, the clock that pays ticking in
 milliseconds, so a refill is exact however many steps it is taken in::
 
     refill(refill(b, t1), t2) == refill(b, t1 + t2)

@@ -24,6 +24,8 @@ class UsageReport:
     """The policy revision that the indices below belong to."""
 
     now_ms: int
+    """Spark's time of the batch."""
+
     names: pa.StringArray
     tenant: Int64s
     """Position in `tenant_names`, -1 where the policy does not name the tenant."""
@@ -51,8 +53,20 @@ class UsageReport:
     delayed_ms: Int64s
     """Sum over the admitted rows of the time they waited."""
 
-    next_event_ms: int
-    """Batch time at which a waiting row may leave or expire; `NEVER_MS` when none ever will by itself."""
+    expires_ms: int
+    """When the first waiting row is too old; `NEVER_MS` if none ever is."""
 
     invalid_messages: int = 0
     """Arrivals that had no usable namespace or size; they belong to no flow and were rejected."""
+
+    leaves_ms: Int64s | None = None
+    """When the first waiting row of the flow may leave, as far as the namespace's own limits and rules say; `NEVER_MS`
+    where none waits, or ever will by itself. A report of version 1 has none, and a guess at it in `expires_ms`."""
+
+    paid_ms: int | None = None
+    """The batch's paying time (`paying`), which the two times above are of; `None` where it is `now_ms`."""
+
+    @property
+    def as_of_ms(self) -> int:
+        """The paying time of the batch."""
+        return self.now_ms if self.paid_ms is None else self.paid_ms

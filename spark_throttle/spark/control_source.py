@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,11 +23,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
+from spark_throttle.core.codec import pack_grant, pack_policy
 from spark_throttle.spark.frames import FrameKind, frame_batch
 from spark_throttle.spark.worker_heap import set_loaded_aside
 
 if TYPE_CHECKING:
+    from spark_throttle.control.clock import Clock
     from spark_throttle.control.plane import ControlPlane, EpochName
 
 CONTROL_FORMAT = "throttle_control"
@@ -67,8 +67,8 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     Parameters
     ----------
-    clock_ms
-        The wall clock.
+    clock
+        What time it is; by default, the machine's clocks.
     pause
         Waits so many seconds.
     """
@@ -77,11 +77,11 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self,
         options: dict[str, str],
         *,
-        clock_ms: Callable[[], int] | None = None,
+        clock: Clock | Callable[[], int] | None = None,
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self._options = options
-        self._clock_ms = clock_ms or _wall_clock_ms
+        self._clock = clock
         self._pause = pause or threading.Event().wait
         self._plane: ControlPlane | None = None
         self._ends_when_drained = False
@@ -89,9 +89,10 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def plane(self) -> ControlPlane:
         """Return the control plane; it is made at the first call, in the process that keeps it."""
         if self._plane is None:
+            from spark_throttle.control.clock import Clock
             from spark_throttle.spark.query_plane import open_plane
 
-            self._plane = open_plane(self._options, self._clock_ms)
+            self._plane = open_plane(self._options, Clock.of(self._clock or Clock.system()))
         return self._plane
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -133,10 +134,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         grants = []
         for shard, key in enumerate(keys):
             part = None if policy is None else pack_policy(slice_of(policy, shard, len(keys)))
-            lending = epoch.lending
-            balance, headroom = lending.balance_micro[shard], lending.headroom_micro[shard]
-            grant = ShardGrant(epoch.number, part, balance, headroom, epoch.share_micro_per_ms)
-            grants.append((key, pack_grant(grant)))
+            grants.append((key, pack_grant(epoch.grant(shard, part))))
         return [GrantPartition(tuple(grants))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -156,10 +154,6 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __reduce__(self) -> tuple[type[ThrottleControlReader], tuple[dict[str, str]]]:
         return (type(self), (self._options,))
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000  # noqa: TID251 - the control plane's clock; what it decides is pinned in epochs
 
 
 def _offset(name: EpochName) -> dict[str, Any]:

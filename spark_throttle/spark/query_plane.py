@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from spark_throttle.control.clock import Clock
 from spark_throttle.control.codec import parse_policies
 from spark_throttle.control.compile import revision_of
 from spark_throttle.control.exchange import open_exchange
@@ -41,7 +40,7 @@ class FixedPolicies:
         return self.snapshot
 
 
-def open_plane(options: dict[str, str], clock_ms: Callable[[], int]) -> ControlPlane:
+def open_plane(options: dict[str, str], clock: Clock) -> ControlPlane:
     """Return the control plane of a query, with policies that it could read."""
     # Spark's option names come back in lower case.
     shards = len(json.loads(options["shardkeys"]))
@@ -57,13 +56,13 @@ def open_plane(options: dict[str, str], clock_ms: Callable[[], int]) -> ControlP
     policies.current()
     manifest = bind(directory, shards=shards, direction=direction)
     exchange = options.get("exchange")
-    shared = None if exchange is None else _shared_quotas(exchange, directory, manifest, direction, clock_ms)
+    shared = None if exchange is None else _shared_quotas(exchange, directory, manifest, direction, clock)
     retained = int(options["batchesretained"])
-    return ControlPlane(directory, policies, direction, shards, clock_ms, shared, batches_retained=retained)
+    return ControlPlane(directory, policies, direction, shards, clock, shared, batches_retained=retained)
 
 
 def _shared_quotas(
-    exchange: str, directory: Directory, manifest: Manifest, direction: Direction, clock_ms: Callable[[], int]
+    exchange: str, directory: Directory, manifest: Manifest, direction: Direction, clock: Clock
 ) -> SharedQuotas:
     options = ExchangeOptions.from_json(exchange)
     name = options.job or manifest.query[:8]
@@ -71,14 +70,8 @@ def _shared_quotas(
     keeper = LeaseKeeper(
         sharing,
         open_exchange(options.path),
-        Clocks(_steady_clock_ms, clock_ms),
+        Clocks(clock.steady_ms, clock.wall_ms),
         on_visit=lambda observation: write_observation(directory, observation),
     )
     keeper.start()
     return SharedQuotas(keeper, direction)
-
-
-def _steady_clock_ms() -> int:
-    """Return a clock that is never set, and that goes on while the machine sleeps, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return (time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)) // 1_000_000

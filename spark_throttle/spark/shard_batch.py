@@ -89,10 +89,13 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         Arrived rows, in any order.
     is_explained
         Whether admitted rows carry the ``throttle`` column too.
+    now_ms
+        Spark's time of the batch; what is earned, held and expires goes by its paying time (`core.paying`).
     room
         Bounds that the queue may fill before it fails, where the policy's own are less.
     """
-    stored = _granted(state, grant, shard, now_ms)
+    batch_ms = now_ms
+    stored, now_ms = _granted(state, grant, shard, batch_ms)
     policy = _with_room(_policy(stored.policy), room)
     arrived = arranged([arrivals_of(frame) for frame in frames]) if frames else None
     arrivals = _arrivals(arrived)
@@ -106,8 +109,11 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     queued = len(stored.state.queue)
     joining = rows.filter(pa.array(waits[queued:])) if rows is not None and waits[queued:].any() else None
     after = queue.after(waits[:queued], joining)
-    block = pack_shard(StoredShard(plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame))
-    return ShardOutcome(block, admitted, rejected, pack_usage(plan.usage))
+    after_batch = StoredShard(
+        plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying
+    )
+    usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
+    return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage))
 
 
 def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPolicy:
@@ -122,8 +128,8 @@ def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPoli
     return replace(policy, queue=wider)
 
 
-def _granted(state: bytes | None, grant: bytes | None, shard: int, now_ms: int) -> StoredShard:
-    """Return the shard's state with the batch's grant in it."""
+def _granted(state: bytes | None, grant: bytes | None, shard: int, batch_ms: int) -> tuple[StoredShard, int]:
+    """Return the shard's state with the batch's grant in it, and the batch's paying time."""
     stored = unpack_shard(state, f"the state of shard {shard}") if state is not None else None
     row = unpack_grant(grant, f"the control row of shard {shard}") if grant is not None else None
     if stored is None:
@@ -135,12 +141,17 @@ def _granted(state: bytes | None, grant: bytes | None, shard: int, now_ms: int) 
         nothing = ShardQueue.empty()
         initial = ShardState.initial(len(row.balance_micro))
         stored = StoredShard(initial, row.policy, nothing.frames, nothing.frame_of_row, nothing.row_in_frame)
-    return stored if row is None else _with_grant(stored, row, now_ms)
+    paying, advanced_to_ms = stored.paying if row is None else row.paying, stored.state.advanced_to_ms
+    now_ms = batch_ms
+    if paying is not None:
+        now_ms = paying.of_batch(batch_ms, is_new=row is not None, advanced_to_ms=advanced_to_ms)
+    return stored if row is None else _with_grant(stored, row, now_ms), now_ms
 
 
 def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShard:
     grants = Grants(row.epoch, row.balance_micro, row.headroom_micro, now_ms, row.share_micro_per_ms)
-    return replace(stored, state=replace(stored.state, grants=grants), policy=row.policy or stored.policy)
+    state = replace(stored.state, grants=grants)
+    return replace(stored, state=state, policy=row.policy or stored.policy, paying=row.paying)
 
 
 def _arrivals(arrived: pa.Table | None) -> Arrivals:

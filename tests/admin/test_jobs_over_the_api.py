@@ -14,6 +14,7 @@ from spark_throttle.admin.metrics import TOP_NAMESPACES, balances_of
 from spark_throttle.control.memory_store import MemoryStore
 from spark_throttle.control.service import PolicyService
 from spark_throttle.control.store import Author
+from spark_throttle.core.packing import pack
 from tests.admin.conftest import Served
 from tests.admin.made_up_job import MadeUpJob
 
@@ -58,6 +59,13 @@ def test_status_tells_what_the_newest_batch_did(world: World) -> None:
     assert scopes["gold"]["messages_per_second"] == 20
     # Four batches of 60 arrived; of the first 21 left, the burst and one message into debt, then 20 of each.
     assert scopes["gold"]["waiting_messages"] == 240 - 81
+
+
+def test_batch_that_moved_nothing_is_no_problem_of_the_watch(world: World) -> None:
+    world.job.directory.write(f"feedback/{world.job.number + 1:012d}.all", pack("fdbk", 1, {"reports": []}))
+    world.watch.look()
+    (view,) = world.watch.views()
+    assert (view.problem, view.batches[-1].batch) == (None, world.job.number)
 
 
 def test_series_have_a_number_a_batch(world: World) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.control.clock import Clock
 from spark_throttle.control.compile import compile_policy, revision_of
 from spark_throttle.control.exchange import Exchange
 from spark_throttle.control.feedback import write_reports
@@ -63,6 +64,9 @@ class Query:
     path: Path
     policies: FakePolicies = field(default_factory=FakePolicies)
     now_ms: int = START_MS
+    shift_ms: int = 0
+    """By how much the wall clock is ahead."""
+
     name: EpochName = NO_EPOCH
     next_batch: int = 0
     batches_retained: int = 100
@@ -84,7 +88,7 @@ class Query:
             self.policies,
             "publish",
             SHARDS,
-            lambda: self.now_ms,
+            Clock(lambda: self.now_ms + self.shift_ms, lambda: self.now_ms),
             shared,
             batches_retained=self.batches_retained,
         )

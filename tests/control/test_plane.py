@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_throttle.control.feedback import read_reports
 from spark_throttle.control.plane import NO_EPOCH
+from spark_throttle.core.packing import pack
 from spark_throttle.core.quota import MICRO
 from tests.control.queries import SHARDS, Query, per_second
 
@@ -76,6 +78,65 @@ def test_shard_that_did_not_report_since_keeps_its_waiting_rows_due(query: Query
     query.batch(query.report(0))
     assert query.trigger(2_999).number == 1
     assert query.trigger(1).number == 2
+
+
+def test_batches_that_left_no_row_make_none_due_and_lose_nothing(
+    query: Query, warnings: Callable[[], list[str]]
+) -> None:
+    query.trigger()
+    query.batch(query.report(0, {"a/x": (10, 0)}), query.report(1))
+    first = query.trigger(0)
+    query.quiet_batch()
+    for _ in range(4):
+        assert query.trigger() == first
+        query.batch()
+    query.restart()
+    assert query.trigger(0) == first
+    query.batch(query.report(0, {"a/x": (30, 0)}))
+    query.trigger(0)
+    assert query.tokens(0) == 100 - 30
+    assert warnings() == []
+
+
+def test_batches_that_left_no_row_leave_no_file(query: Query) -> None:
+    query.trigger()
+    query.quiet_batch()
+    for _ in range(3):
+        query.trigger()
+        query.batch()
+    assert list(read_reports(query.directory, after_batch=-1)) == [0]
+    assert query.directory.names("feedback") == ["000000000000.all"]
+
+
+def test_checkpoint_with_feedback_files_without_reports_goes_on(
+    query: Query, warnings: Callable[[], list[str]]
+) -> None:
+    query.trigger()
+    query.batch(query.report(0, {"a/x": (10, 0)}), query.report(1))
+    for _ in range(3):
+        old_empty_file(query)
+    query.restart()
+    query.trigger(0)
+    assert query.tokens(0) == 90
+    query.batch(query.report(0, {"a/x": (5, 0)}), query.report(1))
+    old_empty_file(query)
+    old_empty_file(query)
+    query.trigger(0)
+    assert query.tokens(0) == 85
+    assert warnings() == []
+
+
+def test_lost_report_is_not_made_good_by_a_batch_that_left_no_row(query: Query) -> None:
+    first = query.trigger()
+    old_empty_file(query)
+    assert query.trigger(0).number == first.number + 1
+    assert query.tokens(0) == -1
+
+
+def old_empty_file(query: Query) -> None:
+    """Write what older releases wrote of a batch that left no row."""
+    query.directory.write(f"feedback/{query.next_batch:012d}.all", pack("fdbk", 1, {"reports": []}))
+    query.next_batch += 1
 
 
 def test_policy_change_is_due_at_once_and_is_brought_to_the_shards(query: Query) -> None:

@@ -46,7 +46,7 @@ def test_restart_anywhere_makes_the_same_epoch(query: Query, tmp_path: Path) -> 
         copied = tmp_path / f"copy{step}"
         if query.path.exists():
             shutil.copytree(query.path, copied)
-        other = Query(copied, query.policies, query.now_ms, query.name)
+        other = Query(copied, query.policies, query.now_ms, name=query.name)
         query.trigger(0)
         other.trigger(0)
         assert other.name == query.name

@@ -199,16 +199,18 @@ def test_changed_quota_is_divided_anew(query: SharingQuery, other: SharingQuery)
     assert query.share() == pytest.approx(5, rel=0.02)
 
 
+@pytest.mark.parametrize("jumps_ms", [(0,), (0, 50, -50, 200, -200, 3_600_000, -3_600_000)], ids=["", "clocks are set"])
 @pytest.mark.parametrize("seed", range(2))
 def test_jobs_together_admit_no_more_than_one_bucket_in_any_window(
-    seed: int, query: SharingQuery, other: SharingQuery
+    seed: int, jumps_ms: tuple[int, ...], query: SharingQuery, other: SharingQuery
 ) -> None:
-    rng = random.Random(seed)
+    rng, clock_rng = random.Random(seed), random.Random(seed)
     queries = (query, other)
     for step in range(120):
         each = rng.choice(queries)
         now_ms = max(query.now_ms, other.now_ms) + rng.choice([1, 50, 150, 400])
         query.now_ms = other.now_ms = now_ms
+        each.shift_ms += clock_rng.choice(jumps_ms)
         if rng.random() < 0.4:
             each.visit(0)
         if rng.random() < 0.02:

@@ -16,6 +16,7 @@ from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import USAGE_SCHEMA, usage_rows
 from spark_throttle.core.codec import pack_policy, pack_usage
 from spark_throttle.core.matching import match
+from spark_throttle.core.packing import pack
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError
 from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
@@ -102,6 +103,14 @@ def test_status_is_of_the_newest_batch_whatever_files_its_reports_are_in(directo
     assert status.of_level("namespace")["acme/a"] == ScopeStatus(
         "namespace", "acme/a", 5, 50, 3, 30, 1, 10, 1, 10, 1, 7.0, None
     )
+
+
+def test_status_is_of_the_newest_batch_that_moved_something(directory: Directory) -> None:
+    write_reports(directory, 11, [pack_usage(one) for one in REPORTS])
+    directory.write("feedback/000000000012.all", pack("fdbk", 1, {"reports": []}))
+    status = read_status(directory.location)
+    assert status.batch_id == 11
+    assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}
 
 
 def test_status_names_the_quota_of_every_scope(directory: Directory) -> None:

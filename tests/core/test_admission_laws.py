@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -18,10 +19,10 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.admission import plan_admission
 from spark_throttle.core.arrivals import Arrivals
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, UNLIMITED, Level, OnExcess, Verdict
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Level, OnExcess, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.testing.comparison import as_reference
-from spark_throttle.testing.history import DecidedRow, History
+from spark_throttle.testing.history import DecidedRow, History, Played
 from spark_throttle.testing.reference_state import DIMENSIONS, rules_of
 from spark_throttle.testing.strategies import histories
 from spark_throttle.testing.worlds import make_arrivals
@@ -323,13 +324,46 @@ def reordered(state: ShardState, flow_order: list[int], queue_order: list[int]) 
 
 @law
 @given(histories(monotone=True, one_policy=True), st.integers(0, 10_000_000))
-def test_nothing_leaves_before_the_next_event(history: History, early_ms: int) -> None:
-    """Until `next_event_ms` the same grants admit nothing and nothing expires, so a tick may wait for it."""
+def test_l4_nothing_expires_or_leaves_before_the_times_that_are_reported(history: History, early_ms: int) -> None:
     *_, last = history.play()
-    state, step = last.plan.state, last.step
-    event_ms = last.plan.usage.next_event_ms
+    state, step, usage = last.plan.state, last.step, last.plan.usage
     assume(len(state.queue))
-    assert event_ms > step.now_ms
-    at_ms = min(step.now_ms + early_ms, event_ms - 1)
+    assert usage.expires_ms > step.now_ms
+    at_ms = min(step.now_ms + early_ms, usage.expires_ms - 1)
     plan = plan_admission(state, make_arrivals([]), step.policy, now_ms=at_ms, shards=history.shards)
-    assert (plan.decisions.verdict == Verdict.DELAY).all()
+    assert (plan.decisions.verdict != Verdict.REJECT).all()
+    leaving = state.queue.flow[plan.decisions.verdict == Verdict.ADMIT]
+    names = state.flows.names.to_pylist()
+    assert all(reported_leaves_ms(last)[names[flow]] <= at_ms for flow in leaving.tolist())
+
+
+@law
+@given(histories(monotone=True, one_policy=True, on_excess=ENFORCED), st.data())
+def test_l4_first_row_leaves_at_the_time_that_is_reported_where_no_shared_scope_holds_it(
+    history: History, data: st.DataObject
+) -> None:
+    *_, last = history.play()
+    state, shared = last.plan.state, last.step.policy.shared
+    leaves_ms = {name: at_ms for name, at_ms in reported_leaves_ms(last).items() if at_ms < NEVER_MS}
+    assume(leaves_ms)
+    name = data.draw(st.sampled_from(sorted(leaves_ms)))
+    at_ms = max(leaves_ms[name], last.step.now_ms)
+    assume(at_ms < last.plan.usage.expires_ms)
+    free = replace(last.step.policy, shared=replace(shared, on_excess=np.full_like(shared.on_excess, OnExcess.OBSERVE)))
+    plan = plan_admission(state, make_arrivals([]), free, now_ms=at_ms, shards=history.shards)
+    of_flow = plan.decisions.verdict[state.queue.flow == state.flows.names.to_pylist().index(name)]
+    assert of_flow[0] == Verdict.ADMIT
+
+
+@law
+@given(histories())
+def test_flow_reports_a_time_to_leave_only_if_it_waits(history: History) -> None:
+    for batch in history.play():
+        waits = dict(zip(batch.plan.usage.names.to_pylist(), batch.plan.usage.waiting[:, 0].tolist(), strict=True))
+        assert all(at_ms == NEVER_MS for name, at_ms in reported_leaves_ms(batch).items() if not waits[name])
+
+
+def reported_leaves_ms(batch: Played) -> dict[str, int]:
+    usage = batch.plan.usage
+    assert usage.leaves_ms is not None
+    return dict(zip(usage.names.to_pylist(), usage.leaves_ms.tolist(), strict=True))

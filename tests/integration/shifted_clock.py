@@ -1,15 +1,16 @@
-"""A clock that a test moves: for the control source and the operator, in whatever process they run.
+"""A wall clock that a test sets: for the control source and the operator, in whatever process they run.
 
 By how much it is moved stands in the file `shift` beside the policy file, in milliseconds.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_throttle.control.clock import Clock
 from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.operator import ShardOperator
 
@@ -42,11 +43,9 @@ def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], 
 class _MovedControlSource(ThrottleControlSource):
     def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802 - Spark's name
         shift = Path(self.options["policyFile"]).with_name("shift")
-        return ThrottleControlReader(dict(self.options), clock_ms=lambda: _wall_clock_ms() + int(shift.read_text()))
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000  # noqa: TID251 - the clock that is moved
+        clock = Clock.system()
+        moved = replace(clock, wall_ms=lambda: clock.wall_ms() + int(shift.read_text()))
+        return ThrottleControlReader(dict(self.options), clock=moved)
 
 
 class _MovedState:

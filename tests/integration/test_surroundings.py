@@ -163,9 +163,8 @@ def test_clock_that_jumps_admits_no_more_than_a_burst(
         admitted.append(len(lake.admitted_ids) - before)
     assert sorted(lake.admitted_ids + lake.rejected_ids) == list(range(100))
     assert max(admitted) <= MOST_AT_ONCE
-    # A minute later by the moved clock the bucket is full again, whichever way the clock had jumped.
-    assert admitted[0] >= 5
-    assert admitted[2] >= 5
+    # A run takes longer than a bucket fills, whichever way the clock had jumped.
+    assert min(admitted) >= 5
 
 
 def test_sink_that_fails_every_third_time_gets_each_batch_until_it_takes_it(lake: Lake) -> None:

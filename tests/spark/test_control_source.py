@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from spark_throttle.control.clock import Clock
 from spark_throttle.control.delta_store import DeltaStore
 from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.feedback import write_reports
@@ -50,6 +51,9 @@ class Driver:
     now_ms: int = START_MS
     pauses: list[float] = field(default_factory=list)
     on_pause: Callable[[], object] = lambda: None
+    clock: Clock | None = None
+    """In place of the one that only pauses advance."""
+
     batches: int = 0
     reader: ThrottleControlReader = field(init=False)
     offset: dict[str, Any] = field(init=False)
@@ -64,7 +68,10 @@ class Driver:
             "batchesretained": "100",
         }  # fmt: skip
         options |= self.more if "policyfile" in self.more else {"policytext": POLICIES} | self.more
-        self.reader = ThrottleControlReader(options, clock_ms=lambda: self.now_ms, pause=self.pause)
+        self.reader = ThrottleControlReader(options, clock=self.clock or self.now, pause=self.pause)
+
+    def now(self) -> int:
+        return self.now_ms
 
     def pause(self, seconds: float) -> None:
         assert len(self.pauses) < 1_000
@@ -274,7 +281,7 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
         "controlpath": str(tmp_path / "control"), "direction": "publish", "shardkeys": json.dumps(KEYS),
         "batchesretained": "100", "policystore": f"delta:{where}",
     }  # fmt: skip
-    reader = ThrottleControlReader(options, clock_ms=lambda: START_MS)
+    reader = ThrottleControlReader(options, clock=lambda: START_MS)
     first = reader.latestOffset(reader.initialOffset(), LIMIT)
     service.put("job", "", {"publish": {"messages_per_second": 7}}, Author("ann"))
     second = reader.latestOffset(first, LIMIT)
@@ -296,7 +303,7 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
 def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_grants(tmp_path: Path) -> None:
     options = ExchangeOptions.parse({"path": str(tmp_path / "exchange"), "job": "mine", "interval": 0.05, "lease": 60})
     policies = "{resource_groups: {gold: {publish: {messages_per_second: 100}}}, defaults: {resource_group: gold}}"
-    driver = Driver(tmp_path / "control", {"policytext": policies, "exchange": options.to_json()})
+    driver = Driver(tmp_path / "control", {"policytext": policies, "exchange": options.to_json()}, clock=Clock.system())
     end = driver.latest(driver.reader.initialOffset())
     grants = [unpack_grant(row["frame"], "a grant") for row in driver.rows(driver.reader.initialOffset(), end)]
     assert len(grants) == len(KEYS)

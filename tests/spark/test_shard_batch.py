@@ -243,8 +243,8 @@ def test_shard_without_state_and_policy_says_that_the_state_is_gone() -> None:
 
 
 def test_state_of_another_version_or_kind_is_refused() -> None:
-    newer = pack("stat", 3, {"news": 1})
-    with pytest.raises(UnknownVersionError, match="the state of shard 4 has format version 3"):
+    newer = pack("stat", 4, {"news": 1})
+    with pytest.raises(UnknownVersionError, match="the state of shard 4 has format version 4"):
         run_batch(newer, None, [], shard=4, shards=8, now_ms=START_MS, is_explained=False)
     shard = Shard(make_policy())
     shard.batch()

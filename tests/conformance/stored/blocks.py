@@ -27,6 +27,7 @@ from spark_throttle.core.codec import (
     pack_usage,
 )
 from spark_throttle.core.grants import Buckets, Lending
+from spark_throttle.core.paying import ClockReading, PayingTime
 from spark_throttle.core.quota import CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
@@ -60,7 +61,7 @@ SHARE = np.array([[-1, 0], [2**50, 7]])
 """A job's shares of shared quotas, which blocks of version 2 have."""
 
 
-def shard(share: Int64s | None = None) -> StoredShard:
+def shard(share: Int64s | None = None, paying: PayingTime | None = None) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
         pa.array(["acme/orders", "zoë/ü/logs"]), np.array([[-1, 0], [2**60, -(2**61)]]), np.array([[0, 0], [5, -9]]),
@@ -73,44 +74,56 @@ def shard(share: Int64s | None = None) -> StoredShard:
     grants = Grants(9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share)
     state = ShardState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
-    return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]))
+    return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]), paying)
 
 
-def usage() -> UsageReport:
+LEAVES_MS = np.array([1_760_000_000_103, 2**62])
+"""When first waiting rows may leave, which usage reports of version 2 have, and the paying time."""
+
+PAYING = PayingTime(1_760_000_000_000, 1_795_000_000_000)
+READING = ClockReading(1_795_000_000_000, 1_800_000_000_000, 86_400_123, "fcae03b0-04d4-4257-a5ec-e06aa65b2712")
+"""What blocks of version 3 have of the clocks."""
+
+
+def usage(leaves_ms: Int64s | None = None) -> UsageReport:
     """Return the report of a shard."""
     offered, admitted, rejected, waiting, demand = (np.array([[n, 100 * n], [0, 2**40 + n]]) for n in range(5))
     return UsageReport(
         3, 9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
-        np.array([0, 12_345]), 2**62, 4,
+        np.array([0, 12_345]), 2**62, 4, leaves_ms, None if leaves_ms is None else 1_760_000_000_001,
     )  # fmt: skip
 
 
-def epoch(share: Int64s | None = None, *, is_ahead: bool = False) -> Epoch:
+def epoch(share: Int64s | None = None, reading: ClockReading | None = None) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
-    advances = (lent * 7, np.maximum(-lent, 0)) if is_ahead else (lent * 0, lent * 0)
+    advances = (lent * 7, np.maximum(-lent, 0)) if reading is not None else (lent * 0, lent * 0)
     return Epoch(
         9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
-        Lending(lent, headroom, *advances), 8, share,
+        Lending(lent, headroom, *advances), 8, share, reading,
     )  # fmt: skip
 
 
-def grant(share: Int64s | None = None) -> ShardGrant:
+def grant(share: Int64s | None = None, paying: PayingTime | None = None) -> ShardGrant:
     """Return a control row that brings a policy."""
     balance, headroom = np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]])
-    return ShardGrant(9, POLICY, balance, headroom, share)
+    return ShardGrant(9, POLICY, balance, headroom, share, paying)
 
 
 BLOCKS: Mapping[str, Callable[[], bytes]] = {
     "shard_v1": lambda: pack_shard(shard()),
     "policy_v2": lambda: pack_policy(policy(2)),
     "usage_v1": lambda: pack_usage(usage()),
+    "usage_v2": lambda: pack_usage(usage(LEAVES_MS)),
     "epoch_v1": lambda: pack_epoch(epoch()),
     "grant_v1": lambda: pack_grant(grant()),
     "shard_v2": lambda: pack_shard(shard(SHARE)),
     "epoch_v2": lambda: pack_epoch(epoch(SHARE)),
     "grant_v2": lambda: pack_grant(grant(SHARE)),
+    "shard_v3": lambda: pack_shard(shard(None, PAYING)),
+    "epoch_v3": lambda: pack_epoch(epoch(SHARE, READING)),
+    "grant_v3": lambda: pack_grant(grant(None, PAYING)),
 }
 
 

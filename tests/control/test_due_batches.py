@@ -1,0 +1,152 @@
+"""Law L4: a batch is planned for waiting rows when one of them can leave or expire, and not otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.control.queries import per_second
+from tests.control.whole_job import Rows, WholeJob
+
+OFF = {"publish": {"messages_per_second": 0}}
+MANY: Rows = [(f"acme/n{i}", 10) for i in range(40)]
+
+SHUT: dict[str, dict[str, object]] = {
+    "group above a tenant": {
+        "resource_groups": {"off": OFF},
+        "tenants": {"acme": {"resource_group": "off", **per_second(0.2, burst_seconds=10)}},
+    },
+    "job above a group": {
+        "job": OFF,
+        "resource_groups": {"gold": per_second(1, burst_seconds=2)},
+        "defaults": {"resource_group": "gold"},
+    },
+    "group above namespaces": {
+        "resource_groups": {"off": OFF},
+        "defaults": {"resource_group": "off", **per_second(0.5)},
+    },
+    "tenant below a group": {
+        "resource_groups": {"gold": per_second(0.2, burst_seconds=10)},
+        "tenants": {"acme": {"resource_group": "gold", **OFF}},
+    },
+    "namespaces below a group": {
+        "resource_groups": {"gold": per_second(0.2, burst_seconds=10)},
+        "defaults": {"resource_group": "gold", **OFF},
+    },
+    "bytes of the job": {
+        "job": {"publish": {"bytes_per_second": 0}},
+        "tenants": {"acme": per_second(0.2, burst_seconds=10)},
+    },
+}
+
+
+@pytest.mark.parametrize("shards", [1, 4, 8])
+@pytest.mark.parametrize("kind", SHUT)
+def test_rows_under_a_scope_of_rate_0_plan_no_batch(kind: str, shards: int, tmp_path: Path) -> None:
+    job = WholeJob(tmp_path, SHUT[kind], shards)
+    job.trigger(MANY)
+    job.trigger()  # what arrived has moved the account
+    assert [job.trigger() for _ in range(100)] == [None] * 100
+    assert job.plane.wait_ms() is None
+    assert (job.waiting, job.admitted) == (len(MANY), [])
+
+
+def test_rows_under_a_scope_of_rate_0_go_when_it_has_a_rate(tmp_path: Path) -> None:
+    job = WholeJob(tmp_path, SHUT["group above a tenant"], 8)
+    job.trigger(MANY)
+    job.trigger()
+    job.policies.set({"resource_groups": {"off": per_second(5)}, "tenants": {"acme": {"resource_group": "off"}}})
+    assert job.trigger()
+    for _ in range(20):
+        job.trigger()
+    assert job.waiting == 0
+
+
+def test_observing_scope_of_rate_0_holds_nothing(tmp_path: Path) -> None:
+    off = {"publish": {"messages_per_second": 0, "on_excess": "observe"}}
+    job = WholeJob(tmp_path, {"job": off, "tenants": {"acme": per_second(2)}}, 4)
+    job.trigger(MANY)
+    for _ in range(30):
+        job.trigger()
+    assert job.waiting == 0
+
+
+def test_rows_that_only_age_will_move_plan_one_batch_when_they_expire(tmp_path: Path) -> None:
+    job = WholeJob(tmp_path, SHUT["group above a tenant"] | {"queue": {"age_seconds": 60}}, 8)
+    job.trigger(MANY)
+    job.trigger(after_ms=1)
+    moved = [moved for _ in range(100) if (moved := job.trigger()) is not None]
+    assert moved[0] == len(MANY)
+    assert job.waiting == 0
+
+
+@pytest.mark.parametrize("shards", [1, 3, 8])
+def test_backlog_of_many_shards_under_a_slow_tenant_plans_a_batch_a_row(shards: int, tmp_path: Path) -> None:
+    job = WholeJob(tmp_path, {"tenants": {"acme": per_second(0.2, burst_seconds=10)}}, shards)
+    job.trigger(MANY)
+    job.trigger()
+    moved = [moved for _ in range(120) if (moved := job.trigger()) is not None]
+    in_vain = sum(not each for each in moved)
+    assert sum(moved) >= 120 // 5 - 1
+    # What moved rows is followed by an epoch that settles it; it may find nothing more to lend.
+    assert in_vain <= sum(moved) + 1
+
+
+SLOW = (0, 0.001, 0.03, 0.2, 1, 3.333, 17)
+limits = st.fixed_dictionaries(
+    {},
+    optional={
+        "messages_per_second": st.sampled_from(SLOW),
+        "bytes_per_second": st.sampled_from((0, 0.5, 7, 1_000)),
+        "on_excess": st.sampled_from(("delay", "delay", "delay", "observe")),
+    },
+).map(lambda fields: {"publish": {**fields, "burst_seconds": 3}} if fields.keys() - {"on_excess"} else {})
+
+
+@st.composite
+def nested(draw: st.DrawFn) -> dict[str, object]:
+    """Return policies in which all namespaces are of one tenant, of one group."""
+    age = draw(st.sampled_from(({}, {}, {"queue": {"age_seconds": 45}})))
+    return {
+        "job": draw(limits),
+        "resource_groups": {"gold": draw(limits)},
+        "tenants": {"acme": {"resource_group": "gold", **draw(limits)}},
+        "defaults": draw(limits),
+        **age,
+    }
+
+
+@settings(max_examples=25)
+@given(nested(), st.sampled_from((1, 3, 8)), st.lists(st.integers(1, 400), min_size=1, max_size=12), st.data())
+def test_at_the_event_a_row_leaves_or_expires_and_none_could_before(
+    document: dict[str, object], shards: int, sizes: list[int], data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder:
+        job = WholeJob(Path(folder), document, shards)
+        job.trigger([(f"acme/n{i % 5}", size) for i, size in enumerate(sizes)])
+        for _ in range(6):
+            while job.trigger(after_ms=0) is not None:
+                pass  # what moved is settled
+            wait_ms = job.plane.wait_ms()
+            if wait_ms is None or not job.waiting:
+                break
+            early_ms = data.draw(st.integers(0, wait_ms - 1))
+            job.now_ms += early_ms
+            assert job.trigger(after_ms=0) is None
+            assert not moved_if_planned(job)
+            job.now_ms += wait_ms - 1 - early_ms
+            assert not moved_if_planned(job)
+            assert job.trigger(after_ms=1)
+
+
+def moved_if_planned(job: WholeJob) -> int:
+    """Return how many rows would leave or expire in a batch that is planned now though none is due."""
+    other = WholeJob(job.path, job.document, job.shards, job.now_ms, name=job.name, states=dict(job.states))
+    other.plane.next_epoch(job.name)
+    other.plane._is_due = lambda *_: True  # type: ignore[method-assign]
+    outcomes = other.decide(other.plane.next_epoch(job.name), ())
+    return sum(table.num_rows for each in outcomes.values() for table in (*each.admitted, *each.rejected))
