@@ -38,7 +38,7 @@ MAX_SIZE_BYTES = 2**36
 """Largest size of one message; the sizes of 2**27 of them can be summed in int64."""
 
 MIN_BALANCE_MICRO = -(2**61)
-"""Where the debt of a scope that only observes stops growing."""
+"""Where every debt stops growing."""
 
 NEVER_MS = 2**62
 """A wait that does not end, in arrays of throttle times."""

@@ -238,18 +238,17 @@ class _Batch:
     def admit(self, flow: Flow, row: Row) -> None:
         """Admit the row, flagged by the narrowest observing scope that is overdrawn, and debit all levels."""
         self.decisions[row.index] = Decision(Verdict.ADMIT)
-        scopes = [self.scopes[limits.index] for limits in flow.rules.shared]
-        observers: list[Flow | Scope] = [flow, *scopes]
-        for observer in observers:
-            dimension = observer.overdrawn()
-            if observer.limits.is_observed and dimension is not None:
-                self.refuse(Verdict.ADMIT, row, observer, dimension)
-                break
+        levels: list[Flow | Scope] = [flow, *(self.scopes[limits.index] for limits in flow.rules.shared)]
+        flagged_by = [
+            (level, dimension)
+            for level in levels
+            if level.limits.is_observed and (dimension := level.overdrawn()) is not None
+        ]
+        if flagged_by:
+            self.refuse(Verdict.ADMIT, row, *flagged_by[0])
         flow.admitted += 1
-        for d, bucket in flow.buckets.items():
-            bucket.debit(row.tokens[d])
-        for scope in scopes:
-            scope.debit(row.tokens)
+        for level in levels:
+            level.debit(row.tokens, is_marked=any(level is flagging for flagging, _ in flagged_by))
 
     def refuse(self, verdict: Verdict, row: Row, by: Flow | Scope, dimension: Dimension) -> None:
         self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, dimension, by.limits.index)

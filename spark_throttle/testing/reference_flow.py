@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
+from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension
 from spark_throttle.testing.reference_bucket import (
     VT_MEMORY,
     TokenBucket,
+    debited,
     name_hash,
     throttle_time_ms,
     virtual_time,
@@ -75,10 +76,11 @@ class Scope:
                 return d
         return None
 
-    def debit(self, tokens: Pair) -> None:
+    def debit(self, tokens: Pair, *, is_marked: bool) -> None:
         """Take `tokens`, into debt where the grant is less."""
         for d in self.limits.limited_dimensions:
-            self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, MIN_BALANCE_MICRO)
+            balance_micro, burst_micro = self.balance_micro[d], self.limits.burst_micro[d]
+            self.balance_micro[d] = debited(balance_micro, tokens[d], burst_micro, is_marked=is_marked)
 
     def throttle_time_ms(self, dimension: Dimension) -> int:
         """Return how long the shard's part of the rate takes to repay the debt."""
@@ -149,6 +151,11 @@ class Flow:
     def throttle_time_ms(self, dimension: Dimension) -> int:
         """Return how long the namespace's own rate takes to repay the debt."""
         return self.buckets[dimension].throttle_time_ms()
+
+    def debit(self, tokens: Pair, *, is_marked: bool) -> None:
+        """Take `tokens`, into debt where the balances are less."""
+        for d, bucket in self.buckets.items():
+            bucket.debit(tokens[d], is_marked=is_marked)
 
     @property
     def tie(self) -> tuple[int, int]:

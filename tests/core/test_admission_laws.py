@@ -181,6 +181,16 @@ def test_l5_admitted_rows_of_a_flow_come_first(history: History) -> None:
                 assert earlier.is_admitted or not later.is_admitted
 
 
+def assert_debited(after_micro: int, before_micro: int, debit_micro: int, burst_micro: int, *, observes: bool) -> None:
+    """Assert that a balance fell by a debit: an observing scope's by less of it, but no less than down to a burst."""
+    expected = max(before_micro - debit_micro, MIN_BALANCE_MICRO)
+    if observes and after_micro != expected:
+        assert expected < after_micro <= -burst_micro
+        assert after_micro == -burst_micro or before_micro >= 0 or after_micro == before_micro
+    else:
+        assert after_micro == expected
+
+
 @law
 @given(histories())
 def test_l8_balances_fall_by_exactly_what_is_admitted(history: History) -> None:
@@ -200,8 +210,13 @@ def test_l8_balances_fall_by_exactly_what_is_admitted(history: History) -> None:
             for d in DIMENSIONS:
                 if policy.shared.rate_micro_per_ms[index, d] != UNLIMITED:
                     debit = sum(row.tokens[d] for row in scope_rows[index]) * MICRO
-                    expected = max(int(grown.balance_micro[index, d]) - debit, MIN_BALANCE_MICRO)
-                    assert after.grants.balance_micro[index, d] == expected
+                    assert_debited(
+                        int(after.grants.balance_micro[index, d]),
+                        int(grown.balance_micro[index, d]),
+                        debit,
+                        int(policy.shared.burst_micro[index, d]),
+                        observes=policy.shared.on_excess[index] == OnExcess.OBSERVE,
+                    )
         elapsed_ms = max(0, now_ms - batch.before.advanced_to_ms)
         for name, rows in by_flow([row for row in batch.rows if is_usable(row)]).items():
             limits = rules_of(policy, name).limits
@@ -211,8 +226,8 @@ def test_l8_balances_fall_by_exactly_what_is_admitted(history: History) -> None:
                 held = before[name][d] + rate * elapsed_ms if name in before else full
                 debit = sum(row.tokens[d] for row in rows if row.is_admitted) * MICRO
                 if rate > 0:
-                    expected = max(min(held, full) - debit, MIN_BALANCE_MICRO)
-                    assert flows.get(name, {d: full})[d] == expected
+                    after_micro = flows.get(name, {d: full})[d]
+                    assert_debited(after_micro, min(held, full), debit, burst, observes=limits.is_observed)
 
 
 @law
