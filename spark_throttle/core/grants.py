@@ -21,6 +21,7 @@ from spark_throttle.core.allocation import PLENTY, divide_whole, water_fill
 from spark_throttle.core.matching import SHARED_LEVELS
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.segments import sums
+from spark_throttle.core.size_bounds import bounded_floor
 from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit, full, observed_floor, refill
 from spark_throttle.core.usage import UsageReport
 
@@ -53,6 +54,7 @@ class Buckets:
         message = np.stack([np.ones_like(messages), used[:, Dimension.BYTES] // messages], axis=1)
         unmarked = np.where(self.balance_micro < 0, 0, message)
         floor = observed_floor(np.minimum(self.balance_micro, 0), unmarked, shared.burst_micro)
+        floor = bounded_floor(floor, self.balance_micro, shared)
         observes = (shared.on_excess == OnExcess.OBSERVE)[:, None]
         return Buckets(debit(self.balance_micro, used, np.where(observes, floor, MIN_BALANCE_MICRO)), self.as_of_ms)
 

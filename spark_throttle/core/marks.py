@@ -15,6 +15,7 @@ import numpy as np
 from spark_throttle.core.layout import Layout
 from spark_throttle.core.quota import MIN_BALANCE_MICRO, Dimension, Int64s, Level, Limits
 from spark_throttle.core.segments import ranges, sums
+from spark_throttle.core.size_bounds import bounded_floor
 from spark_throttle.core.token_bucket import observed_floor
 
 
@@ -89,7 +90,7 @@ class DebtFloors:
         shared: Limits,
     ) -> DebtFloors:
         """Return the floors of a batch whose first `count` rows of every flow `levels` mark."""
-        own_floor: Int64s | int = MIN_BALANCE_MICRO
+        own_floor = np.full_like(own_micro, MIN_BALANCE_MICRO)
         is_marking = np.zeros(len(shared), dtype=np.bool_)
         unmarked = np.zeros((len(shared), 2), dtype=np.int64)
         for marked in levels:
@@ -103,4 +104,5 @@ class DebtFloors:
             unmarked += sums(marked.scope[held], passed[held], len(shared))
             is_marking[marked.scope[held[marks[held]]]] = True
         floor = observed_floor(shared_micro, unmarked, shared.burst_micro)
-        return cls(own_floor, np.where(is_marking[:, None], floor, MIN_BALANCE_MICRO))
+        shared_floor = np.where(is_marking[:, None], floor, MIN_BALANCE_MICRO)
+        return cls(bounded_floor(own_floor, own_micro, own), bounded_floor(shared_floor, shared_micro, shared))

@@ -99,6 +99,9 @@ class Limits:
     weight: Int64s
     """Shape (n,): claim in the division of what is shared, at least 1."""
 
+    max_message_bytes: Int64s | None = None
+    """Shape (n,): size of the largest message that may pass, `MAX_SIZE_BYTES` where absent; `None` where all are."""
+
     def __len__(self) -> int:
         return len(self.weight)
 
@@ -114,6 +117,7 @@ class Limits:
             self.burst_micro.take(index, axis=0),
             self.on_excess[index],
             self.weight[index],
+            None if self.max_message_bytes is None else self.max_message_bytes[index],
         )
 
 

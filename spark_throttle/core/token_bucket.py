@@ -113,7 +113,8 @@ def observed_floor(balance_micro: Int64s, unmarked: Int64s, burst_micro: Int64s)
     >>> observed_floor(np.array([1, -1]) * MICRO, np.array([5, 0]), np.array([2, 2]) * MICRO) // MICRO
     array([-4, -2])
     """
-    return np.minimum(debit(balance_micro, unmarked), -burst_micro)
+    # Below zero even without a burst: what is marked in one dimension is taken in the other too.
+    return np.minimum(debit(balance_micro, unmarked), np.minimum(-burst_micro, -1))
 
 
 def throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s) -> Int64s:

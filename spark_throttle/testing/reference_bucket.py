@@ -72,29 +72,13 @@ class TokenBucket:
         """Return whether the next message passes, whatever its size."""
         return self.rate_micro_per_ms != 0 and self.balance_micro >= 0
 
-    def debit(self, tokens: int, *, is_marked: bool = False) -> None:
-        """Take `tokens`, into debt where the balance is less."""
-        self.balance_micro = debited(self.balance_micro, tokens, self.burst_micro, is_marked=is_marked)
+    def debit(self, tokens: int, *, floor_micro: int = MIN_BALANCE_MICRO) -> None:
+        """Take `tokens`, into debt where the balance is less, but not below a floor."""
+        self.balance_micro = max(self.balance_micro - tokens * MICRO, floor_micro)
 
     def throttle_time_ms(self) -> int:
         """Return the milliseconds until the bucket admits again."""
         return throttle_time_ms(self.balance_micro, self.rate_micro_per_ms)
-
-
-def debited(balance_micro: int, tokens: int, burst_micro: int, *, is_marked: bool) -> int:
-    """Return a balance less `tokens`; a message that an observing scope marks adds to no debt beyond a burst.
-
-    Examples
-    --------
-    >>> [debited(-2 * MICRO, 5, burst_micro=4 * MICRO, is_marked=marked) // MICRO for marked in (False, True)]
-    [-7, -4]
-    >>> debited(-9 * MICRO, 5, burst_micro=4 * MICRO, is_marked=True) // MICRO
-    -9
-    """
-    after_micro = balance_micro - tokens * MICRO
-    if is_marked:
-        after_micro = max(after_micro, min(balance_micro, -burst_micro))
-    return max(after_micro, MIN_BALANCE_MICRO)
 
 
 def throttle_time_ms(balance_micro: int, rate_micro_per_ms: int) -> int:

@@ -248,7 +248,7 @@ def test_namespace_that_is_exempted_and_held_again_starts_full(engine: Engine) -
 
 @pytest.mark.parametrize("dimension", Dimension)
 def test_shared_scope_begins_full_in_the_dimension_that_had_no_limit(dimension: Dimension) -> None:
-    one = limit(**{"messages_per_second" if dimension == MESSAGES else "bytes_per_second": 5})
+    one = limit(messages_per_second=5) if dimension == MESSAGES else limit(bytes_per_second=5)
     both = limit(messages_per_second=5, bytes_per_second=5)
     before, after = (make_policy(groups={"g": each}, tenants={"a": Tenant(each)}) for each in (one, both))
     spent = np.full((3, 2), -7 * MICRO)
