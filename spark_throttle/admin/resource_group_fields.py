@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 from spark_throttle.control.model import MAX_WEIGHT, Direction
-from spark_throttle.core.quota import MAX_BURST_TOKENS
+from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES
 from spark_throttle.errors import PolicyError
 
 FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
@@ -24,6 +24,7 @@ FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
     for suffix, key in (
         ("RateInMsgs", "messages_per_second"), ("RateInBytes", "bytes_per_second"),
         ("BurstInSeconds", "burst_seconds"), ("Weight", "weight"), ("OnExcess", "on_excess"),
+        ("MaxMessageSize", "max_message_bytes"),
     )
 }  # fmt: skip
 """Which key of which direction's quota a field is."""
@@ -38,6 +39,7 @@ def _nullable(**schema: object) -> WithJsonSchema:
 
 Rate = Annotated[Any, _nullable(type="number", minimum=0, maximum=MAX_BURST_TOKENS)]
 Seconds = Annotated[Any, _nullable(type="number", minimum=0.001)]
+MessageBytes = Annotated[Any, _nullable(type="integer", minimum=1, maximum=MAX_SIZE_BYTES)]
 Weight = Annotated[Any, _nullable(type="integer", minimum=1, maximum=MAX_WEIGHT)]
 OnExcess = Annotated[Any, _nullable(enum=["delay", "reject", "observe"], type="string")]
 
@@ -52,11 +54,13 @@ class ResourceGroupFields(BaseModel):
     publishBurstInSeconds: Seconds = None  # noqa: N815
     publishWeight: Weight = None  # noqa: N815
     publishOnExcess: OnExcess = None  # noqa: N815
+    publishMaxMessageSize: MessageBytes = None  # noqa: N815
     dispatchRateInMsgs: Rate = None  # noqa: N815
     dispatchRateInBytes: Rate = None  # noqa: N815
     dispatchBurstInSeconds: Seconds = None  # noqa: N815
     dispatchWeight: Weight = None  # noqa: N815
     dispatchOnExcess: OnExcess = None  # noqa: N815
+    dispatchMaxMessageSize: MessageBytes = None  # noqa: N815
 
 
 def values_of_fields(fields: ResourceGroupFields) -> dict[str, dict[str, object]]:

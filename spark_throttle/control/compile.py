@@ -28,6 +28,7 @@ from spark_throttle.control.model import (
 from spark_throttle.core.globs import is_glob, specificity
 from spark_throttle.core.pegasus_grammar import PegasusRule, parse_throttling
 from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
     UNLIMITED,
     CompiledPolicy,
     Int64s,
@@ -53,8 +54,10 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
     True
     """
     digest = hashlib.sha256((direction or "").encode() + b"\n")
-    # A section that older releases do not know is left out while it is empty: they name the content as this one does.
-    digest.update(document.model_dump_json(exclude=None if document.exempt else {"exempt"}).encode())
+    # What older releases do not know is left out while it says nothing: they name the content as this one does.
+    text = document.model_dump_json(exclude=None if document.exempt else {"exempt"})
+    # Inside of a JSON text a quotation mark has a backslash before it, so that this is a key wherever it is found.
+    digest.update(text.replace('"max_message_bytes":null,', "").encode())
     return digest.hexdigest()[:16]
 
 
@@ -140,8 +143,16 @@ def _limits(scopes: Sequence[Quota]) -> Limits:
         burst_micro=np.where(rates == UNLIMITED, 0, rates) * burst_ms[:, None],
         on_excess=np.array([_ON_EXCESS[q.on_excess] for q in quotas], dtype=np.int64),
         weight=np.array([q.weight for q in quotas], dtype=np.int64),
+        max_message_bytes=_max_message_bytes(quotas),
     )
     return limits.take(np.fromiter((positions[id(quota)] for quota in scopes), dtype=np.int64, count=len(scopes)))
+
+
+def _max_message_bytes(quotas: Sequence[Quota]) -> Int64s | None:
+    bounds = [q.max_message_bytes for q in quotas]
+    if all(bound is None for bound in bounds):
+        return None
+    return np.array([MAX_SIZE_BYTES if bound is None else bound for bound in bounds], dtype=np.int64)
 
 
 def _rate_micro_per_ms(tokens_per_second: Decimal | None) -> int:

@@ -31,7 +31,8 @@ def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iter
         quota: Quota = getattr(policy, direction)
         if quota.messages_per_second is None and quota.bytes_per_second is None:
             for key in ("burst_seconds", "on_excess"):
-                if getattr(quota, key) != getattr(_PLAIN, key):
+                acts = key == "on_excess" and quota.max_message_bytes is not None and quota.on_excess == "observe"
+                if getattr(quota, key) != getattr(_PLAIN, key) and not acts:
                     yield f"{path}.{direction}.{key} does nothing without messages_per_second or bytes_per_second"
         if kind == "job" and quota.weight != _PLAIN.weight:
             yield f"{path}.{direction}.weight does nothing: the job shares with nobody"

@@ -31,7 +31,17 @@ from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
 from spark_throttle.core.globs import first_match, is_glob
 from spark_throttle.core.grants import used_by_scope
 from spark_throttle.core.matching import SHARED_LEVELS, Matches, match
-from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    MICRO,
+    UNLIMITED,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Limits,
+    OnExcess,
+)
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError
 
@@ -46,6 +56,9 @@ class LevelExplanation:
     burst: tuple[float | None, float | None]
     on_excess: str
     weight: int
+
+    max_message_bytes: int | None = None
+    """A larger message is rejected; `None` where the level has no such bound."""
 
     balance: tuple[float | None, float | None] = (None, None)
     """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
@@ -263,8 +276,13 @@ def _level(level: str, scope: str, limits: Limits, position: int) -> LevelExplan
     return LevelExplanation(
         level, scope, _pair(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
         _pair(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
-        OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]),
+        OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]), _bound(limits, position),
     )  # fmt: skip
+
+
+def _bound(limits: Limits, position: int) -> int | None:
+    found = None if limits.max_message_bytes is None else int(limits.max_message_bytes[position])
+    return None if found == MAX_SIZE_BYTES else found
 
 
 def _pair(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, float | None]:

@@ -27,7 +27,7 @@ from pydantic_core import PydanticCustomError
 
 from spark_throttle.core.globs import is_glob, is_of_tenant
 from spark_throttle.core.pegasus_grammar import parse_throttling
-from spark_throttle.core.quota import MAX_BURST_TOKENS, Dimension
+from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
 from spark_throttle.core.units import describe, parse_duration_ms, parse_rate, parse_size
 from spark_throttle.errors import PolicyError
 
@@ -70,6 +70,15 @@ def _parse_messages_per_second(value: object) -> Decimal:
 
 def _parse_bytes_per_second(value: object) -> Decimal:
     return Decimal(parse_rate(value, Dimension.BYTES)) / 1000
+
+
+def _parse_message_bytes(value: object) -> int:
+    size_bytes = parse_size(value)
+    if size_bytes == 0:
+        raise PolicyError("", "0 lets no byte pass; to admit nothing, set bytes_per_second: 0")
+    if size_bytes > MAX_SIZE_BYTES:
+        raise PolicyError("", f"{describe(value)} is over {MAX_SIZE_BYTES} bytes, which no message may have; give less")
+    return size_bytes
 
 
 def _parse_seconds(value: object) -> Decimal:
@@ -149,6 +158,7 @@ def _sorted_by_name(named: Mapping[str, T]) -> dict[str, T]:
 # The outer validators refuse a key that is there without a value: only an absent key is no limit.
 MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_messages_per_second))]
 BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second))]
+MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes))]
 Seconds = Annotated[Decimal, BeforeValidator(_checked(_parse_seconds))]
 AgeSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds))]
 QueueBytes = Annotated[int, BeforeValidator(_checked(_parse_queue_bytes))]
@@ -175,6 +185,9 @@ class Quota(_Part):
 
     messages_per_second: MessagesPerSecond = None
     bytes_per_second: BytesPerSecond = None
+
+    max_message_bytes: MessageBytes = None
+    """A larger message is rejected, whatever `on_excess` says, unless it says to observe."""
 
     burst_seconds: Seconds = Field(default=Decimal(10), validate_default=True)
     """What a full bucket holds, as so many seconds of the rate."""

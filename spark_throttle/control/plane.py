@@ -21,7 +21,6 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.compile import compile_policy
@@ -36,9 +35,10 @@ from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epo
 from spark_throttle.core.events import lent_turn, next_event_ms
 from spark_throttle.core.grants import Buckets, claims_of, lend, used_by_scope
 from spark_throttle.core.matching import match
+from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.shares import refill_share, settle_share, under_share
-from spark_throttle.core.token_bucket import admissible_messages, full
+from spark_throttle.core.token_bucket import admissible_messages
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, EpochMissingError
 
@@ -143,9 +143,10 @@ class ControlPlane:
             paid_ms = 0 if self._shared is None else self._shared.paid_until_ms(start.file, now_ms=now_ms)
             settled = refill_share(settled, before, epoch.share_micro_per_ms, now_ms=max(settled.as_of_ms, paid_ms))
             settled = Buckets(settled.balance_micro, now_ms)
-        buckets = _carried_over(settled, before, policy)
-        if self._shared is None:
-            buckets = buckets.refill(policy, now_ms=now_ms)
+        # The time until now is paid at the rates that were in force.
+        buckets = settled if self._shared is not None else settled.refill(before, now_ms=now_ms)
+        if policy.revision != before.revision:
+            buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
         forget_reports(self._directory, before_batch=epoch.settled_batch)
         settled_batch = max(self._unsettled, default=epoch.settled_batch)
         return self._make(epoch.number + 1, policy, buckets, settled_batch, moment, advance_micro)
@@ -387,27 +388,6 @@ def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:
     return replace(
         report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight, leaves_ms=leaves_ms
     )
-
-
-def _carried_over(buckets: Buckets, before: CompiledPolicy, after: CompiledPolicy) -> Buckets:
-    """Return the buckets of `after`: a scope that had a limit keeps its balance, any other begins full."""
-    if before.revision == after.revision:
-        return buckets
-    balance = full(after.shared.rate_micro_per_ms, after.shared.burst_micro)
-    offsets = (0, 1, 1 + len(before.tenant_names)), (0, 1, 1 + len(after.tenant_names))
-    names = pa.array(["job"]), pa.array(["job"])
-    for old_names, new_names, old_at, new_at in zip(
-        (names[0], before.tenant_names, before.group_names),
-        (names[1], after.tenant_names, after.group_names),
-        *offsets,
-        strict=True,
-    ):
-        found = pc.fill_null(pc.index_in(new_names, value_set=old_names), -1).to_numpy(zero_copy_only=False)
-        kept = np.flatnonzero(found >= 0)
-        old = old_at + found[kept].astype(np.int64)
-        had_limit = before.shared.is_limited[old]
-        balance[new_at + kept] = np.where(had_limit, buckets.balance_micro[old], balance[new_at + kept])
-    return Buckets(balance, buckets.as_of_ms)
 
 
 def slice_of(policy: CompiledPolicy, shard: int, shards: int) -> CompiledPolicy:

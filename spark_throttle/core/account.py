@@ -50,7 +50,13 @@ class Moved:
     """Those of the candidates that wait."""
 
     closed: Int64s
-    """Positions of the usable rows that were rejected before they could compete."""
+    """Positions of the usable rows that were rejected before they could compete, for another reason than their size."""
+
+    oversized: Int64s
+    """Positions of those that were rejected for their size: no claim on what comes next."""
+
+    marked: Int64s
+    """Positions of the admitted rows that only their size marks."""
 
     def offered(self, wanted: Int64s) -> Int64s:
         """Return what arrived by flow, shape (flows, 2); the candidates want `wanted`."""
@@ -108,10 +114,16 @@ def report(
     refused = candidates.tally(moved.refused, flows)
     still_waiting = outcome.wanted - admitted - refused
     rejected = refused + rows.tally(moved.closed, flows)
+    wants = offered
+    if len(moved.oversized):
+        too_large = rows.tally(moved.oversized, flows)
+        rejected, wants = rejected + too_large, offered - too_large
     observed = np.bincount(candidates.flow[outcome.marks.row], minlength=flows)
+    if len(moved.marked):
+        observed += np.bincount(rows.flow[moved.marked], minlength=flows)
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
-    demand = np.minimum(offered + still_waiting, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
+    demand = np.minimum(wants + still_waiting, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
     active = np.flatnonzero(
         offered[:, _MESSAGES] + admitted[:, _MESSAGES] + rejected[:, _MESSAGES] + still_waiting[:, _MESSAGES]
     )

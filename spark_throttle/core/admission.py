@@ -3,8 +3,9 @@
 `plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. Its meaning, row
 by row:
 
-1. Namespace buckets refill to that time. Queued rows past their age are rejected.
-2. Arrivals pass their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
+1. Namespace buckets refill to that time. Queued rows past their age are rejected, and arrivals that are larger
+   than a scope of theirs lets pass (`size_bounds`).
+2. The other arrivals pass their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
 3. A flow is the rows of one namespace: what is queued, then what arrived. Its eligible rows end at the first
    that may not leave yet, or that would find its namespace's balance negative.
 4. Eligible rows of all flows go in fair order (`fair_queue`). A row is admitted if its tenant's, its group's
@@ -29,8 +30,9 @@ from spark_throttle.core.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.layout import Candidates
 from spark_throttle.core.match_memory import MatchMemory
 from spark_throttle.core.pegasus import plan_windows
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, OnExcess, Verdict
+from spark_throttle.core.quota import NEVER_MS, Bools, CompiledPolicy, Dimension, Int64s, Level, OnExcess, Verdict
 from spark_throttle.core.reasons import REASONS, Reason
+from spark_throttle.core.size_bounds import Oversized, oversized
 from spark_throttle.core.state import Queue, ShardState
 from spark_throttle.core.token_bucket import throttle_time_ms
 from spark_throttle.core.usage import UsageReport
@@ -88,13 +90,16 @@ def plan_admission(
     decisions.decide(
         queued + entered.unusable, Verdict.REJECT, Causes.of(entered.reason), np.arange(len(entered.reason))
     )
+    large = entered.oversized
+    if len(large.row):
+        decisions.decide(queued + large.row, Verdict.REJECT, _of_size(large), np.arange(len(large.row)))
     expired = np.flatnonzero(queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms))
     decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
     windowed = _through_windows(decisions, entered, policy, queued, now_ms=now_ms)
     rows = Candidates.of_batch(
         state.queue, entered.queue_flow, entered.flow, entered.size_bytes, windowed.release_ms, now_ms=now_ms
     )
-    closed = np.concatenate([expired, queued + entered.unusable, queued + windowed.rejected])
+    closed = np.concatenate([expired, queued + entered.unusable, queued + large.row, queued + windowed.rejected])
     candidates = rows if not len(closed) else rows.take(np.flatnonzero(decisions.verdict == Verdict.ADMIT))
     grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
     plan = plan_flows(candidates, flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
@@ -111,12 +116,17 @@ def plan_admission(
         decisions.decide(candidates.row_at(overflow), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
         waiting, refused = np.setdiff1d(waiting, overflow), np.concatenate([refused, overflow])
         still = candidates.take(waiting)
+    quota_marks = candidates.row_at(plan.outcome.marks.row)
+    marked = _mark_oversized(decisions, rows, quota_marks, entered, policy)
     kept, matches, position = account.remembered(entered, plan, windowed.units, still.flow)
     _MATCHES.keep(kept.names, matches, policy)
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
     decided = decisions.decided()
     usage = account.report(
-        account.Moved(rows, candidates, refused, still, np.concatenate([expired, queued + windowed.rejected])),
+        account.Moved(
+            rows, candidates, refused, still, np.concatenate([expired, queued + windowed.rejected]),
+            queued + large.row, marked,
+        ),
         decided, plan, entered, policy,
         account.Batch(shard, now_ms, max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0),
     )  # fmt: skip
@@ -146,7 +156,9 @@ def _through_windows(
         nothing = np.zeros(0, dtype=np.int64)
         return _Windowed(nothing, np.broadcast_to(np.int64(0), entered.flow.shape), entered.flows.window_units)
     rules = policy.namespace_windows.take(entered.matches.rule)
-    asked = np.flatnonzero(np.append(has_rule, False)[entered.flow])
+    is_asked = np.append(has_rule, False)[entered.flow]
+    is_asked[entered.oversized.row] = False
+    asked = np.flatnonzero(is_asked)
     flow = entered.flow[asked]
     windowed = plan_windows(flow, entered.size_bytes[asked], entered.flows.window_units, rules, now_ms=now_ms)
     rejected = np.flatnonzero(windowed.rejected_by >= 0)
@@ -157,6 +169,29 @@ def _through_windows(
     release_ms = np.zeros(len(entered.flow), dtype=np.int64)
     release_ms[asked] = windowed.release_ms
     return _Windowed(asked[rejected], release_ms, windowed.units)
+
+
+def _of_size(large: Oversized) -> Causes:
+    """Return the causes of rows that are too large, which no time makes smaller."""
+    return Causes.of(
+        Reason.SIZE_TOO_LARGE, level=large.level, dimension=Dimension.BYTES, scope=large.scope, wait_ms=NEVER_MS
+    )
+
+
+def _mark_oversized(
+    decisions: Deciding, rows: Candidates, quota_marks: Int64s, entered: Entered, policy: CompiledPolicy
+) -> Int64s:
+    """Mark the admitted rows that an observing scope would have rejected for their size.
+
+    Returns those of them that are not among `quota_marks`.
+    """
+    large = oversized(rows.flow, rows.size_bytes, entered.matches, policy, observed=True)
+    at = np.flatnonzero(decisions.verdict[large.row] == Verdict.ADMIT)
+    if not len(at):
+        return at
+    large = Oversized(large.row[at], large.level[at], large.scope[at])
+    decisions.decide(large.row, Verdict.ADMIT, _of_size(large), np.arange(len(at)))
+    return np.setdiff1d(large.row, quota_marks)
 
 
 def _decide_rest(  # noqa: PLR0913 - all that a batch depends on

@@ -224,8 +224,8 @@ def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) 
 def divide_whole(total: int, claims: Int64s, *, turn: int, urgency: Int64s | None = None) -> Int64s:
     """Divide `total` whole units: to each its claim, rounded up or down; then what is left, equally.
 
-    The most urgent parts of a unit are rounded up first, by default the largest. The caller keeps what rounding withheld
-    (`shard_parts`): so nobody starves where there is a unit a turn. The sum is exact.
+    The most urgent parts of a unit are rounded up first, by default the largest. The caller keeps what rounding
+    withheld (`shard_parts`): so nobody starves where there is a unit a turn. The sum is exact.
 
     Parameters
     ----------

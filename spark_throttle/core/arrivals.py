@@ -17,6 +17,7 @@ from spark_throttle.core.match_memory import MatchMemory, taken
 from spark_throttle.core.matching import Matches
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.reasons import MAX_NAMESPACE_BYTES, Reason
+from spark_throttle.core.size_bounds import Oversized, oversized
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.core.token_bucket import full, refill
 
@@ -75,6 +76,9 @@ class Entered:
     reason: Int8s
     """Of every unusable arrival: what is wrong with it."""
 
+    oversized: Oversized
+    """The usable arrivals that are larger than a scope lets pass."""
+
 
 def enter(
     state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
@@ -102,7 +106,7 @@ def enter(
     flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1)[read.name]
     return Entered(
         known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
-        read.size_bytes, read.unusable, read.reason,
+        read.size_bytes, read.unusable, read.reason, oversized(flow, read.size_bytes, matches, policy, observed=False),
     )  # fmt: skip
 
 

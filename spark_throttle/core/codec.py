@@ -27,13 +27,15 @@ from spark_throttle.core.usage import UsageReport
 STATE_VERSION = 3
 """2 has the job's shares of shared quotas, 3 the paying time of the last epoch too."""
 
-POLICY_VERSION = 2
+POLICY_VERSION = 3
+"""3 has bounds on the size of a message; written only where there is one, so that version 2 stays what it was."""
+
+_UNBOUNDED_POLICY = 2
 USAGE_VERSION = 2
 """2 has when the first waiting row of every flow may leave, and the batch's paying time."""
 
 EPOCH_VERSION = 3
-"""2 has the job's shares of shared quotas, 3 the clocks' readings too, and how far each shard is
-ahead; of control rows as well."""
+"""2 has the job's shares of shared quotas, 3 the clocks' readings and how far each shard is ahead; of control rows too."""
 
 _NO_AGE = -1
 _EPOCH_WITH_CLOCKS = 3
@@ -125,17 +127,31 @@ def _limit_fields(prefix: str, limits: Limits) -> dict[str, Field]:
     }
 
 
+def _bound_fields(policy: CompiledPolicy) -> dict[str, Field]:
+    """Return the fields of bounds on the size of a message; none where no scope has one."""
+    bounds = {"shared": policy.shared.max_message_bytes, "namespace": policy.namespace_limits.max_message_bytes}
+    if all(each is None for each in bounds.values()):
+        return {}
+    return {f"{prefix}_max": np.zeros(0, dtype=np.int64) if each is None else each for prefix, each in bounds.items()}
+
+
 def _limits(f: Unpacked, prefix: str) -> Limits:
     return Limits(
         f.pairs(f"{prefix}_rate"), f.pairs(f"{prefix}_burst"), f.integers(f"{prefix}_excess"),
-        f.integers(f"{prefix}_weight"),
+        f.integers(f"{prefix}_weight"), _bounds(f, prefix) if f.version > _UNBOUNDED_POLICY else None,
     )  # fmt: skip
+
+
+def _bounds(f: Unpacked, prefix: str) -> Int64s | None:
+    found = f.integers(f"{prefix}_max")
+    return found if len(found) else None
 
 
 def pack_policy(policy: CompiledPolicy) -> bytes:
     """Return a compiled policy as a block."""
     windows, queue = policy.namespace_windows, policy.queue
-    return pack("plcy", POLICY_VERSION, {
+    bounds = _bound_fields(policy)
+    return pack("plcy", POLICY_VERSION if bounds else _UNBOUNDED_POLICY, {
         "revision": policy.revision, **_limit_fields("shared", policy.shared),
         "tenant_names": policy.tenant_names, "group_names": policy.group_names, "tenant_group": policy.tenant_group,
         "namespace_names": policy.namespace_names, "glob_patterns": policy.glob_patterns,
@@ -146,6 +162,7 @@ def pack_policy(policy: CompiledPolicy) -> bytes:
         "namespace_group": policy.namespace_group,
         "queue_messages": queue.messages, "queue_bytes": queue.bytes,
         "queue_age_ms": _NO_AGE if queue.age_ms is None else queue.age_ms, "queue_overflow": int(queue.on_overflow),
+        **bounds,
     })  # fmt: skip
 
 

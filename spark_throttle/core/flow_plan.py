@@ -16,7 +16,7 @@ from spark_throttle.core.ends import Claims, Room, rows_before_end
 from spark_throttle.core.fair_order import FairOrder
 from spark_throttle.core.fair_rows import FairRows
 from spark_throttle.core.layout import Candidates, Layout
-from spark_throttle.core.marks import MarkedFrom, Marks
+from spark_throttle.core.marks import DebtFloors, MarkedFrom, Marks
 from spark_throttle.core.matching import SHARED_LEVELS, Matches
 from spark_throttle.core.quota import (
     Bools,
@@ -105,7 +105,8 @@ def plan_flows(
         nothing = np.zeros(0, dtype=np.int64)
         outcome = Outcome(nothing, Marks(*(nothing,) * 4), Stops.none(len(flows)), wanted, wanted)
         # Nothing was held back, so that the busy period of every domain is over.
-        return _settled(outcome, np.zeros_like(flows.lead), flows, limits, matches, grants, policy)
+        lead = np.zeros_like(flows.lead)
+        return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     order = FairOrder.of(flows, limits, matches, policy)
     contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
@@ -136,7 +137,10 @@ def plan_flows(
         np.stack([count, layout.bytes_of_first(count)], axis=1),
     )
     lead = order.leads_after(flows.lead, layout, eligible, outcome.served, is_contended)
-    return _settled(outcome, lead, flows, limits, matches, grants, policy)
+    floors = DebtFloors.none()
+    if levels:
+        floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
+    return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=floors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,7 +277,7 @@ class _Contest:
         return FairRows(self.layout, order, self.layout.segments.starts[flows], ties)
 
 
-def _settled(
+def _settled(  # noqa: PLR0913 - all that a batch debits
     outcome: Outcome,
     lead: Int64s,
     flows: Flows,
@@ -281,6 +285,8 @@ def _settled(
     matches: Matches,
     grants: Grants,
     policy: CompiledPolicy,
+    *,
+    floors: DebtFloors,
 ) -> FlowPlan:
     """Debit what was admitted."""
     taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
@@ -290,11 +296,11 @@ def _settled(
             taken[:, dimension] += sums(scope[held], outcome.served[held, dimension], len(taken))
     return FlowPlan(
         outcome,
-        _debited(flows.balance_micro, outcome.served, limits.is_limited),
+        _debited(flows.balance_micro, outcome.served, limits.is_limited, floors.own),
         lead,
-        replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited)),
+        replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited, floors.shared)),
     )
 
 
-def _debited(balance_micro: Int64s, tokens: Int64s, is_limited: Bools) -> Int64s:
-    return np.where(is_limited, debit(balance_micro, tokens), balance_micro)
+def _debited(balance_micro: Int64s, tokens: Int64s, is_limited: Bools, floor_micro: Int64s | int) -> Int64s:
+    return np.where(is_limited, debit(balance_micro, tokens, floor_micro), balance_micro)

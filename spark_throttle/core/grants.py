@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.allocation import divide_whole
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.segments import sums
 from spark_throttle.core.shard_parts import Claims, Holding, divide_among_shards
-from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit, full, refill
+from spark_throttle.core.size_bounds import bounded_floor
+from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit, full, observed_floor, refill
 from spark_throttle.core.usage import UsageReport
 
 _LAST = 1 << 62
@@ -42,8 +43,20 @@ class Buckets:
         return cls(full(policy.shared.rate_micro_per_ms, policy.shared.burst_micro), now_ms)
 
     def debit(self, used: Int64s, policy: CompiledPolicy) -> Buckets:
-        """Return these buckets less `used` tokens, shape (scopes, 2)."""
-        return Buckets(debit(self.balance_micro, np.where(policy.shared.is_limited, used, 0)), self.as_of_ms)
+        """Return these buckets less `used` tokens, shape (scopes, 2).
+
+        A scope that observes is overdrawn by no more than a burst, or a message of the mean size of those used where
+        that is more: which rows the shards marked in it is not reported (`token_bucket.observed_floor`).
+        """
+        shared = policy.shared
+        used = np.where(shared.is_limited, used, 0)
+        messages = np.maximum(used[:, Dimension.MESSAGES], 1)
+        message = np.stack([np.ones_like(messages), used[:, Dimension.BYTES] // messages], axis=1)
+        unmarked = np.where(self.balance_micro < 0, 0, message)
+        floor = observed_floor(np.minimum(self.balance_micro, 0), unmarked, shared.burst_micro)
+        floor = bounded_floor(floor, self.balance_micro, shared)
+        observes = (shared.on_excess == OnExcess.OBSERVE)[:, None]
+        return Buckets(debit(self.balance_micro, used, np.where(observes, floor, MIN_BALANCE_MICRO)), self.as_of_ms)
 
     def settle(self, used: Int64s, policy: CompiledPolicy, *, at_ms: int) -> Buckets:
         """Return these buckets after `used` tokens, shape (scopes, 2), were taken at `at_ms`.

@@ -1,7 +1,8 @@
 """What observing scopes say of rows that are admitted: which would have been stopped, by what.
 
 An observing scope marks all admitted rows of a flow from some rank on, since its balance only falls. A row that several
-levels would have stopped is marked by the narrowest.
+levels would have stopped is marked by the narrowest. Each of these levels takes the row for one that it would not have
+let pass: beyond a burst it adds to no debt (`token_bucket.observed_floor`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.layout import Layout
-from spark_throttle.core.quota import Dimension, Int64s, Level
-from spark_throttle.core.segments import ranges
+from spark_throttle.core.quota import MIN_BALANCE_MICRO, Dimension, Int64s, Level, Limits
+from spark_throttle.core.segments import ranges, sums
+from spark_throttle.core.size_bounds import bounded_floor
+from spark_throttle.core.token_bucket import observed_floor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,3 +61,48 @@ class Marks:
             dimension[at] = np.where(is_over_messages, Dimension.MESSAGES, Dimension.BYTES)
             scope[at] = marked.scope[flow[at]]
         return cls(layout.segments.order[layout.segments.starts[flow] + rank], level, dimension, scope)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DebtFloors:
+    """Where the debts that a batch leaves stop: `MIN_BALANCE_MICRO` but for observing scopes that mark rows in it."""
+
+    own: Int64s | int
+    """Shape (flows, 2)."""
+
+    shared: Int64s | int
+    """Shape (scopes, 2)."""
+
+    @classmethod
+    def none(cls) -> DebtFloors:
+        """Return the floors of a batch in which no row is marked."""
+        return cls(MIN_BALANCE_MICRO, MIN_BALANCE_MICRO)
+
+    @classmethod
+    def of(
+        cls,
+        layout: Layout,
+        count: Int64s,
+        levels: Sequence[MarkedFrom],
+        own_micro: Int64s,
+        own: Limits,
+        shared_micro: Int64s,
+        shared: Limits,
+    ) -> DebtFloors:
+        """Return the floors of a batch whose first `count` rows of every flow `levels` mark."""
+        own_floor = np.full_like(own_micro, MIN_BALANCE_MICRO)
+        is_marking = np.zeros(len(shared), dtype=np.bool_)
+        unmarked = np.zeros((len(shared), 2), dtype=np.int64)
+        for marked in levels:
+            marks = marked.rank < count
+            passed = np.stack([marked.rank, layout.bytes_of_first(marked.rank)], axis=1)
+            if marked.level == Level.NAMESPACE:
+                floor = observed_floor(own_micro, passed, own.burst_micro)
+                own_floor = np.where(marks[:, None], floor, MIN_BALANCE_MICRO)
+                continue
+            held = np.flatnonzero(marked.scope >= 0)
+            unmarked += sums(marked.scope[held], passed[held], len(shared))
+            is_marking[marked.scope[held[marks[held]]]] = True
+        floor = observed_floor(shared_micro, unmarked, shared.burst_micro)
+        shared_floor = np.where(is_marking[:, None], floor, MIN_BALANCE_MICRO)
+        return cls(bounded_floor(own_floor, own_micro, own), bounded_floor(shared_floor, shared_micro, shared))

@@ -38,7 +38,7 @@ MAX_SIZE_BYTES = 2**36
 """Largest size of one message; the sizes of 2**27 of them can be summed in int64."""
 
 MIN_BALANCE_MICRO = -(2**61)
-"""Where the debt of a scope that only observes stops growing."""
+"""Where every debt stops growing."""
 
 NEVER_MS = 2**62
 """A wait that does not end, in arrays of throttle times."""
@@ -99,6 +99,9 @@ class Limits:
     weight: Int64s
     """Shape (n,): claim in the division of what is shared, at least 1."""
 
+    max_message_bytes: Int64s | None = None
+    """Shape (n,): size of the largest message that may pass, `MAX_SIZE_BYTES` where absent; `None` where all are."""
+
     def __len__(self) -> int:
         return len(self.weight)
 
@@ -114,6 +117,7 @@ class Limits:
             self.burst_micro.take(index, axis=0),
             self.on_excess[index],
             self.weight[index],
+            None if self.max_message_bytes is None else self.max_message_bytes[index],
         )
 
 

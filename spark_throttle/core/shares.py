@@ -14,7 +14,7 @@ import numpy as np
 
 from spark_throttle.core.allocation import quotient, times
 from spark_throttle.core.grants import Buckets
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 
 _SHARE_BITS = 30
 
@@ -33,7 +33,7 @@ def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Co
     rate = np.where(shared.is_limited, np.clip(share_micro_per_ms, 0, shared.rate_micro_per_ms), UNLIMITED)
     part = quotient(np.maximum(rate, 0), np.maximum(shared.rate_micro_per_ms, 0), _SHARE_BITS)
     burst = np.where(rate == shared.rate_micro_per_ms, shared.burst_micro, times(shared.burst_micro, part))
-    return replace(policy, shared=Limits(rate, burst, shared.on_excess, shared.weight))
+    return replace(policy, shared=replace(shared, rate_micro_per_ms=rate, burst_micro=burst))
 
 
 def refill_share(

@@ -30,8 +30,8 @@ _MOST_EARNED_MICRO = 1 << 62
 def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s, elapsed_ms: int) -> Int64s:
     """Return the balances `elapsed_ms` later, at most `burst_micro`.
 
-    A burst that shrank cuts the balance; the time is paid at the rate that is given, as Kafka and
-    Pulsar do after a change of quota. Unlimited positions come back as 0.
+    A burst that shrank cuts the balance. A rate of 0 holds the balance below zero and keeps a debt; unlimited positions
+    come back as 0.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s
         filled *= np.minimum(max(elapsed_ms, 0), -(-room // np.maximum(filled, 1)))
     filled += balance_micro
     np.minimum(filled, burst_micro, out=filled)
-    np.copyto(filled, -1, where=rate_micro_per_ms == 0)
+    np.minimum(filled, -1, out=filled, where=rate_micro_per_ms == 0)
     np.copyto(filled, 0, where=rate_micro_per_ms == UNLIMITED)
     return filled
 
@@ -89,15 +89,32 @@ def byte_room(balance_micro: Int64s) -> Int64s:
     return np.where(balance_micro >= 0, balance_micro // MICRO, -1)
 
 
-def debit(balance_micro: Int64s, tokens: Int64s) -> Int64s:
-    """Return the balances less `tokens`; the debt of a scope that only observes stops at `MIN_BALANCE_MICRO`.
+def debit(balance_micro: Int64s, tokens: Int64s, floor_micro: Int64s | int = MIN_BALANCE_MICRO) -> Int64s:
+    """Return the balances less `tokens`; a debt stops at `floor_micro`.
 
     Examples
     --------
     >>> debit(np.array([500_000]), np.array([2])).tolist()
     [-1500000]
     """
-    return np.maximum(balance_micro - np.minimum(tokens, _MOST_DEBITED_TOKENS) * MICRO, MIN_BALANCE_MICRO)
+    return np.maximum(balance_micro - np.minimum(tokens, _MOST_DEBITED_TOKENS) * MICRO, floor_micro)
+
+
+def observed_floor(balance_micro: Int64s, unmarked: Int64s, burst_micro: Int64s) -> Int64s:
+    """Return where the debt of scopes that only observe stops, after they let `unmarked` tokens pass without a mark.
+
+    A row that is marked would not have passed: beyond a burst, it adds to no debt. Else the marks would go on for as
+    long after an overload as it takes to repay all that passed in it, which no enforcing scope would let pass.
+
+    Examples
+    --------
+    A burst of 2 tokens; one that held 1 let a message of 5 pass unmarked, and one was in debt:
+
+    >>> observed_floor(np.array([1, -1]) * MICRO, np.array([5, 0]), np.array([2, 2]) * MICRO) // MICRO
+    array([-4, -2])
+    """
+    # Below zero even without a burst: what is marked in one dimension is taken in the other too.
+    return np.minimum(debit(balance_micro, unmarked), np.minimum(-burst_micro, -1))
 
 
 def throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s) -> Int64s:

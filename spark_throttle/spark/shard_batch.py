@@ -26,6 +26,7 @@ from spark_throttle.core.codec import (
     unpack_policy,
     unpack_shard,
 )
+from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import (
     NEVER_MS,
     CompiledPolicy,
@@ -150,8 +151,10 @@ def _granted(state: bytes | None, grant: bytes | None, shard: int, batch_ms: int
 
 def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShard:
     grants = Grants(row.epoch, row.balance_micro, row.headroom_micro, now_ms, row.share_micro_per_ms)
-    state = replace(stored.state, grants=grants)
-    return replace(stored, state=state, policy=row.policy or stored.policy, paying=row.paying)
+    state, policy = stored.state, stored.policy
+    if row.policy is not None and row.policy != policy:
+        state, policy = carried(state, _policy(policy), _policy(row.policy), now_ms=now_ms), row.policy
+    return replace(stored, state=replace(state, grants=grants), policy=policy, paying=row.paying)
 
 
 def _arrivals(arrived: pa.Table | None) -> Arrivals:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from spark_throttle.core.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.testing.comparison import decisions_of
@@ -24,8 +25,10 @@ class Step:
     grants: Grants | None
     """What a new epoch grants before the batch; `None` leaves what stands."""
 
-    def before(self, state: ShardState) -> ShardState:
-        """Return the state that the batch finds."""
+    def before(self, state: ShardState, former: CompiledPolicy) -> ShardState:
+        """Return the state that the batch finds, given what the last one left under the policy `former`."""
+        if former is not self.policy:
+            state = carried(state, former, self.policy, now_ms=self.now_ms)
         return state if self.grants is None else replace(state, grants=self.grants)
 
 
@@ -43,9 +46,9 @@ class History:
 
     def play(self) -> Iterator[Played]:
         """Decide the batches by the kernel, one after another, each on what the last one left."""
-        state = self.initial_state()
+        state, policy = self.initial_state(), self.steps[0].policy
         for step in self.steps:
-            state = step.before(state)
+            state, policy = step.before(state, policy), step.policy
             plan = plan_admission(
                 state, step.arrivals, step.policy, now_ms=step.now_ms, shards=self.shards, shard=self.shard
             )

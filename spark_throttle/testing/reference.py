@@ -6,7 +6,8 @@ against the words of the design, and none can overflow.
 
 1. Balances grow to the batch time.
 2. Queued rows that are too old are rejected.
-3. Malformed arrivals are rejected; Pegasus' rules pass, hold or reject each of the others.
+3. Malformed arrivals and those over a bound on their size are rejected; Pegasus' rules pass, hold or reject each of
+   the others.
 4. Per flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
 5. Eligible rows of all flows take turns in virtual time, until a shared scope of theirs is overdrawn.
 6. What is left waits or is rejected, as the scope says that stopped its flow.
@@ -22,6 +23,7 @@ from spark_throttle.core.arrivals import Arrivals
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     MICRO,
+    NEVER_MS,
     CompiledPolicy,
     Dimension,
     Level,
@@ -149,6 +151,7 @@ class _Batch:
         for flow in self.flows.values():
             self.decide_rest(flow)
         self.bound_queue()
+        self.mark_sizes()
         self.tell_throttle_times()
         self.move_virtual_time()
         decisions = [self.decisions[i] for i in range(len(self.old.queue) + len(self.arrivals))]
@@ -197,8 +200,13 @@ class _Batch:
             row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True)
             self.rows.append(row)
             flow = self.flow(namespace)
-            if self.passes_windows(flow, row):
+            if too_small := flow.rules.too_small_for(size_bytes, observed=False):
+                self.decisions[index] = self.by_size(Verdict.REJECT, too_small)
+            elif self.passes_windows(flow, row):
                 flow.rows.append(row)
+
+    def by_size(self, verdict: Verdict, limits: ScopeLimits) -> Decision:
+        return Decision(verdict, "size_too_large", limits.level, Dimension.BYTES, limits.index, NEVER_MS)
 
     def passes_windows(self, flow: Flow, row: Row) -> bool:
         """Ask Pegasus' rules, by count and then by size; a row that either rejects counts in neither."""
@@ -238,18 +246,17 @@ class _Batch:
     def admit(self, flow: Flow, row: Row) -> None:
         """Admit the row, flagged by the narrowest observing scope that is overdrawn, and debit all levels."""
         self.decisions[row.index] = Decision(Verdict.ADMIT)
-        scopes = [self.scopes[limits.index] for limits in flow.rules.shared]
-        observers: list[Flow | Scope] = [flow, *scopes]
-        for observer in observers:
-            dimension = observer.overdrawn()
-            if observer.limits.is_observed and dimension is not None:
-                self.refuse(Verdict.ADMIT, row, observer, dimension)
-                break
+        levels: list[Flow | Scope] = [flow, *(self.scopes[limits.index] for limits in flow.rules.shared)]
+        flagged_by = [
+            (level, dimension)
+            for level in levels
+            if level.limits.is_observed and (dimension := level.overdrawn()) is not None
+        ]
+        if flagged_by:
+            self.refuse(Verdict.ADMIT, row, *flagged_by[0])
         flow.admitted += 1
-        for d, bucket in flow.buckets.items():
-            bucket.debit(row.tokens[d])
-        for scope in scopes:
-            scope.debit(row.tokens)
+        for level in levels:
+            level.debit(row.tokens, is_marked=any(level is flagging for flagging, _ in flagged_by))
 
     def refuse(self, verdict: Verdict, row: Row, by: Flow | Scope, dimension: Dimension) -> None:
         self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, dimension, by.limits.index)
@@ -299,6 +306,14 @@ class _Batch:
                 self.decisions[row.index] = Decision(Verdict.REJECT, "queue_full")
         if is_full and bounds.on_overflow == Overflow.FAIL:
             raise QueueOverflowError(self.shard, len(stay) + len(new), bound_messages, bound_bytes)
+
+    def mark_sizes(self) -> None:
+        """Flag the admitted rows that an observing scope would have rejected for their size, whatever flagged them."""
+        for row in self.rows:
+            too_small = self.flows[row.namespace].rules.too_small_for(row.size_bytes, observed=True)
+            if too_small and self.decisions[row.index].verdict == Verdict.ADMIT:
+                self.refused_by.pop(row.index, None)
+                self.decisions[row.index] = self.by_size(Verdict.ADMIT, too_small)
 
     def tell_throttle_times(self) -> None:
         """Say how long each debt lasts that refused or flagged a row, as it stands after the batch."""
@@ -355,7 +370,10 @@ class _Batch:
         by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
         for row in rows:
             by_verdict[self.decisions[row.index].verdict].append(row)
-        offered = total_tokens([row for row in rows if row.is_arrival])
+        arrived = [row for row in rows if row.is_arrival]
+        offered = total_tokens(arrived)
+        refused = [row for row in by_verdict[Verdict.REJECT] if self.decisions[row.index].reason == "size_too_large"]
+        wanted = [row for row in arrived if row not in refused]
         admitted, waiting = by_verdict[Verdict.ADMIT], by_verdict[Verdict.DELAY]
         return FlowUsage(
             flow.rules.tenant,
@@ -365,7 +383,7 @@ class _Batch:
             admitted=total_tokens(admitted),
             rejected=total_tokens(by_verdict[Verdict.REJECT]),
             waiting=total_tokens(waiting),
-            demand=self.demand(flow, offered, total_tokens(waiting)),
+            demand=self.demand(flow, total_tokens(wanted), total_tokens(waiting)),
             observed_messages=sum(1 for row in admitted if self.decisions[row.index].reason),
             delayed_ms=sum(max(0, self.now_ms - row.arrival_ms) for row in admitted),
         )

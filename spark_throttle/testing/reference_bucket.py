@@ -63,7 +63,7 @@ class TokenBucket:
     def refill(self, elapsed_ms: int) -> None:
         """Add what `elapsed_ms` brings, up to the burst; a clock that went back brings nothing."""
         if self.rate_micro_per_ms == 0:
-            self.balance_micro = self.full_micro
+            self.balance_micro = min(self.balance_micro, self.full_micro)
             return
         gained = self.rate_micro_per_ms * max(0, elapsed_ms)
         self.balance_micro = min(self.balance_micro + gained, self.burst_micro)
@@ -72,9 +72,9 @@ class TokenBucket:
         """Return whether the next message passes, whatever its size."""
         return self.rate_micro_per_ms != 0 and self.balance_micro >= 0
 
-    def debit(self, tokens: int) -> None:
-        """Take `tokens`, into debt where the balance is less."""
-        self.balance_micro = max(self.balance_micro - tokens * MICRO, MIN_BALANCE_MICRO)
+    def debit(self, tokens: int, *, floor_micro: int = MIN_BALANCE_MICRO) -> None:
+        """Take `tokens`, into debt where the balance is less, but not below a floor."""
+        self.balance_micro = max(self.balance_micro - tokens * MICRO, floor_micro)
 
     def throttle_time_ms(self) -> int:
         """Return the milliseconds until the bucket admits again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
+from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
 from spark_throttle.testing.reference_bucket import (
     VT_MEMORY,
     TokenBucket,
@@ -48,6 +48,22 @@ def total_tokens(rows: list[Row]) -> Pair:
     return len(rows), sum(row.size_bytes for row in rows)
 
 
+def debt_floor(limits: ScopeLimits, dimension: Dimension, balance_micro: int, *, is_marked: bool) -> int:
+    """Return where the debt stops that a message adds to.
+
+    A message that an observing scope marks adds to no debt beyond a burst, and one that is larger than the scope would
+    let pass adds what the largest that it lets pass could, or a burst.
+    """
+    floor_micro = MIN_BALANCE_MICRO
+    burst_micro = limits.burst_micro[dimension]
+    if is_marked:
+        floor_micro = max(floor_micro, min(balance_micro, -max(burst_micro, 1)))
+    if dimension == Dimension.BYTES and limits.is_observed and limits.max_message_bytes < MAX_SIZE_BYTES:
+        largest_micro = max(burst_micro, limits.max_message_bytes * MICRO)
+        floor_micro = max(floor_micro, min(balance_micro, -largest_micro))
+    return floor_micro
+
+
 @dataclass(slots=True)
 class Scope:
     """A shared scope and the shard's grant of it."""
@@ -75,10 +91,11 @@ class Scope:
                 return d
         return None
 
-    def debit(self, tokens: Pair) -> None:
+    def debit(self, tokens: Pair, *, is_marked: bool) -> None:
         """Take `tokens`, into debt where the grant is less."""
         for d in self.limits.limited_dimensions:
-            self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, MIN_BALANCE_MICRO)
+            floor_micro = debt_floor(self.limits, d, self.balance_micro[d], is_marked=is_marked)
+            self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, floor_micro)
 
     def throttle_time_ms(self, dimension: Dimension) -> int:
         """Return how long the shard's part of the rate takes to repay the debt."""
@@ -149,6 +166,11 @@ class Flow:
     def throttle_time_ms(self, dimension: Dimension) -> int:
         """Return how long the namespace's own rate takes to repay the debt."""
         return self.buckets[dimension].throttle_time_ms()
+
+    def debit(self, tokens: Pair, *, is_marked: bool) -> None:
+        """Take `tokens`, into debt where the balances are less."""
+        for d, bucket in self.buckets.items():
+            bucket.debit(tokens[d], floor_micro=debt_floor(self.limits, d, bucket.balance_micro, is_marked=is_marked))
 
     @property
     def tie(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
     UNLIMITED,
     CompiledPolicy,
     Dimension,
@@ -44,6 +45,9 @@ class ScopeLimits:
     on_excess: OnExcess
     weight: int
 
+    max_message_bytes: int
+    """`MAX_SIZE_BYTES` where there is no bound."""
+
     @classmethod
     def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
         """Return the limits at `position`."""
@@ -54,6 +58,7 @@ class ScopeLimits:
             pair(limits.burst_micro[position]),
             OnExcess(int(limits.on_excess[position])),
             int(limits.weight[position]),
+            MAX_SIZE_BYTES if limits.max_message_bytes is None else int(limits.max_message_bytes[position]),
         )
 
     def limits(self, dimension: Dimension) -> bool:
@@ -123,6 +128,12 @@ class NamespaceRules:
     def has_windows(self) -> bool:
         """Whether a rule of Pegasus' counts the namespace's arrivals, in both dimensions then."""
         return any(rule.is_on for rule in self.windows)
+
+    def too_small_for(self, size_bytes: int, *, observed: bool) -> ScopeLimits | None:
+        """Return the scope with the least bound, if a size is over it: of those that observe, or of the others."""
+        asked = [each for each in (self.limits, *self.shared) if (each.on_excess == OnExcess.OBSERVE) == observed]
+        least = min(asked, key=lambda each: each.max_message_bytes, default=None)  # the narrowest of equal ones
+        return least if least is not None and size_bytes > least.max_message_bytes else None
 
     @property
     def domain(self) -> ScopeLimits | None:

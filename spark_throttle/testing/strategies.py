@@ -51,6 +51,7 @@ FEW_TOKENS_MICRO = st.integers(0, 20 * MICRO)
 BURSTS_MICRO = st.one_of(
     FEW_TOKENS_MICRO, st.sampled_from((0, 1, MICRO - 1, MICRO, 300 * MICRO, 1_000 * MICRO, MAX_BURST_MICRO))
 )
+MESSAGE_BOUNDS_BYTES = st.sampled_from((MAX_SIZE_BYTES,) * 8 + (1, 99, 100, 2**31))
 WEIGHTS = st.sampled_from((1, 1, 2, 3, 7, 1_000))
 
 GRANTS_MICRO = st.one_of(
@@ -84,13 +85,13 @@ def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
     both = st.one_of(
         st.tuples(message_limits, absent), st.tuples(absent, byte_limits), st.tuples(message_limits, byte_limits)
     )
-    return st.builds(_limit, both, st.sampled_from(on_excess), WEIGHTS)
+    return st.builds(_limit, both, st.sampled_from(on_excess), WEIGHTS, MESSAGE_BOUNDS_BYTES)
 
 
-def _limit(limits: tuple[tuple[int, int], tuple[int, int]], on_excess: OnExcess, weight: int) -> Limit:
+def _limit(limits: tuple[tuple[int, int], tuple[int, int]], on_excess: OnExcess, weight: int, bound: int) -> Limit:
     (message_rate, message_burst), (byte_rate, byte_burst) = limits
     bursts = message_burst if message_rate > 0 else 0, byte_burst if byte_rate > 0 else 0
-    return Limit((message_rate, byte_rate), bursts, on_excess, weight)
+    return Limit((message_rate, byte_rate), bursts, on_excess, weight, bound)
 
 
 @cache

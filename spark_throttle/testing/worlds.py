@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from spark_throttle.core.arrivals import Arrivals
 from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
     MICRO,
     UNLIMITED,
     CompiledPolicy,
@@ -47,6 +48,7 @@ class Limit:
     burst_micro: tuple[int, int] = (0, 0)
     on_excess: OnExcess = OnExcess.DELAY
     weight: int = 1
+    max_message_bytes: int = MAX_SIZE_BYTES
 
 
 def limit(
@@ -56,17 +58,19 @@ def limit(
     burst_seconds: float = 1,
     on_excess: OnExcess = OnExcess.DELAY,
     weight: int = 1,
+    max_message_bytes: int = MAX_SIZE_BYTES,
 ) -> Limit:
     """Return the limits of one scope as a policy document gives them; `None` is unlimited.
 
     Examples
     --------
     >>> limit(messages_per_second=0.2, burst_seconds=10)
-    Limit(rate_micro_per_ms=(200, -1), burst_micro=(2000000, 0), on_excess=<OnExcess.DELAY: 0>, weight=1)
+    Limit(rate_micro_per_ms=(200, -1), burst_micro=(2000000, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
+max_message_bytes=68719476736)
     """
     messages, in_bytes = (UNLIMITED if r is None else round(r * 1000) for r in (messages_per_second, bytes_per_second))
     bursts = [0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in (messages, in_bytes)]
-    return Limit((messages, in_bytes), (bursts[0], bursts[1]), on_excess, weight)
+    return Limit((messages, in_bytes), (bursts[0], bursts[1]), on_excess, weight, max_message_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +137,13 @@ def make_policy(  # noqa: PLR0913 - as many parts as a policy has
 
 def make_limits(limits: list[Limit]) -> Limits:
     """Return `limits` as columns."""
+    bounds = np.array([entry.max_message_bytes for entry in limits], dtype=np.int64)
     return Limits(
         np.array([entry.rate_micro_per_ms for entry in limits], dtype=np.int64),
         np.array([entry.burst_micro for entry in limits], dtype=np.int64),
         np.array([entry.on_excess for entry in limits], dtype=np.int64),
         np.array([entry.weight for entry in limits], dtype=np.int64),
+        bounds if (bounds < MAX_SIZE_BYTES).any() else None,
     )
 
 

@@ -19,6 +19,7 @@ from spark_throttle.control.storage import Directory
 from spark_throttle.control.store import PolicyStore
 from spark_throttle.core.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import QueueOverflowError
@@ -59,6 +60,8 @@ class MadeUpJob:
         assert after is not None
         if self.state is None or before is None:
             self.state = ShardState.initial(len(after.shared))
+        elif after is not before:
+            self.state = carried(self.state, before, after, now_ms=self.now_ms)
         epoch = self.plane.load(end)
         grants = Grants(epoch.number, epoch.lending.balance_micro[0], epoch.lending.headroom_micro[0], self.now_ms)
         self.state = replace(self.state, grants=grants)

@@ -25,6 +25,7 @@ QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
     "burst_seconds": ({"messages_per_second": 3}, 1),
     "weight": ({"messages_per_second": 100}, 9),
     "on_excess": ({"messages_per_second": 3}, "reject"),
+    "max_message_bytes": ({}, 1),
 }
 
 

@@ -39,7 +39,9 @@ def test_every_field_is_read() -> None:
     document = load_policies("""
     version: 1
     resource_groups:
-      gold: {publish: {messages_per_second: 500, bytes_per_second: 1MiB, burst_seconds: 2.5, weight: 3}}
+      gold:
+        publish: {messages_per_second: 500, bytes_per_second: 1MiB, burst_seconds: 2.5, weight: 3}
+        dispatch: {max_message_bytes: 1MiB}
     tenants:
       acme: {resource_group: gold, dispatch: {messages_per_second: 0, on_excess: reject}}
     namespaces:
@@ -57,7 +59,7 @@ def test_every_field_is_read() -> None:
     assert gold == Quota(
         messages_per_second=Decimal(500), bytes_per_second=Decimal(2**20), burst_seconds=Decimal("2.5"), weight=3
     )
-    assert document.resource_groups["gold"].dispatch == Quota()
+    assert document.resource_groups["gold"].dispatch == Quota(max_message_bytes=2**20)
     assert document.tenants["acme"].dispatch == Quota(messages_per_second=Decimal(0), on_excess="reject")
     orders = document.namespaces["acme/orders"]
     assert orders.publish.messages_per_second == Decimal("0.2")
@@ -134,6 +136,14 @@ def test_names_are_in_the_order_of_their_utf_8_bytes() -> None:
         ("job: {publish: {messages_per_second: .nan}}", "job.publish.messages_per_second", "'.nan' is not a number"),
         ("job: {publish: {messages_per_second: 0.0001}}", "job.publish.messages_per_second", "too fine"),
         ("job: {publish: {bytes_per_second: 64K}}", "job.publish.bytes_per_second", "KB (powers of 1000) or KiB"),
+        ("job: {publish: {max_message_bytes: 0}}", "job.publish.max_message_bytes", "set bytes_per_second: 0"),
+        ("job: {publish: {max_message_bytes: 1.5}}", "job.publish.max_message_bytes", "give whole bytes"),
+        ("job: {publish: {max_message_bytes: }}", "job.publish.max_message_bytes", "there is no value"),
+        (
+            "job: {publish: {max_message_bytes: 65GiB}}",
+            "job.publish.max_message_bytes",
+            "'65GiB' is over 68719476736 bytes, which no message may have; give less",
+        ),
         ("job: {publish: {burst_seconds: 0}}", "job.publish.burst_seconds", "0 is no time; give 1 ms or more"),
         ("job: {publish: {burst_seconds: 0.0001}}", "job.publish.burst_seconds", "give whole milliseconds"),
         ("job: {publish: {burst_seconds: -1}}", "job.publish.burst_seconds", "negative"),
@@ -293,6 +303,7 @@ def documents(draw: st.DrawFn) -> PolicyDocument:
         optional={
             "messages_per_second": st.decimals(0, 10**9, places=3) | st.integers(0, 10**9),
             "bytes_per_second": st.sampled_from(["64KiB", "1.5 MB", "0.001B", 0]),
+            "max_message_bytes": st.sampled_from(["64KiB", 1, 2**36]),
             "burst_seconds": st.decimals("0.001", 1000, places=3),
             "weight": st.integers(1, 1000),
             "on_excess": st.sampled_from(["delay", "reject", "observe"]),

@@ -203,6 +203,24 @@ def test_revision_is_the_same_in_every_release() -> None:
     assert revision_of(POLICY, "publish") == "02b4932867353948"
 
 
+def test_revision_of_what_older_releases_know_stays_theirs_though_names_look_like_keys() -> None:
+    document = load_policies({"namespaces": {'say "max_message_bytes":null,': {"publish": {"messages_per_second": 5}}}})
+    assert revision_of(document) == "c6ef7ea3d4eb327e"
+    bounded = load_policies({"job": {"publish": {"max_message_bytes": 1}}})
+    assert revision_of(bounded) != revision_of(PolicyDocument())
+
+
+def test_bounds_on_messages_stand_where_any_scope_has_one(publish: CompiledPolicy) -> None:
+    assert publish.shared.max_message_bytes is None
+    assert publish.namespace_limits.max_message_bytes is None
+    document = load_policies("{tenants: {a: {publish: {max_message_bytes: 1MiB}}}, job: {dispatch: {weight: 2}}}")
+    compiled = compile_policy(document, "publish")
+    assert compiled.shared.max_message_bytes is not None
+    assert compiled.shared.max_message_bytes.tolist() == [2**36, 2**20]
+    assert compiled.namespace_limits.max_message_bytes is None
+    assert compile_policy(document, "dispatch").shared.max_message_bytes is None
+
+
 def test_unknown_direction_is_an_error_with_a_hint() -> None:
     with pytest.raises(ConfigurationError, match="did you mean publish"):
         compile_policy(POLICY, "publish_")  # type: ignore[arg-type]

@@ -102,10 +102,11 @@ def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, A
     scope: dict[str, dict[str, Any]] = {
         "messages_per_second": {"messages_per_second": 0},
         "bytes_per_second": {"bytes_per_second": 0},
+        "max_message_bytes": {"max_message_bytes": SIZE_BYTES - 1},
         "burst_seconds": {"burst_seconds": 1},
         "on_excess": {"on_excess": "reject"},
     }
-    if key in ("messages_per_second", "bytes_per_second"):
+    if key in ("messages_per_second", "bytes_per_second", "max_message_bytes"):
         return at(path), at(path, {direction: scope[key]}), direction  # type: ignore[return-value]
     if key in ("burst_seconds", "on_excess"):
         limited = {direction: {"messages_per_second": 0.1 if key == "burst_seconds" else 0}}

@@ -76,12 +76,12 @@ def test_kafka_strict_quota_rejects_without_charging(engine: Engine) -> None:
 
 
 def test_kafka_permissive_quota_admits_and_tells(engine: Engine) -> None:
-    # The same, permissive: all pass; what exceeds is told 17,000 ms, and 12,000 ms five seconds later.
+    # The same, permissive: all pass. Kafka tells 17,000 ms of what exceeds; a dry run owes a burst at most, 10,000.
     rules = Namespace(limit(bytes_per_second=10, burst_seconds=10, on_excess=OnExcess.OBSERVE))
     shard = Shard(engine, one_namespace(rules))
     assert shard.batch(0, [(NS, 90), (NS, 90)]) == [ADMITTED, ADMITTED]
-    assert shard.batch(0, [(NS, 90)]) == [by_quota(Verdict.ADMIT, 17_000)]
-    assert shard.batch(5_000, [(NS, 0)]) == [by_quota(Verdict.ADMIT, 12_000)]
+    assert shard.batch(0, [(NS, 90)]) == [by_quota(Verdict.ADMIT, 10_000)]
+    assert shard.batch(5_000, [(NS, 0)]) == [by_quota(Verdict.ADMIT, 5_000)]
     assert shard.plan.usage[NS].observed_messages == 1
 
 
@@ -129,13 +129,13 @@ def test_clock_that_goes_back_refills_nothing(engine: Engine) -> None:
     assert shard.batch(5_000) == [ADMITTED]
 
 
-def test_changed_quota_pays_the_gap_at_the_new_rate(engine: Engine) -> None:
-    # 1/s leaves a debt of 4 bytes; 4 s later, at 10/s with burst 10, the balance is min(-4 + 40, 10).
+def test_changed_quota_pays_the_gap_at_the_rate_that_was_in_force(engine: Engine) -> None:
+    # 1/s leaves a debt of 4 bytes; 4 s later it is repaid, and the 7 bytes pass into debt, whatever the new rate.
     shard = Shard(engine, one_namespace(Namespace(limit(bytes_per_second=1))))
     shard.batch(0, [(NS, 5)])
     shard.policy = one_namespace(Namespace(limit(bytes_per_second=10)))
     shard.batch(4_000, [(NS, 7)])
-    assert shard.plan.state.flows[NS].balance_micro[Dimension.BYTES] == 3 * 10**6
+    assert shard.plan.state.flows[NS].balance_micro[Dimension.BYTES] == -7 * 10**6
 
 
 def test_full_namespace_is_forgotten(engine: Engine) -> None:

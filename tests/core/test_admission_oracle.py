@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,15 +15,21 @@ from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.comparison import assert_same_plan
 from spark_throttle.testing.history import History, Step
 from spark_throttle.testing.reference import reference_admission
+from spark_throttle.testing.reference_change import reference_change
+from spark_throttle.testing.reference_state import ReferenceState
 from spark_throttle.testing.strategies import histories
 from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make_arrivals, make_grants, make_policy
 
 
 def assert_same_history(history: History) -> None:
     """Decide each batch twice, on the state that the kernel left; an overflow ends the history."""
-    state = history.initial_state()
+    state, policy = history.initial_state(), history.steps[0].policy
     for step in history.steps:
-        state = step.before(state)
+        left, former = state, policy
+        state, policy = step.before(left, former), step.policy
+        if former is not policy and step.grants is not None:
+            carried = ReferenceState.from_arrays(state, policy)
+            assert carried == reference_change(replace(left, grants=step.grants), former, policy, now_ms=step.now_ms)
         arguments = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
         try:
             expected = reference_admission(state, step.arrivals, step.policy, **arguments)

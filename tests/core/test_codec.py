@@ -62,6 +62,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v1": blocks.shard,
     "policy_v1": blocks.policy,
     "policy_v2": lambda: blocks.policy(2),
+    "policy_v3": lambda: blocks.policy(3),
     "usage_v1": blocks.usage,
     "usage_v2": lambda: blocks.usage(blocks.LEAVES_MS),
     "epoch_v1": blocks.epoch,

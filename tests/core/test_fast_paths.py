@@ -34,9 +34,9 @@ def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories())
 def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> None:
-    state = history.initial_state()
+    state, policy = history.initial_state(), history.steps[0].policy
     for step in history.steps:
-        state = step.before(state)
+        state, policy = step.before(state, policy), step.policy
         arguments = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flow_plan, "_wanted_if_all_fits", lambda *_, **__: None)

@@ -193,6 +193,18 @@ def test_wait_that_never_ends_is_null() -> None:
     assert (row["reason"], row["throttle_time_ms"]) == ("quota", None)
 
 
+def test_row_over_a_bound_on_its_size_is_told_whose_bound_it_is_and_that_it_never_passes() -> None:
+    gold = limit(max_message_bytes=100)
+    shard = Shard(make_policy(groups={"gold": gold}, default=Namespace(group="gold")))
+    got = explained(shard, ids(1, ["a/x"], [101]), tokens=[(9, 999), (9, 999)])
+    assert got == [
+        {
+            "id": 0, "verdict": "REJECT", "reason": "size_too_large", "level": "resource_group", "dimension": "bytes",
+            "scope": "gold", "throttle_time_ms": None, "delayed_ms": 0,
+        }
+    ]  # fmt: skip
+
+
 def test_pegasus_rule_is_told_as_throttling() -> None:
     shard = Shard(make_policy(default=Namespace(by_count=Window(1, 100, 2, 70))))
     got = explained(shard, ids(3, ["a/x"], [1]))

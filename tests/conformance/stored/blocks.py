@@ -28,7 +28,7 @@ from spark_throttle.core.codec import (
 )
 from spark_throttle.core.grants import Buckets, Lending
 from spark_throttle.core.paying import ClockReading, PayingTime
-from spark_throttle.core.quota import CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make_policy
@@ -40,11 +40,12 @@ POLICY = (HERE / "policy_v1.bin").read_bytes()
 
 def policy(version: int = 1) -> CompiledPolicy:
     """Return a policy that has something of everything that a version of the format knows."""
+    bound = 2**20 if version > 2 else MAX_SIZE_BYTES
     globs = {"zoë/*": Namespace(limit(weight=2), "gold"), "*/logs": Namespace(limit(bytes_per_second=7))}
     return make_policy(
         job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
         tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
-        groups={"gold": limit(bytes_per_second=5_000, weight=7, on_excess=OnExcess.REJECT)},
+        groups={"gold": limit(bytes_per_second=5_000, weight=7, on_excess=OnExcess.REJECT, max_message_bytes=bound)},
         namespaces={
             "acme/orders": Namespace(limit(messages_per_second=0), None, Window(2_000, 100, 5_000, 50)),
             "zoë/ü/logs": Namespace(limit(weight=1000), "gold", Window(), Window(1024, 1, 2048, 2)),
@@ -114,6 +115,7 @@ def grant(share: Int64s | None = None, paying: PayingTime | None = None) -> Shar
 BLOCKS: Mapping[str, Callable[[], bytes]] = {
     "shard_v1": lambda: pack_shard(shard()),
     "policy_v2": lambda: pack_policy(policy(2)),
+    "policy_v3": lambda: pack_policy(policy(3)),
     "usage_v1": lambda: pack_usage(usage()),
     "usage_v2": lambda: pack_usage(usage(LEAVES_MS)),
     "epoch_v1": lambda: pack_epoch(epoch()),

@@ -1,0 +1,136 @@
+"""What a change of policy leaves of the past: balances, leads, and rows that wait.
+
+A policy acts from the batch that brings it. What was remembered under the one before is told in its terms first:
+
+- *Time* up to the change is paid at the old rates, so that no window holds more than the rates in force in it earn.
+- *A bucket* keeps its balance, cut to its new burst. In a dimension that had no limit it begins full, and where there
+  is none any more it holds nothing. What an observing scope was overdrawn by is no debt: it owes one burst at most.
+- *A lead* is virtual time, seconds of the domain's rate, and means other tokens at another rate or weight. It is
+  converted to the tokens that it stands for, by dimension, and back. A flow was ahead by a message at most, so that it
+  waits for a message of each other flow at most, whatever changed. What a clock was behind by, in its lesser dimension,
+  is forgotten: what others took under another policy is not owed by those of the new one.
+- *A row* that a Pegasus rule holds waits no longer than the rule that the namespace has now would make it wait.
+
+A scope that is removed has no limit in the batches that lack it. Put back, it is like any other that gets its first
+limit: it begins full, and free of what it owed. That gives nothing away: without the entry its rows passed freely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.fair_order import FairOrder
+from spark_throttle.core.fair_queue import least_service, virtual_time_of
+from spark_throttle.core.matching import match
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    MIN_BALANCE_MICRO,
+    CompiledPolicy,
+    Int64s,
+    Limits,
+    OnExcess,
+    WindowRules,
+)
+from spark_throttle.core.segments import by_row
+from spark_throttle.core.state import Flows, Queue, ShardState
+from spark_throttle.core.token_bucket import full, refill
+
+_MOST_AHEAD = np.array([1, MAX_SIZE_BYTES], dtype=np.int64) * 1000
+"""By `Dimension`, in thousandths of a token: a message."""
+
+
+def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int) -> ShardState:
+    """Return what a shard remembers, paid up to `now_ms` under `before`, as `after` sees it.
+
+    The grants are not touched: they are indexed by the shared scopes of a policy, and a new policy comes with new ones.
+    """
+    flows = state.flows
+    was, becomes = match(flows.names, before), match(flows.names, after)
+    old, new = before.namespace_limits.take(was.rule), after.namespace_limits.take(becomes.rule)
+    elapsed_ms = max(0, now_ms - state.advanced_to_ms)
+    earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old.burst_micro, elapsed_ms)
+    lead = flows.lead
+    if lead.any():
+        lead = _carried_leads(
+            lead,
+            FairOrder.of(flows, old, was, before),
+            FairOrder.of(flows, new, becomes, after),
+            former_scopes(before, after),
+        )
+    balance_micro = carried_balances(earned_micro, old, new)
+    flows = Flows(flows.names, balance_micro, lead, flows.window_second, flows.window_units)
+    queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
+    return replace(state, advanced_to_ms=now_ms, flows=flows, queue=queue)
+
+
+def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
+    """Return the balances of the shared scopes of `after`, shape (scopes, 2), given those of `before`."""
+    shared = after.shared
+    carried_micro = full(shared.rate_micro_per_ms, shared.burst_micro)
+    former = former_scopes(before, after)
+    kept = np.flatnonzero(former >= 0)
+    at = former[kept]
+    carried_micro[kept] = carried_balances(balance_micro[at], before.shared.take(at), shared.take(kept))
+    return carried_micro
+
+
+def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> Int64s:
+    """Return the balances, shape (n, 2), of scopes whose limits were `before` and are `after`.
+
+    Examples
+    --------
+    A limit on bytes joins one on messages, which is raised:
+
+    >>> def limits(rates, bursts, on_excess=OnExcess.DELAY):
+    ...     return Limits(np.array([rates]), np.array([bursts]), np.array([on_excess]), np.array([1]))
+    >>> before, after = limits((1_000, -1), (9_000, 0)), limits((2_000, 5), (18_000, 50))
+    >>> carried_balances(np.array([[-4_000_000, 0]]), before, after).tolist()
+    [[-4000000, 50]]
+
+    An observing scope was overdrawn by hours:
+
+    >>> dry_run = limits((1_000, -1), (9_000, 0), OnExcess.OBSERVE)
+    >>> carried_balances(np.array([[-4_000_000, 0]]), dry_run, after).tolist()
+    [[-18000, 50]]
+    """
+    begins = full(after.rate_micro_per_ms, after.burst_micro)
+    is_observing = (before.on_excess == OnExcess.OBSERVE)[:, None]
+    owes_at_most = np.where(is_observing, -after.burst_micro, MIN_BALANCE_MICRO)
+    kept = np.minimum(np.maximum(balance_micro, owes_at_most), begins)
+    # A rate of 0 holds a balance just below zero, which is no debt.
+    kept = np.where((before.rate_micro_per_ms == 0) & (kept == -1) & (after.rate_micro_per_ms > 0), 0, kept)
+    return np.where(before.is_limited & after.is_limited, kept, begins)
+
+
+def former_scopes(before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
+    """Return, of every shared scope of `after`, its position among those of `before`, -1 where it is new."""
+    tenant = _index_in(after.tenant_names, before.tenant_names)
+    group = _index_in(after.group_names, before.group_names)
+    job = np.zeros(1, dtype=np.int64)
+    first_group = 1 + len(before.tenant_names)
+    return np.concatenate([job, np.where(tenant < 0, -1, 1 + tenant), np.where(group < 0, -1, first_group + group)])
+
+
+def _index_in(names: pa.StringArray, known: pa.StringArray) -> Int64s:
+    found = pc.fill_null(pc.index_in(names, value_set=known), -1)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _carried_leads(lead: Int64s, was: FairOrder, becomes: FairOrder, former: Int64s) -> Int64s:
+    """Return the leads of flows that took turns as `was` says and take them as `becomes` says."""
+    is_same = (was.domain == np.append(former, -1)[becomes.domain]) & (was.weight == becomes.weight)
+    is_same &= by_row(np.logical_and, was.rate_micro_per_ms == becomes.rate_micro_per_ms)
+    ahead = np.where(was.is_limited, np.maximum(lead, 0), 0)
+    ahead = np.minimum(least_service(ahead, was.rate_micro_per_ms, was.weight[:, None]), _MOST_AHEAD)
+    told = virtual_time_of(ahead, becomes.rate_micro_per_ms, becomes.weight[:, None])
+    return np.where(is_same[:, None], lead, np.where(becomes.is_limited, told, 0))
+
+
+def _released(queue: Queue, rules: WindowRules, *, now_ms: int) -> Queue:
+    """Return the waiting rows, none held longer than the `rules` of its flow would hold it from now on."""
+    longest_ms = by_row(np.maximum, np.where(rules.delay_units > 0, rules.delay_ms, 0))
+    return replace(queue, release_ms=np.minimum(queue.release_ms, now_ms + longest_ms[queue.flow]))

@@ -1,0 +1,384 @@
+"""A change of policy: what is remembered is told in the new policy's terms, and nobody waits for another's past."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.core.fair_queue import least_service, virtual_time, virtual_time_of
+from spark_throttle.core.grants import Buckets
+from spark_throttle.core.policy_change import carried_shared
+from spark_throttle.core.quota import (
+    MAX_BURST_TOKENS,
+    MAX_SIZE_BYTES,
+    MICRO,
+    CompiledPolicy,
+    Dimension,
+    OnExcess,
+    Verdict,
+)
+from spark_throttle.testing.shard import Engine, Shard
+from spark_throttle.testing.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
+
+MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
+RATES = st.one_of(
+    st.sampled_from([1, 10, 2**30 - 1, 2**30, 2**40, 1_000 * MAX_BURST_TOKENS]),
+    st.integers(1, 1_000 * MAX_BURST_TOKENS),
+)
+WEIGHTS = st.sampled_from([1, 2, 7, 1_000])
+CHANGES = [change for change in product(OnExcess, OnExcess) if change[0] != change[1]]
+
+
+@pytest.fixture(params=["kernel", "oracle"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    engine: Engine = request.param
+    return engine
+
+
+# Leads
+
+
+@given(st.integers(0, 2**62), RATES, WEIGHTS)
+def test_least_service_is_what_exact_integers_give(virtual: int, rate: int, weight: int) -> None:
+    exact = max(0, virtual - 2)
+    if rate >= 2**30:
+        expected = min(exact * (rate // 1000) * weight >> 30, MAX_SIZE_BYTES) * 1000
+    else:
+        expected = min(exact * rate * weight >> 30, MAX_SIZE_BYTES * 1000)
+    assert least_service(np.array([virtual]), np.array([rate]), np.array([weight])).tolist() == [expected]
+
+
+@given(st.integers(0, MAX_SIZE_BYTES), st.lists(st.tuples(RATES, WEIGHTS), min_size=2, max_size=8))
+def test_lead_stands_for_no_more_tokens_after_any_number_of_changes(tokens: int, paces: list[tuple[int, int]]) -> None:
+    columns = [(np.array([rate]), np.array([weight])) for rate, weight in paces]
+    lead = virtual_time(np.array([tokens]), *columns[0], round_up=True)
+    for before, after in pairwise(columns):
+        thousandths = least_service(lead, *before)
+        assert thousandths.tolist()[0] <= 1_000 * tokens
+        lead = virtual_time_of(thousandths, *after)
+
+
+GROUP_RATES = st.sampled_from([0.001, 0.01, 1, 50, 10**6])
+SIZES = st.sampled_from([1, 60, 1_000])
+FLOWS = ("a/1", "b/2", "c/3")
+
+
+@st.composite
+def group_limits(draw: st.DrawFn, *, in_one: bool = False) -> Limit:
+    """Return limits in messages, bytes or both."""
+    dimensions = draw(st.sampled_from(["messages", "bytes"] if in_one else ["messages", "bytes", "both"]))
+    return limit(
+        messages_per_second=None if dimensions == "bytes" else draw(GROUP_RATES),
+        bytes_per_second=None if dimensions == "messages" else draw(GROUP_RATES),
+    )
+
+
+@st.composite
+def contended(draw: st.DrawFn) -> CompiledPolicy:
+    """Return a policy in which each flow is in one of two groups, or takes turns in its tenant or the job."""
+    group = st.sampled_from(["g", "h", None])
+    tenant = limit(messages_per_second=draw(GROUP_RATES)) if draw(st.booleans()) else limit()
+    return make_policy(
+        job=draw(group_limits()),
+        tenants={"a": Tenant(tenant)},
+        groups={"g": draw(group_limits()), "h": draw(group_limits())},
+        namespaces={name: Namespace(limit(weight=draw(WEIGHTS)), draw(group)) for name in FLOWS},
+    )
+
+
+@st.composite
+def lent(draw: st.DrawFn, policy: CompiledPolicy) -> dict[str, tuple[float, float]]:
+    """Return tokens for a few messages of every scope."""
+    names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
+    return {name: (draw(st.integers(0, 9)), draw(st.sampled_from([0, 100, 3_000]))) for name in names}
+
+
+@given(st.data())
+def test_l3_what_was_ahead_or_behind_under_other_policies_costs_a_message(data: st.DataObject) -> None:
+    """From a change on, service differs by the bound of fair queueing and one more message of each flow."""
+    sizes = {name: data.draw(SIZES) for name in FLOWS}
+    weights = {name: data.draw(WEIGHTS) for name in FLOWS}
+    shard = Shard("kernel", data.draw(contended()))
+    arrivals = [(name, sizes[name]) for name in FLOWS] * 200
+    for at in range(data.draw(st.integers(1, 4))):
+        shard.policy = data.draw(contended()) if at and data.draw(st.booleans()) else shard.policy
+        shard.batch(1_000 * at, arrivals, data.draw(lent(shard.policy)))
+        arrivals = []
+    last = data.draw(group_limits(in_one=True))
+    shard.policy = make_policy(
+        groups={"g": last}, namespaces={name: Namespace(limit(weight=weights[name]), "g") for name in FLOWS}
+    )
+    in_messages = last.rate_micro_per_ms[MESSAGES] > 0
+    message = {name: (1 if in_messages else sizes[name]) / weights[name] for name in FLOWS}
+    served: Counter[str] = Counter()
+    for at in range(10, 30):
+        tokens = data.draw(st.integers(0, 12)) * (1 if in_messages else max(sizes.values()))
+        shard.batch(1_000 * at, [], {"g": (tokens, tokens)})
+        served.update(shard.admitted())
+        waiting = {name: shard.plan.usage[name].waiting[MESSAGES] for name in FLOWS if name in shard.plan.usage}
+        backlogged = [name for name in FLOWS if waiting.get(name)]
+        for f, g in combinations(backlogged, 2):
+            difference = abs(served[f] * message[f] - served[g] * message[g])
+            assert difference <= 2.01 * (message[f] + message[g]), (f, g, served, message)
+
+
+@pytest.mark.parametrize("low", [0.001, 0.01, 1])
+def test_quota_that_is_raised_serves_equal_flows_alike_at_once(engine: Engine, low: float) -> None:
+    def policy(rate: float) -> CompiledPolicy:
+        return make_policy(groups={"g": limit(messages_per_second=rate)}, default=Namespace(group="g"))
+
+    shard = Shard(engine, policy(low))
+    shard.batch(0, [("a/x", 1)] * 100 + [("b/y", 1)] * 100, {"g": (0, 0)})
+    shard.policy = policy(50)
+    shard.batch(1_000, [], {"g": (19, 0)})
+    assert sorted(shard.admitted().values()) in ([9, 11], [10, 10])
+
+
+def test_flows_that_move_to_a_faster_group_are_served_with_its_own(engine: Engine) -> None:
+    groups = {"slow": limit(messages_per_second=0.01), "fast": limit(messages_per_second=50)}
+
+    def policy(group: str) -> CompiledPolicy:
+        return make_policy(
+            groups=groups,
+            tenants={"a": Tenant(group=group), "b": Tenant(group=group), "c": Tenant(group="fast")},
+        )
+
+    shard = Shard(engine, policy("slow"))
+    nothing = (-1, -1)
+    shard.batch(0, [("a/x", 1)] * 99 + [("b/y", 1)] * 99, {"slow": (0, 0), "fast": nothing})
+    shard.policy = policy("fast")
+    shard.batch(1_000, [("c/z", 1)] * 99, {"slow": nothing, "fast": (29, 0)})
+    assert sorted(shard.admitted().values()) in ([9, 10, 11], [10, 10, 10])
+
+
+def test_weight_that_is_cut_keeps_a_lead_of_a_message(engine: Engine) -> None:
+    def policy(weight: int) -> CompiledPolicy:
+        group = {"g": limit(messages_per_second=0.01)}
+        return make_policy(
+            groups=group, namespaces={"a/x": Namespace(limit(weight=weight), "g")}, default=Namespace(group="g")
+        )
+
+    shard = Shard(engine, policy(1))
+    shard.batch(0, [("a/x", 1)] * 50 + [("b/y", 1)] * 50, {"g": (0, 0)})
+    shard.policy = policy(1_000)
+    shard.batch(1, [], {"g": (-1, 0)})
+    shard.policy = policy(1)
+    shard.batch(1_000, [], {"g": (19, 0)})
+    assert sorted(shard.admitted().values()) in ([9, 11], [10, 10])
+
+
+def test_domain_whose_limit_goes_and_returns_forgets_who_was_ahead(engine: Engine) -> None:
+    def policy(rate: float | None) -> CompiledPolicy:
+        return make_policy(groups={"g": limit(messages_per_second=rate)}, default=Namespace(group="g"))
+
+    shard = Shard(engine, policy(0.01))
+    shard.batch(0, [("a/x", 1)] * 9 + [("b/y", 1)] * 9, {"g": (0, 0)})
+    shard.policy = policy(None)
+    shard.batch(1, [])
+    assert sum(shard.admitted().values()) == 17
+    shard.policy = policy(50)
+    shard.batch(2, [("a/x", 1)] * 99 + [("b/y", 1)] * 99, {"g": (19, 0)})
+    assert sorted(shard.admitted().values()) == [10, 10]
+
+
+# First limits
+
+
+@pytest.mark.parametrize("is_remembered", [False, True])
+def test_namespace_starts_full_in_each_dimension_that_gets_its_first_limit(engine: Engine, is_remembered: bool) -> None:
+    """Remembered or not: a namespace that waits for its group, and one that has nothing to remember."""
+    groups = {"g": limit(messages_per_second=1)}
+    unlimited = make_policy(groups=groups, namespaces={"a/x": Namespace(group="g")})
+    shard = Shard(engine, unlimited)
+    shard.batch(0, [("a/x", 1)] * (2 if is_remembered else 1), {"g": (0, 0)})
+    quota = limit(messages_per_second=100, burst_seconds=10)
+    shard.policy = make_policy(groups=groups, namespaces={"a/x": Namespace(quota, "g")})
+    shard.batch(1, [("a/x", 1)] * 900, {"g": (5_000, 0)})
+    assert shard.admitted()["a/x"] == 900 + is_remembered
+    both = limit(messages_per_second=100, bytes_per_second=50, burst_seconds=10)
+    shard.policy = make_policy(groups=groups, namespaces={"a/x": Namespace(both, "g")})
+    shard.batch(2, [("a/x", 5)] * 900, {"g": (5_000, 0)})
+    left = 1_000 - 900 - is_remembered
+    assert shard.plan.usage["a/x"].admitted == (left + 1, 5 * (left + 1))  # 500 bytes would let 101 pass
+
+
+def test_limit_of_0_is_a_limit_and_owes_nothing_when_it_is_raised(engine: Engine) -> None:
+    def policy(rate: float) -> CompiledPolicy:
+        return make_policy(default=Namespace(limit(messages_per_second=rate, burst_seconds=10)))
+
+    shard = Shard(engine, policy(0))
+    assert [decision.verdict for decision in shard.batch(0, [("a/x", 1)] * 3)] == [Verdict.DELAY] * 3
+    shard.policy = policy(1)
+    shard.batch(60_000)
+    assert shard.admitted()["a/x"] == 1
+    shard.batch(61_000)
+    assert shard.admitted()["a/x"] == 1
+
+
+def test_limit_of_0_forgives_no_debt(engine: Engine) -> None:
+    def policy(rate: float) -> CompiledPolicy:
+        return make_policy(default=Namespace(limit(bytes_per_second=rate)))
+
+    shard = Shard(engine, policy(1))
+    shard.batch(0, [("a/x", 61), ("a/x", 1)])
+    shard.policy = policy(0)
+    shard.batch(10)
+    shard.policy = policy(1)
+    assert shard.batch(1_000)[0].throttle_time_ms == 60_000 - 10
+
+
+def test_namespace_that_is_exempted_and_held_again_starts_full(engine: Engine) -> None:
+    quota = Namespace(limit(messages_per_second=1, burst_seconds=5))
+    shard = Shard(engine, make_policy(namespaces={"a/x": quota}))
+    shard.batch(0, [("a/x", 1)] * 20)
+    assert shard.admitted()["a/x"] == 6
+    shard.policy = make_policy(namespaces={"a/x": quota}, exempt=["a/x"])
+    shard.batch(1)
+    assert shard.admitted()["a/x"] == 14
+    shard.policy = make_policy(namespaces={"a/x": quota})
+    shard.batch(2, [("a/x", 1)] * 20)
+    assert shard.admitted()["a/x"] == 6
+
+
+@pytest.mark.parametrize("dimension", Dimension)
+def test_shared_scope_begins_full_in_the_dimension_that_had_no_limit(dimension: Dimension) -> None:
+    one = limit(messages_per_second=5) if dimension == MESSAGES else limit(bytes_per_second=5)
+    both = limit(messages_per_second=5, bytes_per_second=5)
+    before, after = (make_policy(groups={"g": each}, tenants={"a": Tenant(each)}) for each in (one, both))
+    spent = np.full((3, 2), -7 * MICRO)
+    told = carried_shared(spent, before, after)
+    assert told[1:, dimension].tolist() == [-7 * MICRO] * 2
+    assert told[1:, 1 - dimension].tolist() == [5 * MICRO] * 2
+    back = carried_shared(told, after, before)
+    assert back[1:, 1 - dimension].tolist() == [0, 0]
+
+
+def test_shared_scope_that_is_removed_and_put_back_begins_full_and_owes_nothing() -> None:
+    held = make_policy(groups={"g": limit(messages_per_second=5)})
+    removed = make_policy()
+    owing = np.array([[0, 0], [-90 * MICRO, 0]])
+    told = carried_shared(carried_shared(owing, held, removed), removed, held)
+    assert told.tolist() == [[0, 0], [5 * MICRO, 0]]
+
+
+def test_burst_that_shrinks_cuts_a_balance_and_one_that_grows_adds_nothing() -> None:
+    def policy(burst_seconds: float) -> CompiledPolicy:
+        return make_policy(job=limit(messages_per_second=10, burst_seconds=burst_seconds))
+
+    balance = np.array([[80 * MICRO, 0]])
+    assert carried_shared(balance, policy(9), policy(2)).tolist() == [[20 * MICRO, 0]]
+    assert carried_shared(balance, policy(9), policy(90)).tolist() == [[80 * MICRO, 0]]
+
+
+# Dry runs
+
+
+def observed(on_excess: OnExcess, level: str) -> CompiledPolicy:
+    """Return a policy of 10 messages a second at one level."""
+    quota = limit(messages_per_second=10, on_excess=on_excess)
+    if level == "namespace":
+        return make_policy(namespaces={"a/x": Namespace(quota)})
+    if level == "tenant":
+        return make_policy(tenants={"a": Tenant(quota)})
+    if level == "group":
+        return make_policy(groups={"g": quota}, default=Namespace(group="g"))
+    return make_policy(job=quota)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_namespace_owes_a_burst_at_most_once_it_enforces(engine: Engine, change: tuple[OnExcess, OnExcess]) -> None:
+    """One that enforced keeps its debt, of a message; one that observed owes a burst, whatever passed."""
+    before, after = change
+    shard = Shard(engine, observed(before, "namespace"))
+    for second in range(30):
+        shard.batch(1_000 * second, [("a/x", 1)] * 50)
+    shard.policy = observed(after, "namespace")
+    shard.batch(30_000, [("a/x", 1)])
+    balance_micro = shard.plan.state.flows["a/x"].balance_micro[MESSAGES]
+    assert balance_micro >= -10 * MICRO
+    shard.batch(31_500, [("a/x", 1)])
+    assert shard.admitted()["a/x"] >= 1
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("level", ["tenant", "group", "job"])
+def test_shared_scope_owes_a_burst_at_most_once_it_enforces(level: str, change: tuple[OnExcess, OnExcess]) -> None:
+    before, after = (observed(on_excess, level) for on_excess in change)
+    scope = 0 if level == "job" else 1
+    buckets = Buckets.full(before, now_ms=0)
+    for second in range(30):
+        used = np.zeros_like(buckets.balance_micro)
+        used[scope, MESSAGES] = 50
+        buckets = buckets.settle(used, before, at_ms=1_000 * second)
+    owed = -int(carried_shared(buckets.balance_micro, before, after)[scope, MESSAGES])
+    assert owed == (10 * MICRO if change[0] == OnExcess.OBSERVE else (50 * 30 - 10 * 30) * MICRO)
+
+
+def test_debt_of_an_older_dry_run_is_cut_to_a_burst_of_the_new_quota(engine: Engine) -> None:
+    """A state that an older release left may owe hours."""
+    shard = Shard(engine, observed(OnExcess.OBSERVE, "namespace"))
+    shard.batch(0, [("a/x", 1)] * 50)
+    flows = replace(shard.state.flows, balance_micro=np.array([[-(10**15), 0]]))
+    shard.state = replace(shard.state, flows=flows)
+    quota = limit(messages_per_second=20, burst_seconds=2)
+    shard.policy = make_policy(namespaces={"a/x": Namespace(quota)})
+    assert shard.batch(0, [("a/x", 1)])[0].throttle_time_ms == 2_000
+
+
+def test_marks_end_a_burst_after_an_overload(engine: Engine) -> None:
+    shard = Shard(engine, observed(OnExcess.OBSERVE, "namespace"))
+    for second in range(30):
+        shard.batch(1_000 * second, [("a/x", 1)] * 50)
+    assert shard.plan.usage["a/x"].observed_messages >= 49
+    shard.batch(30_000, [("a/x", 1)])
+    shard.batch(31_500, [("a/x", 1)])
+    assert shard.plan.usage["a/x"].observed_messages == 0
+
+
+def test_marks_of_messages_larger_than_a_burst_are_those_that_would_be_held(engine: Engine) -> None:
+    """10 bytes a second, messages of 100: one in ten seconds passes, in a dry run as under enforcement."""
+    passed: dict[OnExcess, list[int]] = {}
+    for on_excess in (OnExcess.OBSERVE, OnExcess.REJECT):
+        shard = Shard(engine, make_policy(default=Namespace(limit(bytes_per_second=10, on_excess=on_excess))))
+        passed[on_excess] = []
+        for second in range(40):
+            decision = shard.batch(1_000 * second, [("a/x", 100)])[-1]
+            if not decision.reason:
+                passed[on_excess].append(second)
+    assert passed[OnExcess.OBSERVE] == passed[OnExcess.REJECT] == [0, 9, 19, 29, 39]
+
+
+# Rows that wait
+
+
+def test_row_that_a_removed_rule_held_leaves_at_once(engine: Engine) -> None:
+    held = Namespace(by_count=Window(delay_units=1, delay_ms=90_000))
+    shard = Shard(engine, make_policy(namespaces={"a/x": held}))
+    shard.batch(0, [("a/x", 1)] * 3)
+    assert shard.admitted()["a/x"] == 1
+    shorter = Namespace(by_count=Window(delay_units=1, delay_ms=500))
+    shard.policy = make_policy(namespaces={"a/x": shorter})
+    assert {decision.throttle_time_ms for decision in shard.batch(1_000)} == {500}
+    shard.policy = make_policy()
+    shard.batch(1_001)
+    assert shard.admitted()["a/x"] == 2
+
+
+def test_window_counts_on_through_a_change_within_its_second(engine: Engine) -> None:
+    def policy(reject_units: int) -> CompiledPolicy:
+        return make_policy(default=Namespace(by_count=Window(reject_units=reject_units, reject_ms=5)))
+
+    shard = Shard(engine, policy(9))
+    shard.batch(0, [("a/x", 1)] * 8)
+    shard.policy = policy(10)
+    assert [decision.verdict for decision in shard.batch(10, [("a/x", 1)] * 3)] == [
+        Verdict.ADMIT,
+        Verdict.ADMIT,
+        Verdict.REJECT,
+    ]

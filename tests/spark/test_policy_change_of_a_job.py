@@ -1,0 +1,172 @@
+"""A whole job without Spark through changes of its policies: the control plane, its shards, and what comes of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_throttle.control.codec import load_policies
+from spark_throttle.control.compile import revision_of
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.manifest import bind
+from spark_throttle.control.plane import NO_EPOCH, ControlPlane, slice_of
+from spark_throttle.control.source import PolicySnapshot
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
+from spark_throttle.core.quota import OnExcess
+from spark_throttle.spark.frames import encode
+from spark_throttle.spark.shard_batch import run_batch
+from tests.spark.shards import START_MS, column, with_helpers
+
+
+class Job:
+    """A job that is played by hand; it follows whatever `policies` was set to last."""
+
+    def __init__(self, folder: Path, policies: dict[str, Any], *, shards: int = 1) -> None:
+        self.directory, self.shards, self.now_ms, self.batches = Directory(str(folder)), shards, START_MS, 0
+        self.set(policies)
+        bind(self.directory, shards=shards, direction="publish")
+        self.plane = ControlPlane(self.directory, self, "publish", shards, lambda: self.now_ms)
+        self.epoch = NO_EPOCH
+        self.states: dict[int, bytes] = {}
+
+    def set(self, policies: dict[str, Any]) -> None:
+        document = load_policies(policies)
+        self.snapshot = PolicySnapshot(document, revision_of(document), None)
+
+    def current(self) -> PolicySnapshot:
+        return self.snapshot
+
+    def trigger(self, rows: dict[str, int] | None = None, *, after_ms: int = 1_000) -> Counter[str]:
+        """Run a batch that brings so many rows of each namespace; return how many of each were admitted."""
+        self.now_ms += after_ms
+        epoch = self.plane.next_epoch(self.epoch)
+        grants = self._grants(epoch) if epoch != self.epoch else {}
+        self.epoch = epoch
+        names = [name for name, count in (rows or {}).items() for _ in range(count)]
+        admitted: list[object] = []
+        reports = []
+        for shard in range(self.shards):
+            here = [name for name in names if zlib.crc32(name.encode()) % self.shards == shard]
+            table = with_helpers(pa.table({"name": here}), here, [1] * len(here)) if here else None
+            outcome = run_batch(
+                self.states.get(shard),
+                grants.get(shard),
+                encode(table) if table is not None else [],
+                shard=shard,
+                shards=self.shards,
+                now_ms=self.now_ms,
+                is_explained=False,
+            )
+            self.states[shard] = outcome.state
+            reports.append(outcome.usage)
+            admitted += column(outcome.admitted, "name")
+        write_reports(self.directory, self.batches, reports)
+        self.batches += 1
+        return Counter(str(name) for name in admitted)
+
+    def _grants(self, name: Any) -> dict[int, bytes]:
+        epoch, policy = self.plane.load(name), self.plane.policy_for(self.epoch, name)
+        lending = epoch.lending
+        parts = [None if policy is None else pack_policy(slice_of(policy, k, self.shards)) for k in range(self.shards)]
+        return {
+            k: pack_grant(ShardGrant(epoch.number, part, lending.balance_micro[k], lending.headroom_micro[k]))
+            for k, part in enumerate(parts)
+        }
+
+
+def group_of(rate: float) -> dict[str, Any]:
+    quota = {"messages_per_second": rate, "burst_seconds": 1 if rate >= 1 else 2}
+    return {"resource_groups": {"g": {"publish": quota}}, "defaults": {"resource_group": "g"}}
+
+
+@pytest.mark.parametrize("low", [0.001, 0.01, 1])
+def test_raised_quota_serves_all_alike_from_the_next_batches_on(tmp_path: Path, low: float) -> None:
+    job = Job(tmp_path, group_of(low))
+    job.trigger({"a/x": 900, "b/y": 900})
+    job.trigger()
+    job.set(group_of(50))
+    served = sum((job.trigger() for _ in range(10)), Counter())
+    assert abs(served["a/x"] - served["b/y"]) <= 2
+    assert served.total() >= 9 * 50
+
+
+def test_tenants_that_move_to_a_faster_group_are_served_there_at_once(tmp_path: Path) -> None:
+    def moved_to(group: str) -> dict[str, Any]:
+        slow = {"messages_per_second": 0.01, "burst_seconds": 100}
+        fast = {"messages_per_second": 50, "burst_seconds": 1}
+        return {
+            "resource_groups": {"slow": {"publish": slow}, "fast": {"publish": fast}},
+            "tenants": {name: {"resource_group": group} for name in "ab"} | {"c": {"resource_group": "fast"}},
+        }
+
+    job = Job(tmp_path, moved_to("slow"))
+    job.trigger({"a/x": 900, "b/y": 900})
+    job.trigger()
+    job.set(moved_to("fast"))
+    served = job.trigger({"c/z": 900})
+    served = sum((job.trigger() for _ in range(10)), served)
+    assert max(served.values()) - min(served[name] for name in ("a/x", "b/y", "c/z")) <= 2
+
+
+def quota_at(level: str, on_excess: str) -> dict[str, Any]:
+    scope = {"publish": {"messages_per_second": 10, "burst_seconds": 1, "on_excess": on_excess}}
+    documents: dict[str, dict[str, Any]] = {
+        "namespace": {"namespaces": {"a/x": scope}},
+        "tenant": {"tenants": {"a": scope}},
+        "group": {"resource_groups": {"g": scope}, "defaults": {"resource_group": "g"}},
+        "job": {"job": scope},
+    }
+    return documents[level]
+
+
+CHANGES = [change for change in product((each.name.lower() for each in OnExcess), repeat=2) if len(set(change)) == 2]
+
+
+@pytest.mark.parametrize("level", ["namespace", "tenant", "group", "job"])
+@pytest.mark.parametrize("change", CHANGES, ids="-".join)
+def test_action_that_changes_serves_the_quota_from_two_bursts_on(
+    tmp_path: Path, change: tuple[str, str], level: str
+) -> None:
+    """Whatever passed in a dry run of a minute at five times the quota, nothing of it is owed beyond a burst."""
+    before, after = change
+    job = Job(tmp_path, quota_at(level, before), shards=2)
+    for _ in range(60):
+        job.trigger({"a/x": 50})
+    job.set(quota_at(level, after))
+    for _ in range(3):
+        job.trigger({"a/x": 50})
+    served = sum((job.trigger({"a/x": 50}) for _ in range(10)), Counter())
+    assert served["a/x"] == 500 if after == "observe" else 98 <= served["a/x"] <= 102
+
+
+def test_namespace_and_group_start_full_with_their_first_limit(tmp_path: Path) -> None:
+    quota = {"publish": {"messages_per_second": 100, "burst_seconds": 9}}
+    for first, then in (
+        (group_of(1), {**group_of(1_000), "namespaces": {"a/x": quota}}),
+        ({"namespaces": {"a/x": quota}}, {"namespaces": {"a/x": quota}, "tenants": {"a": quota}}),
+    ):
+        job = Job(tmp_path / str(len(then)), first)
+        job.trigger({"a/x": 5}, after_ms=60_000)
+        job.trigger(after_ms=60_000)
+        job.set(then)
+        assert job.trigger({"a/x": 700}, after_ms=60_000)["a/x"] >= 700
+
+
+def test_time_before_a_change_is_paid_at_the_rate_of_then(tmp_path: Path) -> None:
+    def quota(rate: float) -> dict[str, Any]:
+        scope = {"publish": {"messages_per_second": rate, "burst_seconds": 1_000 / rate}}
+        return {"namespaces": {"a/x": scope}, "job": scope}
+
+    job = Job(tmp_path, quota(1))
+    assert job.trigger({"a/x": 5_000})["a/x"] == 1_001
+    job.set(quota(1_000))
+    # A burst of 1,000 both times, and a second between them at 1 a second.
+    assert job.trigger(after_ms=1_000)["a/x"] <= 2
+    assert job.trigger(after_ms=500)["a/x"] in range(499, 502)
