@@ -54,6 +54,9 @@ from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.core.rate_codes import CodedRates, Codes, decode, encode
 from spark_throttle.core.segments import sums
 
+_FALLS = (1 << 20) - 1
+"""An incarnation counts the starts of a job above these bits, and how often it fell in them."""
+
 
 @dataclass(slots=True, eq=False)
 class Peer:
@@ -67,6 +70,18 @@ class Peer:
     """Number of this job's first report that the peer, as this incarnation, can go by."""
 
     is_dead: bool = False
+    before: list[Before] = field(default_factory=list)
+    """Of runs whose place the last report's run took: they may not know it yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Before:
+    """What a run claimed that another run of its job replaced."""
+
+    ids: Int64s
+    rate: Int64s
+    until_ms: int
+    """By this job's steady clock: then it has stopped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +120,7 @@ class Found:
     """What a visit found."""
 
     reports: Mapping[str, ShareReport]
-    """By member, the job's own included."""
+    """By register; the job's own, and those of other runs of it, included."""
 
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Members whose registers could not be understood, and why."""
@@ -130,7 +145,10 @@ class Sharing:
     name
         What people call it.
     incarnation
-        Larger than at any earlier start of the member.
+        Larger than at any earlier start of the member, as far as is known.
+    run
+        Random bits of this start, below 2**62: by them two processes that took one member and incarnation know of each
+        other.
     """
 
     _target = CodedRates()
@@ -145,11 +163,12 @@ class Sharing:
     _floor = CodedRates()
     """And after."""
 
-    def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings) -> None:
+    def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
         self.settings = settings
         self.member = member
+        self.run = run
         self._name = name
-        self._incarnation = incarnation << 20
+        self._incarnation = incarnation * (_FALLS + 1)
         self._number = 0
         self._peers: dict[str, Peer] = {}
         self._blocked_by: dict[str, tuple[str, int]] = {}
@@ -166,12 +185,28 @@ class Sharing:
         self._published_ms: dict[int, int] = {}
         self._born_ms: int | None = None
         self._shown_ms: int | None = None
-        self._held_until_ms = 0
+        self._held_until_ms: int | None = None
+        """`None` while it is fallen."""
+
         self._floor_until_ms = 0
-        self._is_fallen = True
+        self._passed: set[int] = set()
+        self._waits_ms = settings.margin_ms
+        self._runs_before: dict[int, Mark] = {}
+        self.is_established = False
+        """Whether it ever could use anything."""
+
         self._is_asked = False
         self.fell_at_ms: int | None = None
         self.is_superseded = False
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of the last report."""
+        return Mark(self._incarnation, self.run, self._number)
+
+    @property
+    def _is_fallen(self) -> bool:
+        return self._held_until_ms is None
 
     # ------------------------------------------------------------------------------------------ what the job tells us
 
@@ -253,16 +288,22 @@ class Sharing:
     def take_in(self, found: Found, *, started_ms: int, now_ms: int) -> None:
         """Take in what a visit found that began reading at `started_ms`."""
         self._fall_if_due(now_ms)
-        own = found.reports.get(self.member)
-        shown = NO_MARK if own is None else own.mark
-        mark = Mark(self._incarnation, self._number)
-        if shown.incarnation > self._incarnation:
-            self._supersede(shown)
+        # In the order of their marks, so that of two runs of a job the later one is the last that is seen.
+        reports = sorted(found.reports.values(), key=lambda report: report.mark)
+        shown = NO_MARK
+        for report in reports:
+            if report.member != self.member:
+                self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
+            elif report.mark.run == self.run and report.mark.incarnation <= self._incarnation:
+                shown = report.mark
+            else:
+                self._meet(report.mark, now_ms, is_there=True)
+        if self.is_superseded:
             return
-        is_shown = shown == mark and self._born_ms is not None
-        for member, report in found.reports.items():
-            if member != self.member:
-                self._see(member, report, now_ms)
+        is_shown = shown == self.mark and self._born_ms is not None
+        for report in reports:
+            if report.member != self.member:
+                self._see(report.member, report, now_ms)
         self._note_unreadable(found, now_ms)
         self._bury(is_shown=is_shown, started_ms=started_ms)
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
@@ -271,17 +312,37 @@ class Sharing:
         self._divide(others)
         if is_shown and self._shown_ms is None:
             self._shown_ms = now_ms
-        is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + self.settings.margin_ms
+        is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + self._waits_ms
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:
-            self._grow(shown_number, others)
+            self._grow(shown_number, others, now_ms)
 
-    def _supersede(self, shown: Mark) -> None:
-        if self._number == 0:
-            # Of an earlier run, before the checkpoint was put back: go on from there.
-            self._incarnation = (shown.incarnation | (1 << 20) - 1) + 1
-        else:
+    def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:
+        """Take in that there is, or that another job has seen, a report of this job that another run wrote.
+
+        The run that began last goes on. One that has used nothing yet takes a greater mark for one of before, whatever
+        its own checkpoint says, and passes it, once: if it is passed in turn, the other run lives, and yields not.
+        """
+        if is_there:
+            self._wait_for(mark)
+        if (mark.incarnation, mark.run) <= (self._incarnation, self.run):
+            return
+        if is_there and (self.is_established or mark.run in self._passed):
             self.is_superseded = True
+        if not self._is_fallen:
+            self.fell_at_ms = now_ms
+        self._passed.add(mark.run)
+        self._begin_anew((mark.incarnation | _FALLS) + 1)
+        self._right = self._floor = np.zeros_like(self._right)
+        self._window = [Claimed(self._number, encode(self._floor), None)]
+
+    def _wait_for(self, mark: Mark) -> None:
+        """Wait longer, as another run of this job was there, and from now on if it lives."""
+        self._waits_ms = 2 * self.settings.margin_ms
+        last = self._runs_before.setdefault(mark.run, mark)
+        if mark > last:
+            self._runs_before[mark.run] = mark
+            self._shown_ms = None
 
     def _see(self, member: str, report: ShareReport, now_ms: int) -> None:
         peer = self._peers.get(member)
@@ -291,7 +352,10 @@ class Sharing:
             self._is_asked = True
             self._redivide(report.rows)
         elif report.mark > peer.report.mark:
-            if peer.is_dead or report.mark.incarnation != peer.report.mark.incarnation:
+            is_new_run = report.mark.run != peer.report.mark.run
+            if is_new_run:
+                peer.before.append(_left_by(peer, now_ms + 2 * self.settings.margin_ms))
+            if peer.is_dead or is_new_run or report.mark.incarnation != peer.report.mark.incarnation:
                 peer.since = self._first_to_go_by()
                 self._is_asked = True
             self._is_asked |= _claims_more(report.rows, peer.report.rows)
@@ -353,7 +417,8 @@ class Sharing:
     def _answered(self, peer: Peer) -> int:
         """Return the number of this job's last report that a peer is known to have seen, or cannot have missed."""
         mark = peer.report.seen.get(self.member, NO_MARK)
-        return max(mark.number if mark.incarnation == self._incarnation else 0, peer.since)
+        is_ours = (mark.incarnation, mark.run) == (self._incarnation, self.run)
+        return max(mark.number if is_ours else 0, peer.since)
 
     def _renew(self, shown_number: int, now_ms: int) -> None:
         """Prolong the lease to `hold` after the last report that was seen by all who can be heard."""
@@ -364,42 +429,53 @@ class Sharing:
         self._published_ms = {each: at_ms for each, at_ms in self._published_ms.items() if at_ms > oldest_ms}
         times = [at_ms for each, at_ms in self._published_ms.items() if each <= number]
         if times:
-            self._held_until_ms = max(self._held_until_ms, max(times) + self.settings.hold_ms)
-            self._is_fallen = False
+            until_ms = max(times) + self.settings.hold_ms
+            self._held_until_ms = until_ms if self._held_until_ms is None else max(self._held_until_ms, until_ms)
 
     def _fall_if_due(self, now_ms: int) -> None:
-        if not self._is_fallen and now_ms >= self._held_until_ms:
-            self._fall()
+        """Fall to the floor, and begin anew, if the lease has ended."""
+        if self._held_until_ms is not None and now_ms >= self._held_until_ms:
+            self.fell_at_ms = self._held_until_ms
+            self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
+            self._begin_anew(self._incarnation + 1)
+            self._right = self._floor
+            self._window = [Claimed(self._number, encode(self._floor), None)]
 
-    def _fall(self) -> None:
-        """Fall to the floor, and begin anew."""
-        self._is_fallen = True
-        self.fell_at_ms = self._held_until_ms
-        self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
-        self._born_ms = self._shown_ms = None
-        self._incarnation += 1
+    def _begin_anew(self, incarnation: int) -> None:
+        """Go on as a newcomer, whose reports all must see anew."""
+        self._held_until_ms = self._born_ms = self._shown_ms = None
+        self._incarnation = incarnation
         self._published_ms.clear()
-        self._held_until_ms = 0
-        self._right = self._floor
-        self._window = [Claimed(self._number, encode(self._floor), None)]
         for peer in self._peers.values():
             peer.since = 0
 
-    def _grow(self, shown_number: int, others: OtherSeats) -> None:
+    def _grow(self, shown_number: int, others: OtherSeats, now_ms: int) -> None:
         """Take what all have seen to be claimed, and nobody else claims."""
         if self._blocked_by:
             return
         seen_by_all = min([shown_number, *(self._answered(p) for p in self._peers.values() if not p.is_dead)])
         while len(self._window) > 1 and self._window[1].number <= seen_by_all:
             self._window.pop(0)
+        self.is_established = True
         least = np.min([decode(each.claim) for each in self._window], axis=0)
-        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by(others))
+        claimed = self._claimed_by(others) + self._left_over(now_ms)
+        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - claimed)
         self._right = np.maximum(self._right, np.minimum(least, free))
         self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
 
     def _claimed_by(self, others: OtherSeats) -> Int64s:
         claim = np.where(others.is_dead[:, None], others.rows.floor_rate(), decode(others.rows.claim))
         return sums(others.scope, claim, len(self._own.ids))
+
+    def _left_over(self, now_ms: int) -> Int64s:
+        """Return what runs that were replaced may still use beyond what those in their place claim."""
+        over = np.zeros_like(self._own.quota)
+        for peer in self._peers.values():
+            peer.before = [each for each in peer.before if now_ms < each.until_ms]
+            if peer.before:
+                now, was = _left_by(peer, now_ms), [moved(each.rate, each.ids, self._own.ids) for each in peer.before]
+                over += np.maximum(np.max(was, axis=0) - moved(now.rate, now.ids, self._own.ids), 0)
+        return over
 
     def _seats(self) -> OtherSeats:
         everyone = list(self._peers.values())
@@ -462,8 +538,7 @@ class Sharing:
         self._right = np.minimum(self._right, decode(codes))
         self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
         seen = {member: peer.report.mark for member, peer in self._peers.items()}
-        mark = Mark(self._incarnation, self._number)
-        return Update(ShareReport(self.member, self._name, mark, wall_ms, seen, rows), changed, removed)
+        return Update(ShareReport(self.member, self._name, self.mark, wall_ms, seen, rows), changed, removed)
 
     # ------------------------------------------------------------------------------------------ what people are told
 
@@ -483,11 +558,12 @@ class Sharing:
         live = ~others.is_dead
         theirs = decode(others.rows.usage)
         used = used + sums(others.scope[live], theirs[live], len(own.ids))
-        age_ms = now_ms - (self._held_until_ms - self.settings.hold_ms) if not self._is_fallen else -1
+        left_ms = 0 if self._held_until_ms is None else max(0, self._held_until_ms - now_ms)
+        age_ms = -1 if self._held_until_ms is None else now_ms - (self._held_until_ms - self.settings.hold_ms)
         return Observation(
             own.ids, own.quota, share.rate, used, tuple(peers), others.scope, others.peer,
             decode(others.rows.claim), theirs,
-            share.is_leased, age_ms, max(0, self._held_until_ms - now_ms),
+            share.is_leased, age_ms, left_ms,
         )  # fmt: skip
 
 
@@ -497,3 +573,9 @@ def _claims_more(new: ScopeRows, old: ScopeRows) -> bool:
         return False
     is_same = new.ids is old.ids or np.array_equal(new.ids, old.ids)
     return not is_same or bool((new.claim > old.claim).any())
+
+
+def _left_by(peer: Peer, until_ms: int) -> Before:
+    """Return what the run that wrote a job's last report may use."""
+    rows = peer.report.rows
+    return Before(rows.ids, rows.floor_rate() if peer.is_dead else decode(rows.claim), until_ms)

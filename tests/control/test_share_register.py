@@ -66,8 +66,9 @@ def rows_of(values: dict[int, int]) -> ScopeRows:
 class Publisher:
     """Publishes reports as `Sharing` would: whole, and how they differ from the one before."""
 
-    def __init__(self, exchange: Exchange, member: str = "a") -> None:
-        self.register = ShareRegister(exchange, member, lambda: 0)
+    def __init__(self, exchange: Exchange, member: str = "a", run: int = 0) -> None:
+        self.register = ShareRegister(exchange, member, lambda: 0, run)
+        self.run = run
         self.member = member
         self.number = 0
         self.rows = ScopeRows.empty()
@@ -76,8 +77,8 @@ class Publisher:
         rows, old = rows_of(values), self.rows
         self.number += 1
         self.rows = rows
-        seen = {"b": Mark(3, 4), "reader": Mark(5, 6)}
-        report = ShareReport(self.member, "name", Mark(1, self.number), published_ms, seen, rows)
+        seen = {"b": Mark(3, 0, 4), "reader": Mark(5, 2**61, 6)}
+        report = ShareReport(self.member, "name", Mark(1, self.run, self.number), published_ms, seen, rows)
         changed = rows.take(np.flatnonzero(rows.differ(old)))
         self.register.publish(Update(report, changed, np.setdiff1d(old.ids, rows.ids)))
         return report
@@ -156,7 +157,7 @@ def test_report_is_read_as_it_was_published_but_for_what_it_had_seen_of_others_t
     found = reader(exchange).read(ids(5, 6, 9))
     report = found.reports["a"]
     assert (report.member, report.name, report.mark, report.published_ms, report.seen) == (
-        "a", "name", Mark(1, 1), 10**12, {"reader": Mark(5, 6)},
+        "a", "name", Mark(1, 0, 1), 10**12, {"reader": Mark(5, 2**61, 6)},
     )  # fmt: skip
     assert_equal(report.rows, published.rows.only(ids(5, 9)))
     assert not found.unreadable
