@@ -18,7 +18,8 @@ from spark_throttle.control.model import Direction
 from spark_throttle.control.patience import PatientPolicies
 from spark_throttle.control.plane import ControlPlane, PolicySource
 from spark_throttle.control.policy_location import PolicyLocation
-from spark_throttle.control.share_status import write_observation
+from spark_throttle.control.seat import drawn_run, seat_of
+from spark_throttle.control.share_status import forget_observation, write_observation
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.sharing import Sharing
 from spark_throttle.control.source import PolicyFile, PolicyObject, PolicySnapshot
@@ -52,7 +53,11 @@ def open_plane(options: dict[str, str], clock_ms: Callable[[], int]) -> ControlP
     policies.current()
     manifest = bind(directory, shards=shards, direction=direction)
     exchange = options.get("exchange")
-    shared = None if exchange is None else _shared_quotas(exchange, directory, manifest, direction, clock_ms)
+    if exchange is None:
+        forget_observation(directory)
+        shared = None
+    else:
+        shared = _shared_quotas(exchange, directory, manifest, direction, clock_ms)
     retained = int(options["batchesretained"])
     return ControlPlane(directory, policies, direction, shards, clock_ms, shared, batches_retained=retained)
 
@@ -74,7 +79,8 @@ def _shared_quotas(
 ) -> SharedQuotas:
     options = ExchangeOptions.from_json(exchange)
     name = options.job or manifest.query[:8]
-    sharing = Sharing(manifest.query, name, next_incarnation(directory), options.settings)
+    seat, incarnation = seat_of(directory, manifest.query), next_incarnation(directory)
+    sharing = Sharing(seat, name, incarnation, options.settings, drawn_run())
     keeper = LeaseKeeper(
         sharing,
         open_exchange(options.path),

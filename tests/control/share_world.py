@@ -349,7 +349,8 @@ def cloned(seed: int, steps: int, jobs: int = 3) -> World:
 
 def clone_of(job: SimulatedJob, rng: random.Random) -> SimulatedJob:
     """Return another process that runs a job, from a checkpoint that is as old, older, or newer."""
-    clone = SimulatedJob(job.member, rng.randint(-5_000, 5_000), demands=dict(job.demands))
+    demands = {GOLD: rng.choice([0, 1_000, 5_000_000])}  # it may claim less than the other has
+    clone = SimulatedJob(job.member, rng.randint(-5_000, 5_000), demands=demands)
     clone.incarnation = max(0, job.incarnation - 1 + rng.choice([-3, -1, 0, 0, 0, 1]))
     clone.start()
     return clone
@@ -365,8 +366,10 @@ def _look(world: World, job: SimulatedJob, rng: random.Random) -> None:
             found[name] = report
             continue
         as_of_ms = rng.choice([oldest_ms, world.now_ms, rng.randint(oldest_ms, world.now_ms)])
-        olds = [old for old in world.store.read(as_of_ms).values() if old.mark.run == report.mark.run]
-        found |= {name: old for old in olds if old.member == report.member}
+        same = (report.member, report.mark.run)
+        for old in world.store.read(as_of_ms).values():
+            if (old.member, old.mark.run) == same:
+                found[name] = old
     job.visit(found, world.now_ms, world.now_ms)
     job.trigger(world.now_ms)
     if not job.sharing.is_superseded:
