@@ -21,6 +21,21 @@ after it found its own report, so that of two jobs which do not know of each oth
 sees a job for the first time counts its own next report as the first that this job goes by: a newcomer may use nothing
 until all have answered it.
 
+*Runs.* Reports of one member are ordered by (incarnation, run), where a run is random bits of its start; who sees two
+goes by the greater. All see the same one win, for an order is total, and who yields publishes no more.
+
+- A job that was put back begins with an incarnation that was there before, and would be passed over for one of old. Its
+  register, or what any other says that it saw of it, names the greater one: it goes beyond that before it uses
+  anything. So whoever remembers a run of it hears it, though its register be gone.
+- Of two processes that live, the one that began last goes on: it passes the other, which has used something, or was
+  passed before, and so yields. It has a register of its own and looks once a margin at least, so it has seen the
+  greater mark two margins after that was written, when what it reads is out by one. So long the others leave alone what
+  it claimed, and its follower uses nothing, from the last sign that it lives.
+
+That holds while both reach the exchange, or the one before is dead. A copy, whose original may be alive and cut off, is
+another member therefore (`seat`). And a register that is deleted is written again within a cycle, but by nobody while
+its job is cut off: then newcomers do not know of that job.
+
 *Division.* The claim is the job's part of a division (`core.division`) of what was reported, its own demand included,
 which is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows until they
 agree. PIP-82's policies give out more than there is at times, so under them a job uses what its policy says, lease or
@@ -37,17 +52,8 @@ import numpy as np
 from spark_throttle.control.measured import Measured, moved
 from spark_throttle.control.own_scopes import OwnScopes
 from spark_throttle.control.share_division import OtherSeats, divide, floors
-from spark_throttle.control.share_report import (
-    FLOOR_PARTS,
-    NO_MARK,
-    Bytes,
-    Mark,
-    ScopeRows,
-    ShareReport,
-    floor_rate,
-    found_in,
-    joined,
-)
+from spark_throttle.control.share_peer import Claimed, OtherRuns, Peer, changed_scopes, claims_more, left_by, left_over
+from spark_throttle.control.share_report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in, joined
 from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.share_status import Observation, PeerStatus
 from spark_throttle.core.quota import UNLIMITED, Int64s
@@ -56,51 +62,6 @@ from spark_throttle.core.segments import sums
 
 _FALLS = (1 << 20) - 1
 """An incarnation counts the starts of a job above these bits, and how often it fell in them."""
-
-
-@dataclass(slots=True, eq=False)
-class Peer:
-    """What is known of another job."""
-
-    report: ShareReport
-    seen_at_ms: int
-    """When its last report was first seen, by this job's steady clock."""
-
-    since: int
-    """Number of this job's first report that the peer, as this incarnation, can go by."""
-
-    is_dead: bool = False
-    before: list[Before] = field(default_factory=list)
-    """Of runs whose place the last report's run took: they may not know it yet."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Before:
-    """What a run claimed that another run of its job replaced."""
-
-    ids: Int64s
-    rate: Int64s
-    until_ms: int
-    """By this job's steady clock: then it has stopped."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Claimed:
-    """What one published report claimed."""
-
-    number: int
-    claim: Codes
-    floor: Bytes | None
-    """In 256ths of the claim; `None` is the whole."""
-
-    def floor_rate(self) -> Int64s:
-        """Return the floors as rates."""
-        return decode(self.claim) if self.floor is None else floor_rate(self.claim, self.floor)
-
-    def moved(self, old: Int64s, new: Int64s) -> Claimed:
-        """Return the claims in the scopes `new`."""
-        floor = None if self.floor is None else moved(self.floor, old, new)
-        return Claimed(self.number, moved(self.claim, old, new), floor)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,9 +150,7 @@ class Sharing:
         """`None` while it is fallen."""
 
         self._floor_until_ms = 0
-        self._passed: set[int] = set()
-        self._waits_ms = settings.margin_ms
-        self._runs_before: dict[int, Mark] = {}
+        self._other_runs = OtherRuns()
         self.is_established = False
         """Whether it ever could use anything."""
 
@@ -312,7 +271,8 @@ class Sharing:
         self._divide(others)
         if is_shown and self._shown_ms is None:
             self._shown_ms = now_ms
-        is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + self._waits_ms
+        waits_ms = self.settings.margin_ms * (2 if self._other_runs else 1)
+        is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + waits_ms
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:
             self._grow(shown_number, others, now_ms)
@@ -323,26 +283,17 @@ class Sharing:
         The run that began last goes on. One that has used nothing yet takes a greater mark for one of before, whatever
         its own checkpoint says, and passes it, once: if it is passed in turn, the other run lives, and yields not.
         """
-        if is_there:
-            self._wait_for(mark)
+        if is_there and self._other_runs.wrote(mark):
+            self._shown_ms = None
         if (mark.incarnation, mark.run) <= (self._incarnation, self.run):
             return
-        if is_there and (self.is_established or mark.run in self._passed):
-            self.is_superseded = True
+        self.is_superseded |= is_there and (self.is_established or self._other_runs.has_passed(mark))
         if not self._is_fallen:
             self.fell_at_ms = now_ms
-        self._passed.add(mark.run)
+        self._other_runs.note_passed(mark)
         self._begin_anew((mark.incarnation | _FALLS) + 1)
         self._right = self._floor = np.zeros_like(self._right)
         self._window = [Claimed(self._number, encode(self._floor), None)]
-
-    def _wait_for(self, mark: Mark) -> None:
-        """Wait longer, as another run of this job was there, and from now on if it lives."""
-        self._waits_ms = 2 * self.settings.margin_ms
-        last = self._runs_before.setdefault(mark.run, mark)
-        if mark > last:
-            self._runs_before[mark.run] = mark
-            self._shown_ms = None
 
     def _see(self, member: str, report: ShareReport, now_ms: int) -> None:
         peer = self._peers.get(member)
@@ -354,11 +305,11 @@ class Sharing:
         elif report.mark > peer.report.mark:
             is_new_run = report.mark.run != peer.report.mark.run
             if is_new_run:
-                peer.before.append(_left_by(peer, now_ms + 2 * self.settings.margin_ms))
+                peer.before.append(left_by(peer, now_ms + 2 * self.settings.margin_ms))
             if peer.is_dead or is_new_run or report.mark.incarnation != peer.report.mark.incarnation:
                 peer.since = self._first_to_go_by()
                 self._is_asked = True
-            self._is_asked |= _claims_more(report.rows, peer.report.rows)
+            self._is_asked |= claims_more(report.rows, peer.report.rows)
             self._redivide(report.rows, peer.report.rows, has_died=peer.is_dead)
             peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
         elif report.mark == peer.report.mark:
@@ -367,16 +318,7 @@ class Sharing:
 
     def _redivide(self, new: ScopeRows, old: ScopeRows | None = None, *, has_died: bool = False) -> None:
         """Note the scopes that are to be divided anew since a job's rows changed."""
-        if old is new and not has_died:
-            return
-        if old is None or has_died or old.ids is not new.ids or old.bins is not new.bins:
-            rows = [new.ids] if old is None else [old.ids, new.ids]
-        else:  # only some were overwritten
-            changed = (new.bin_demand != old.bin_demand).any(axis=1) | (new.bin_weight != old.bin_weight)
-            if self.settings.policy != "max_min":
-                changed |= (new.usage != old.usage).any(axis=1)[new.bin_row]
-            rows = [new.ids[new.bin_row[changed]]]
-        for ids in rows:
+        for ids in changed_scopes(new, old, has_died=has_died, has_usage=self.settings.policy != "max_min"):
             self._is_stale[np.searchsorted(self._own.ids, ids[found_in(ids, self._own.ids)])] = True
 
     def _first_to_go_by(self) -> int:
@@ -458,7 +400,7 @@ class Sharing:
             self._window.pop(0)
         self.is_established = True
         least = np.min([decode(each.claim) for each in self._window], axis=0)
-        claimed = self._claimed_by(others) + self._left_over(now_ms)
+        claimed = self._claimed_by(others) + left_over(self._peers.values(), self._own.ids, now_ms)
         free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - claimed)
         self._right = np.maximum(self._right, np.minimum(least, free))
         self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
@@ -466,16 +408,6 @@ class Sharing:
     def _claimed_by(self, others: OtherSeats) -> Int64s:
         claim = np.where(others.is_dead[:, None], others.rows.floor_rate(), decode(others.rows.claim))
         return sums(others.scope, claim, len(self._own.ids))
-
-    def _left_over(self, now_ms: int) -> Int64s:
-        """Return what runs that were replaced may still use beyond what those in their place claim."""
-        over = np.zeros_like(self._own.quota)
-        for peer in self._peers.values():
-            peer.before = [each for each in peer.before if now_ms < each.until_ms]
-            if peer.before:
-                now, was = _left_by(peer, now_ms), [moved(each.rate, each.ids, self._own.ids) for each in peer.before]
-                over += np.maximum(np.max(was, axis=0) - moved(now.rate, now.ids, self._own.ids), 0)
-        return over
 
     def _seats(self) -> OtherSeats:
         everyone = list(self._peers.values())
@@ -565,17 +497,3 @@ class Sharing:
             decode(others.rows.claim), theirs,
             share.is_leased, age_ms, left_ms,
         )  # fmt: skip
-
-
-def _claims_more(new: ScopeRows, old: ScopeRows) -> bool:
-    """Return whether a job may wait for answers to its new report: it claims more of something than in the old."""
-    if new is old:
-        return False
-    is_same = new.ids is old.ids or np.array_equal(new.ids, old.ids)
-    return not is_same or bool((new.claim > old.claim).any())
-
-
-def _left_by(peer: Peer, until_ms: int) -> Before:
-    """Return what the run that wrote a job's last report may use."""
-    rows = peer.report.rows
-    return Before(rows.ids, rows.floor_rate() if peer.is_dead else decode(rows.claim), until_ms)

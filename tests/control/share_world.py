@@ -326,15 +326,15 @@ def cloned(seed: int, steps: int, jobs: int = 3) -> World:
     for _ in range(steps):
         world.now_ms += rng.choice([1, 10, 20, 50])
         what, one = rng.random(), rng.choice(world.jobs)
-        if what < 0.003:
+        if what < 0.004:
             if rng.random() < 0.5:
                 put_back(world, one, rng)
             one.start()
-        elif what < 0.006 and sum(job.member == one.member for job in world.jobs) == 1:
+        elif what < 0.012 and sum(job.member == one.member for job in world.jobs) == 1:
             world.jobs.append(clone_of(one, rng))
-        elif what < 0.008:
+        elif what < 0.014:
             world.store.delete(world.now_ms, rng.choice([None, one.member]))
-        elif what < 0.012:
+        elif what < 0.02:
             one.demands = {GOLD: rng.choice([0, 1_000, 200_000, 5_000_000])}
         for job in [job for job in world.jobs if job.next_visit_ms <= world.now_ms]:
             job.next_visit_ms = world.now_ms + rng.choice([50, 300, margin_ms - 50])
