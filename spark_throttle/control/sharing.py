@@ -250,32 +250,32 @@ class Sharing:
         # In the order of their marks, so that of two runs of a job the later one is the last that is seen.
         reports = sorted(found.reports.values(), key=lambda report: report.mark)
         shown = NO_MARK
-        for report in reports:
-            if report.member != self.member:
-                self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
-            elif report.mark.run == self.run and report.mark.incarnation <= self._incarnation:
-                shown = report.mark
+        for mark in [report.mark for report in reports if report.member == self.member]:
+            if mark.run == self.run and mark.incarnation <= self._incarnation:
+                shown = mark
             else:
-                self._meet(report.mark, now_ms, is_there=True)
+                self._meet(mark, now_ms, is_there=True)
         if self.is_superseded:
             return
+        others = [report for report in reports if report.member != self.member]
+        for report in others:
+            self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
         is_shown = shown == self.mark and self._born_ms is not None
-        for report in reports:
-            if report.member != self.member:
-                self._see(report.member, report, now_ms)
+        for report in others:
+            self._see(report.member, report, now_ms)
         self._note_unreadable(found, now_ms)
         self._bury(is_shown=is_shown, started_ms=started_ms)
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
         self._renew(shown_number, now_ms)
-        others = self._seats()
-        self._divide(others)
+        seats = self._seats()
+        self._divide(seats)
         if is_shown and self._shown_ms is None:
             self._shown_ms = now_ms
         waits_ms = self.settings.margin_ms * (2 if self._other_runs else 1)
         is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + waits_ms
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:
-            self._grow(shown_number, others, now_ms)
+            self._grow(shown_number, seats, now_ms)
 
     def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:
         """Take in that there is, or that another job has seen, a report of this job that another run wrote.
@@ -291,7 +291,7 @@ class Sharing:
         if not self._is_fallen:
             self.fell_at_ms = now_ms
         self._other_runs.note_passed(mark)
-        self._begin_anew((mark.incarnation | _FALLS) + 1)
+        self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
         self._right = self._floor = np.zeros_like(self._right)
         self._window = [Claimed(self._number, encode(self._floor), None)]
 
