@@ -87,6 +87,7 @@ class SimulatedJob:
     incarnation: int = 1
     is_alive: bool = True
     demands: dict[int, int] = field(default_factory=dict)
+    quota: int = 1_000_000
     sharing: Sharing = field(init=False)
     pinned: dict[int, int] = field(default_factory=dict)
     next_visit_ms: int = 0
@@ -115,7 +116,7 @@ class SimulatedJob:
         return now_ms + self.clock_offset_ms + now_ms * self.clock_ppm // 1_000_000
 
     def measure(self) -> None:
-        self.sharing.measure(measured(self.demands))
+        self.sharing.measure(measured(self.demands, self.quota))
 
     def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
         self.sharing.take_in(Found(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))

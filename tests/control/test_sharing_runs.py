@@ -184,6 +184,23 @@ def test_follower_waits_two_margins_from_the_last_sign_of_the_one_before() -> No
     assert world.used() == [0, pytest.approx(QUOTA, rel=0.01)]
 
 
+def test_answers_to_another_run_of_one_incarnation_do_not_count() -> None:
+    world = world_of(5 * QUOTA, 5 * QUOTA)
+    before, other = world.jobs
+    before.is_alive = False
+    clones = (SimulatedJob("job0", n, incarnation=before.incarnation - 1, demands={GOLD: 5 * QUOTA}) for n in range(99))
+    clone = next(each for each in clones if each.sharing.run > before.sharing.run)
+    world.jobs.append(clone)
+    clone.trigger(world.now_ms)
+    for _ in range(20):
+        visit(world, clone, 200)
+        world.store.write(world.now_ms, other.report(world.now_ms).report)  # lives, but has not looked
+        assert clone.used(GOLD, world.now_ms) == 0
+    visit(world, other)
+    visit(world, clone)
+    assert clone.used(GOLD, world.now_ms) > FLOOR
+
+
 def test_run_that_yielded_stays_so_and_others_do_not_hear_it() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     before = world.jobs[0]
@@ -195,6 +212,24 @@ def test_run_that_yielded_stays_so_and_others_do_not_hear_it() -> None:
         go_on(world, 2)
     assert [before.sharing.is_superseded, clone.sharing.is_superseded] == [True, False]
     assert world.used() == pytest.approx([0, QUOTA / 2, QUOTA / 2], rel=0.01)
+
+
+# Policies
+
+
+def test_jobs_whose_policies_differ_use_no_more_than_the_largest_quota_together() -> None:
+    quotas = (QUOTA, 3 * QUOTA // 10, 7 * QUOTA // 10)
+    world = World(
+        [SimulatedJob(f"job{n}", n, demands={GOLD: 5 * QUOTA}, quota=quota) for n, quota in enumerate(quotas)]
+    )
+    for _ in range(20):
+        go_on(world, 1)  # checks
+    assert sum(world.used()) > quotas[1]
+    assert all(used <= quota for used, quota in zip(world.used(), quotas, strict=True))
+    for job in world.jobs:  # all have the last one now
+        job.quota = quotas[1]
+    go_on(world, 8)
+    assert world.used() == pytest.approx([quotas[1] / 3] * 3, rel=0.01)
 
 
 # Clocks

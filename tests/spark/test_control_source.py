@@ -317,6 +317,23 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_gran
     assert directory.read("incarnation") == b"1"
 
 
+def test_reader_of_a_copied_checkpoint_shares_from_a_seat_of_its_own(tmp_path: Path) -> None:
+    options = ExchangeOptions.parse({"path": str(tmp_path / "exchange"), "job": "mine", "interval": 0.05, "lease": 60})
+    more = {"policytext": "{}", "exchange": options.to_json()}
+    driver, pause = Driver(tmp_path / "control", dict(more)), threading.Event()
+    driver.latest(driver.reader.initialOffset())
+    shutil.copytree(tmp_path / "control", tmp_path / "copy")
+    copy = Driver(tmp_path / "copy", dict(more))
+    copy.latest(copy.reader.initialOffset())
+    exchange = Directory(str(tmp_path / "exchange"))
+    while len(registers := exchange.names(".")) < 2:
+        pause.wait(0.01)
+    query = read_manifest(Directory(str(tmp_path / "copy"))).query  # type: ignore[union-attr]
+    members = {each.partition(".")[0] for each in registers}
+    assert len(members) == 2
+    assert query in members
+
+
 def test_reader_whose_exchange_was_taken_away_says_no_more_of_it(tmp_path: Path) -> None:
     directory, none, nothing = Directory(str(tmp_path)), np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
     observation = Observation(none, nothing, nothing, nothing, (), none, none, nothing, nothing, True, 5, 10)
