@@ -260,7 +260,7 @@ class LeaseKeeper:
 
     def _tell_lapse(self, share: Share) -> None:
         word = "leased" if share.is_leased else "lapsed"
-        if word != self._warned_of:
+        if word != self._warned_of and not self._sharing.is_superseded:
             if word == "leased":
                 logger.info("exchange: the lease holds; %d scopes are shared", len(share.ids))
             elif self._warned_of:
