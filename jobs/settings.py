@@ -52,7 +52,7 @@ class SourceSettings(_Settings):
 class ThrottleSettings(_Settings):
     """What is throttled, and by which quotas."""
 
-    policies: str
+    policies: str | dict[str, Any]
     namespace: str
     size: str | None = None
     order_by: list[str] = []

@@ -2,7 +2,7 @@
 
 Every setting, its default and its reason stand in `conf/throttle.yaml`. The job runs until it is stopped, until its
 source has ended (`trigger.available_now`), or for `stop_after_seconds`. It exits with 1 if the query fails and
-with 2 if a setting is wrong.
+with 2 if a setting is wrong or the policies cannot be read.
 
 On a cluster ship the packages with it: `--py-files dist/spark_throttle-….whl,jobs.zip`.
 """
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobs.settings import JobSettings, load_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 from spark_throttle.control.codec import load_policies
-from spark_throttle.errors import ConfigurationError, PolicyError
+from spark_throttle.errors import ConfigurationError, PolicyError, StoreError
 from spark_throttle.spark import Throttle
 
 logger = logging.getLogger("throttle_stream")
@@ -32,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = load_settings(asked.conf, asked.set)
-        load_policies(Path(settings.throttle.policies))
+        load_policies(settings.throttle.policies)
         throttle = make_throttle(settings.throttle, settings.exchange)
-    except (ConfigurationError, PolicyError) as error:
+    except (ConfigurationError, PolicyError, StoreError) as error:
         logger.error("%s", error)  # noqa: TRY400 - a wrong setting is no failure of the program
         return 2
     spark = open_session(settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +30,10 @@ app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."
 )
 
-PolicyFile = Annotated[Path, typer.Argument(metavar="FILE", help="A policy document in YAML or JSON.")]
+PolicyFile = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="A policy document in YAML or JSON: a path, a URI such as s3://…, or a store."),
+]
 RevisionNumber = Annotated[int, typer.Argument(metavar="REVISION", help="A revision of the store.")]
 
 
@@ -54,7 +56,7 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
     said = ", ".join(f"{number} {section.replace('_', ' ')}" for section, number in counts.items())
     Output(output).show(
         {"valid": True, "content": revision_of(document), **counts, "notes": notes},
-        lambda: "\n".join([f"{shown(str(file))} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),
+        lambda: "\n".join([f"{shown(file)} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),
     )
 
 
@@ -77,7 +79,7 @@ def apply(
     if is_dry:
         _show_differences(service.planned(document), output)
         return
-    show_made(service.apply(document, author_of(who, why), expected=expected), output, f"{shown(str(file))} applied")
+    show_made(service.apply(document, author_of(who, why), expected=expected), output, f"{shown(file)} applied")
 
 
 @app.command()

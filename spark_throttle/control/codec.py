@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import yaml
@@ -29,7 +28,7 @@ from spark_throttle.control.model import (
 )
 from spark_throttle.control.yaml_text import read_yaml
 from spark_throttle.core.units import describe
-from spark_throttle.errors import ConfigurationError, PolicyError, did_you_mean
+from spark_throttle.errors import PolicyError, did_you_mean
 
 PolicySource: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | PolicyDocument"
 
@@ -37,7 +36,6 @@ _MOST_LISTED: Final = 10
 _LONGEST_PART: Final = 64
 _PLAIN_PART = re.compile(r"[\w/:@…-]+")
 _UNICODE_BREAK = re.compile("[\x85\u2028\u2029\ufeff]")
-_LOOKS_LIKE_YAML = re.compile(r"\n|[{}]|:\s")
 
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "resource_groups": ScopePolicy,
@@ -66,8 +64,7 @@ def load_policies(source: PolicySource) -> PolicyDocument:
     Parameters
     ----------
     source : str, os.PathLike, Mapping or PolicyDocument
-        A mapping, a path, or YAML (JSON is YAML). A string with a line break, a brace or `: ` in it is YAML and any
-        other string is a path.
+        A document, or where there is one: `policy_location` has the rules.
 
     Raises
     ------
@@ -75,6 +72,8 @@ def load_policies(source: PolicySource) -> PolicyDocument:
         If the document cannot be applied.
     ConfigurationError
         If the file cannot be read.
+    StoreUnavailableError
+        If the store cannot be read.
 
     Examples
     --------
@@ -88,14 +87,10 @@ messages_per_second?
         return source
     if isinstance(source, Mapping):
         return parse_document(source)
-    if isinstance(source, str) and (not source or _LOOKS_LIKE_YAML.search(source)):
-        return parse_policies(source)
-    try:
-        data = Path(source).read_bytes()
-    except (OSError, ValueError, TypeError) as error:
-        msg = f"cannot read the policies of {source!r}: {error}; give the path of a YAML file, YAML or a mapping"
-        raise ConfigurationError(msg) from error
-    return parse_policies(data)
+    # Most give a document: file systems and stores are loaded for the others.
+    from spark_throttle.control.policy_location import PolicyLocation
+
+    return PolicyLocation.parse(source).load()
 
 
 def parse_policies(text: str | bytes) -> PolicyDocument:

@@ -70,7 +70,7 @@ class LeaseKeeper:
         self._clocks = clocks
         self._on_visit = on_visit
         oldest_ms = self.settings.forget_ms + self.settings.lease_ms
-        self._register = ShareRegister(exchange, sharing.member, lambda: clocks.wall_ms() - oldest_ms)
+        self._register = ShareRegister(exchange, sharing.member, lambda: clocks.wall_ms() - oldest_ms, sharing.run)
         self._lock = threading.Lock()
         self._has_pinned = threading.Event()
         self._has_moved = threading.Event()
@@ -183,7 +183,8 @@ class LeaseKeeper:
         else:
             # This job's own register is whole again by now.
             problems = [f"job {who}: {why}" for who, why in self._unreadable.items() if who != self._sharing.member]
-            self._note(f"reports that cannot be read: {'; '.join(problems)}" if problems else None)
+            if not self._sharing.is_superseded:
+                self._note(f"reports that cannot be read: {'; '.join(problems)}" if problems else None)
         if has_told or self.problem is not None:
             self._tell_status()
 
@@ -196,13 +197,26 @@ class LeaseKeeper:
         self._has_pinned.clear()
         with self._lock:
             self._sharing.take_in(found, started_ms=started_ms, now_ms=self._clocks.steady_ms())
-            is_superseded = self._sharing.is_superseded
+            is_superseded, is_established = self._sharing.is_superseded, self._sharing.is_established
+            mark = self._sharing.mark
         if is_superseded:
-            self._ends.set()
-            raise RuntimeError(
-                "another process runs this job, from the same checkpoint; this one uses nothing any more"
-            )
-        return self._tell()
+            self._end()
+            return True
+        has_told = self._tell()
+        if is_established:
+            self._register.remove_before(mark)
+        return has_told
+
+    def _end(self) -> None:
+        """Visit no more, as another run of this job goes on."""
+        self._ends.set()
+        problem = (
+            f"another process runs this job (member {self._sharing.member}) and began later; this one may use nothing "
+            f"of the shared quotas any more: stop one of the two, or give it a checkpoint of its own"
+        )
+        if problem != self.problem:
+            logger.error("exchange: %s", problem)
+        self.problem = problem
 
     def _tell(self) -> bool:
         """Publish a report, if it is time or others wait for it; return whether it did."""
@@ -246,7 +260,7 @@ class LeaseKeeper:
 
     def _tell_lapse(self, share: Share) -> None:
         word = "leased" if share.is_leased else "lapsed"
-        if word != self._warned_of:
+        if word != self._warned_of and not self._sharing.is_superseded:
             if word == "leased":
                 logger.info("exchange: the lease holds; %d scopes are shared", len(share.ids))
             elif self._warned_of:

@@ -10,11 +10,6 @@ from spark_throttle.errors import ConfigurationError
 _FORMS: Final = "delta:/path/of/table, delta:s3://bucket/table or file:/path/policies.yaml"
 
 
-def is_store(location: str) -> bool:
-    """Return whether a text names a policy store that outlives a process, rather than a document or a path."""
-    return location.startswith(("delta:", "file:")) and "\n" not in location and ": " not in location
-
-
 def open_store(location: str, *, is_created: bool = False) -> PolicyStore:
     """Return the policy store at a location.
 

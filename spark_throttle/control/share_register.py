@@ -1,7 +1,10 @@
 """Reports in an exchange: how a job's register is written, and how all registers are read.
 
-A register is the object ``<member>.head``, and, once its report is longer than a few pages, a base (`share_report`).
-The base is written anew when the heads since then have cost as much: so what a job writes is within twice the least.
+A register is the object ``<member>.<run>.head``, and, once its report is longer than a few pages, a base
+(`share_report`). The base is written anew when the heads since then have cost as much: so what a job writes is within
+twice the least. Each run of a job has a register of its own, so that two that are alive at once do not write over each
+other's reports, and everybody sees both. A run that is established removes those of runs before it. (Releases that drew
+no bits for a run wrote ``<member>.head``.)
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import numpy as np
 from spark_throttle.control.exchange import Exchange
 from spark_throttle.control.share_report import (
     EMPTY_ROWS,
+    NO_MARK,
     Head,
+    Mark,
     ScopeRows,
     ShareReport,
     found_in,
@@ -38,6 +43,7 @@ WHOLE_BYTES: Final = 16_384
 """Reports up to this size have no base."""
 
 _NO_BASE = 0
+_BASE_BITS: Final = (1 << 62) - 1
 
 
 class ShareRegister:
@@ -49,11 +55,16 @@ class ShareRegister:
         Whose register is written.
     oldest_ms
         Tells the wall-clock time of the oldest report that is looked at: what was written before is removed.
+    run
+        Of this process, as its marks have it.
     """
 
-    def __init__(self, exchange: Exchange, member: str, oldest_ms: Callable[[], int]) -> None:
+    def __init__(self, exchange: Exchange, member: str, oldest_ms: Callable[[], int], run: int = 0) -> None:
         self._exchange = exchange
         self._member = member
+        self._stem = _stem(member, run)
+        self._before: dict[str, Mark] = {}
+        self._names: list[str] = []
         self._oldest_ms = oldest_ms
         self._base = _NO_BASE
         self._base_bytes = 0
@@ -86,7 +97,7 @@ class ShareRegister:
 
     def _write_base(self, report: ShareReport) -> None:
         block = pack_base(report.rows)
-        number = report.mark.incarnation << 32 | report.mark.number
+        number = (report.mark.incarnation << 32 | report.mark.number) & _BASE_BITS
         self._write(self._base_name(number), block)
         self._base, self._base_bytes, self._head_bytes = number, len(block), 0
         self._since, self._removed = ScopeRows.empty(), np.zeros(0, dtype=np.int64)
@@ -94,7 +105,7 @@ class ShareRegister:
     def _write_head(self, report: ShareReport, rows: ScopeRows, base: int, removed: Int64s) -> None:
         report = ShareReport(report.member, report.name, report.mark, report.published_ms, report.seen, rows)
         block = pack_head(Head(report, base, removed))
-        self._write(self._member + _HEAD, block)
+        self._write(self._stem + _HEAD, block)
         self._head_bytes += len(block)
         self._base = base
 
@@ -103,7 +114,7 @@ class ShareRegister:
         self.written_bytes += len(block)
 
     def _base_name(self, number: int) -> str:
-        return f"{self._member}.{number:x}{_BASE}"
+        return f"{self._stem}.{number:x}{_BASE}"
 
     # ------------------------------------------------------------------------------------------------------ reading
 
@@ -114,63 +125,89 @@ class ShareRegister:
         self._ids = ids
         heads: dict[str, Head] = {}
         unreadable: dict[str, str] = {}
-        names = self._exchange.names()
-        for name in names:
-            member = name.removesuffix(_HEAD)
-            block = None if member == name else self._exchange.read(name)
+        self._names = self._exchange.names()
+        self._before = {}
+        for name in self._names:
+            stem = name.removesuffix(_HEAD)
+            block = None if stem == name else self._exchange.read(name)
             if block is None:
                 continue
             try:
-                heads[member] = self._head(member, block, f"the report {name}")
+                heads[stem] = self._head(stem, block, f"the report {name}")
             except StoredFormatError as error:
-                unreadable[member] = _problem(error)
+                self._note_unreadable(stem, error, unreadable)
         reports: dict[str, ShareReport] = {}
-        for (member, head), changed in zip(
+        for (stem, head), changed in zip(
             heads.items(), _only([head.report.rows for head in heads.values()], ids), strict=True
         ):
+            report = head.report
+            if report.member == self._member and stem != self._stem:
+                self._before[stem] = report.mark
             try:
-                rows = EMPTY_ROWS if member == self._member else self._rows(member, head, changed)
+                rows = EMPTY_ROWS if report.member == self._member else self._rows(stem, head, changed)
             except StoredFormatError as error:
-                unreadable[member] = _problem(error)
+                self._note_unreadable(stem, error, unreadable)
                 continue
             if rows is not None:
-                reports[member] = replace(head.report, rows=rows)
-        self._forget(names, reports)
+                reports[stem] = replace(report, rows=rows)
+        self._forget(reports)
         return Found(reports, unreadable)
 
-    def _head(self, member: str, block: bytes, what: str) -> Head:
+    def remove_before(self, mark: Mark) -> None:
+        """Remove the registers of this job's runs before `mark` that the last `read` found."""
+        for stem, each in self._before.items():
+            if each < mark:
+                self._remove(stem)
+        self._before = {}
+
+    def _note_unreadable(self, stem: str, error: StoredFormatError, unreadable: dict[str, str]) -> None:
+        member = stem.partition(".")[0]
+        if member == self._member and stem != self._stem:
+            self._before[stem] = NO_MARK  # of an earlier run, and removed in time
+        else:
+            unreadable[member] = error.problem if isinstance(error, DamagedError) else str(error)
+
+    def _head(self, stem: str, block: bytes, what: str) -> Head:
         head = unpack_head(block, what, self._member)
-        if head.report.member != member:
+        if _stem(head.report.member, head.report.mark.run) != stem:
             raise DamagedError(what, f"it is of {head.report.member!r}")
         return head
 
-    def _rows(self, member: str, head: Head, changed: ScopeRows) -> ScopeRows | None:
+    def _rows(self, stem: str, head: Head, changed: ScopeRows) -> ScopeRows | None:
         """Return a report's rows of our scopes; `None` if its base was replaced while we read."""
         if head.base == _NO_BASE:
             return changed.take(np.arange(len(changed)))  # of its own, so that nothing else is kept
         key = (head.report.mark.incarnation, head.base)
-        known = self._known.get(member)
+        known = self._known.get(stem)
         if known is None or known[0] != key:
-            name = f"{member}.{head.base:x}{_BASE}"
+            name = f"{stem}.{head.base:x}{_BASE}"
             base = self._exchange.read(name)
             if base is None:
                 return None
             known = (key, unpack_base(base, f"the report {name}").only(self._ids))
         rows = known[1].updated(changed, head.removed)
-        self._known[member] = (key, rows)
+        self._known[stem] = (key, rows)
         return rows
 
-    def _forget(self, names: list[str], reports: dict[str, ShareReport]) -> None:
+    def _forget(self, reports: dict[str, ShareReport]) -> None:
         """Pass over reports of long ago, and remove them."""
         oldest_ms = self._oldest_ms()
-        gone = [m for m, report in reports.items() if report.published_ms < oldest_ms and m != self._member]
-        for member in gone:
-            logger.info("exchange: job %s last reported long ago; its report is removed", reports[member].name)
-            del reports[member]
-            self._known.pop(member, None)
-            for name in names:
-                if name.startswith(f"{member}."):
-                    self._exchange.delete(name)
+        gone = [s for s, each in reports.items() if each.published_ms < oldest_ms and each.member != self._member]
+        for stem in gone:
+            logger.info("exchange: job %s last reported long ago; its report is removed", reports[stem].name)
+            del reports[stem]
+            self._remove(stem)
+
+    def _remove(self, stem: str) -> None:
+        self._known.pop(stem, None)
+        for name in self._names:
+            if name == stem + _HEAD or (name.endswith(_BASE) and name.removesuffix(_BASE).rpartition(".")[0] == stem):
+                self._exchange.delete(name)
+
+
+def _stem(member: str, run: int) -> str:
+    """Return what the names of a run's objects begin with."""
+    return f"{member}.{run:x}" if run else member
 
 
 def _only(parts: list[ScopeRows], ids: Int64s) -> list[ScopeRows]:
@@ -180,7 +217,3 @@ def _only(parts: list[ScopeRows], ids: Int64s) -> list[ScopeRows]:
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     counts = np.diff(np.concatenate([[0], np.cumsum(is_ours)])[ends], prepend=0)
     return rows.take(np.flatnonzero(is_ours)).narrowed().split(counts)
-
-
-def _problem(error: StoredFormatError) -> str:
-    return error.problem if isinstance(error, DamagedError) else str(error)

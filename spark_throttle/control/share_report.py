@@ -1,9 +1,9 @@
 """What a job tells the others that share its quotas: the contents of its register, and their form in storage.
 
-A job's *register* is written by that job alone, and replaced whole, so a reader sees one of its reports or another. A
-report holds, for each scope that the job uses, what its namespaces want (a histogram), what they used, what the job
-claims of the quota, and the part of the claim that stays its own while it is silent; and of every other job the last
-report seen. Scopes are told as 63-bit hashes of their names, rates as 32-bit codes: about 40 bytes a scope.
+A job's *register* is written by one run of that job alone, and replaced whole, so a reader sees one of its reports or
+another. A report holds, for each scope that the job uses, what its namespaces want (a histogram), what they used, what
+the job claims of the quota, and the part of the claim that stays its own while it is silent; and of every other job the
+last report seen. Scopes are told as 63-bit hashes of their names, rates as 32-bit codes: about 40 bytes a scope.
 
 In storage a register is two objects: a *base*, with all scopes, written seldom and never changed, and a *head*, which
 names its base and holds the scopes that changed since. So a cycle in which one scope in a hundred changed writes about
@@ -14,7 +14,7 @@ state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -24,7 +24,10 @@ from spark_throttle.core.packing import Unpacked, pack, unpack
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.rate_codes import Codes, decode
 
-REPORT_VERSION = 1
+REPORT_VERSION = 2
+"""Of heads; those of version 1 name no runs."""
+
+BASE_VERSION = 1
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Weights: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -197,16 +200,20 @@ def floor_rate(claim: Codes, floor: Bytes) -> Int64s:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """Names a report of a job: later ones are greater."""
+    """Names a report of a job: later ones are greater, and of two runs all of one's are."""
 
     incarnation: int
     """Grows with every start of the job, and whenever the job fell to its floor."""
+
+    run: int
+    """Random bits that were drawn when the process started: they tell apart processes that took one number. 0 in the
+    reports of releases that drew none."""
 
     number: int
     """Counts the reports of all incarnations in one run."""
 
 
-NO_MARK = Mark(-1, -1)
+NO_MARK = Mark(-1, 0, -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +251,7 @@ class Head:
 def pack_head(head: Head) -> bytes:
     """Return a head as a block."""
     report = head.report
-    marks = [number for mark in (report.mark, *report.seen.values()) for number in (mark.incarnation, mark.number)]
+    marks = [part for mark in (report.mark, *report.seen.values()) for part in astuple(mark)]
     # Few fields: each costs a reader more than a row, and it reads a head of every job in every cycle.
     return pack("shrh", REPORT_VERSION, {
         "words": "\n".join([report.member, report.name, *report.seen]),
@@ -258,20 +265,22 @@ def unpack_head(block: bytes, what: str, reader: str | None = None) -> Head:
     f = unpack(block, "shrh", REPORT_VERSION, what)
     member, name, *members = f.text("words").split("\n")
     published_ms, base, *numbers = f.integers("numbers").tolist()
-    marks = list(zip(numbers[::2], numbers[1::2], strict=True))
-    seen = {who: Mark(*mark) for who, mark in zip(members, marks[1:], strict=True) if reader in (None, who)}
-    report = ShareReport(member, name, Mark(*marks[0]), published_ms, seen, _unpack_rows(f))
+    if f.version == 1:
+        numbers = [each for at in range(0, len(numbers), 2) for each in (numbers[at], 0, numbers[at + 1])]
+    mark, *marks = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    seen = {who: Mark(*each) for who, each in zip(members, marks, strict=True) if reader in (None, who)}
+    report = ShareReport(member, name, Mark(*mark), published_ms, seen, _unpack_rows(f))
     return Head(report, base, f.integers("removed"))
 
 
 def pack_base(rows: ScopeRows) -> bytes:
     """Return all rows of a report as a block."""
-    return pack("shrb", REPORT_VERSION, {"rows": _pack_rows(rows)})
+    return pack("shrb", BASE_VERSION, {"rows": _pack_rows(rows)})
 
 
 def unpack_base(block: bytes, what: str) -> ScopeRows:
     """Return what `pack_base` stored."""
-    return _unpack_rows(unpack(block, "shrb", REPORT_VERSION, what))
+    return _unpack_rows(unpack(block, "shrb", BASE_VERSION, what))
 
 
 # In the order of `ScopeRows`: type, and whether there is one a bin instead of one a row.

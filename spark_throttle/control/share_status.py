@@ -78,6 +78,11 @@ def write_observation(directory: Directory, observation: Observation) -> None:
     }))  # fmt: skip
 
 
+def forget_observation(directory: Directory) -> None:
+    """Remove what a job knew that shares no more."""
+    directory.delete(_NAME)
+
+
 def read_observation(directory: Directory) -> Observation | None:
     """Return what the job last wrote; `None` where it shares nothing."""
     content = directory.read(_NAME)

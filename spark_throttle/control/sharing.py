@@ -21,6 +21,21 @@ after it found its own report, so that of two jobs which do not know of each oth
 sees a job for the first time counts its own next report as the first that this job goes by: a newcomer may use nothing
 until all have answered it.
 
+*Runs.* Reports of one member are ordered by (incarnation, run), where a run is random bits of its start; who sees two
+goes by the greater. All see the same one win, for an order is total, and who yields publishes no more.
+
+- A job that was put back begins with an incarnation that was there before, and would be passed over for one of old. Its
+  register, or what any other says that it saw of it, names the greater one: it goes beyond that before it uses
+  anything. So whoever remembers a run of it hears it, though its register be gone.
+- Of two processes that live, the one that began last goes on: it passes the other, which has used something, or was
+  passed before, and so yields. It has a register of its own and looks once a margin at least, so it has seen the
+  greater mark two margins after that was written, when what it reads is out by one. So long the others leave alone what
+  it claimed, and its follower uses nothing, from the last sign that it lives.
+
+That holds while both reach the exchange, or the one before is dead. A copy, whose original may be alive and cut off, is
+another member therefore (`seat`). And a register that is deleted is written again within a cycle, but by nobody while
+its job is cut off: then newcomers do not know of that job.
+
 *Division.* The claim is the job's part of a division (`core.division`) of what was reported, its own demand included,
 which is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows until they
 agree. PIP-82's policies give out more than there is at times, so under them a job uses what its policy says, lease or
@@ -37,55 +52,16 @@ import numpy as np
 from spark_throttle.control.measured import Measured, moved
 from spark_throttle.control.own_scopes import OwnScopes
 from spark_throttle.control.share_division import OtherSeats, divide, floors
-from spark_throttle.control.share_report import (
-    FLOOR_PARTS,
-    NO_MARK,
-    Bytes,
-    Mark,
-    ScopeRows,
-    ShareReport,
-    floor_rate,
-    found_in,
-    joined,
-)
+from spark_throttle.control.share_peer import Claimed, OtherRuns, Peer, changed_scopes, claims_more, left_by, left_over
+from spark_throttle.control.share_report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in, joined
 from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.share_status import Observation, PeerStatus
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.core.rate_codes import CodedRates, Codes, decode, encode
 from spark_throttle.core.segments import sums
 
-
-@dataclass(slots=True, eq=False)
-class Peer:
-    """What is known of another job."""
-
-    report: ShareReport
-    seen_at_ms: int
-    """When its last report was first seen, by this job's steady clock."""
-
-    since: int
-    """Number of this job's first report that the peer, as this incarnation, can go by."""
-
-    is_dead: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Claimed:
-    """What one published report claimed."""
-
-    number: int
-    claim: Codes
-    floor: Bytes | None
-    """In 256ths of the claim; `None` is the whole."""
-
-    def floor_rate(self) -> Int64s:
-        """Return the floors as rates."""
-        return decode(self.claim) if self.floor is None else floor_rate(self.claim, self.floor)
-
-    def moved(self, old: Int64s, new: Int64s) -> Claimed:
-        """Return the claims in the scopes `new`."""
-        floor = None if self.floor is None else moved(self.floor, old, new)
-        return Claimed(self.number, moved(self.claim, old, new), floor)
+_FALLS = (1 << 20) - 1
+"""An incarnation counts the starts of a job above these bits, and how often it fell in them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +81,7 @@ class Found:
     """What a visit found."""
 
     reports: Mapping[str, ShareReport]
-    """By member, the job's own included."""
+    """By register; the job's own, and those of other runs of it, included."""
 
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Members whose registers could not be understood, and why."""
@@ -130,7 +106,10 @@ class Sharing:
     name
         What people call it.
     incarnation
-        Larger than at any earlier start of the member.
+        Larger than at any earlier start of the member, as far as is known.
+    run
+        Random bits of this start, below 2**62: by them two processes that took one member and incarnation know of each
+        other.
     """
 
     _target = CodedRates()
@@ -145,11 +124,12 @@ class Sharing:
     _floor = CodedRates()
     """And after."""
 
-    def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings) -> None:
+    def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
         self.settings = settings
         self.member = member
+        self.run = run
         self._name = name
-        self._incarnation = incarnation << 20
+        self._incarnation = incarnation * (_FALLS + 1)
         self._number = 0
         self._peers: dict[str, Peer] = {}
         self._blocked_by: dict[str, tuple[str, int]] = {}
@@ -166,12 +146,26 @@ class Sharing:
         self._published_ms: dict[int, int] = {}
         self._born_ms: int | None = None
         self._shown_ms: int | None = None
-        self._held_until_ms = 0
+        self._held_until_ms: int | None = None
+        """`None` while it is fallen."""
+
         self._floor_until_ms = 0
-        self._is_fallen = True
+        self._other_runs = OtherRuns()
+        self.is_established = False
+        """Whether it ever could use anything."""
+
         self._is_asked = False
         self.fell_at_ms: int | None = None
         self.is_superseded = False
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of the last report."""
+        return Mark(self._incarnation, self.run, self._number)
+
+    @property
+    def _is_fallen(self) -> bool:
+        return self._held_until_ms is None
 
     # ------------------------------------------------------------------------------------------ what the job tells us
 
@@ -253,35 +247,53 @@ class Sharing:
     def take_in(self, found: Found, *, started_ms: int, now_ms: int) -> None:
         """Take in what a visit found that began reading at `started_ms`."""
         self._fall_if_due(now_ms)
-        own = found.reports.get(self.member)
-        shown = NO_MARK if own is None else own.mark
-        mark = Mark(self._incarnation, self._number)
-        if shown.incarnation > self._incarnation:
-            self._supersede(shown)
+        # In the order of their marks, so that of two runs of a job the later one is the last that is seen.
+        reports = sorted(found.reports.values(), key=lambda report: report.mark)
+        shown = NO_MARK
+        for mark in [report.mark for report in reports if report.member == self.member]:
+            if mark.run == self.run and mark.incarnation <= self._incarnation:
+                shown = mark
+            else:
+                self._meet(mark, now_ms, is_there=True)
+        if self.is_superseded:
             return
-        is_shown = shown == mark and self._born_ms is not None
-        for member, report in found.reports.items():
-            if member != self.member:
-                self._see(member, report, now_ms)
+        others = [report for report in reports if report.member != self.member]
+        for report in others:
+            self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
+        is_shown = shown == self.mark and self._born_ms is not None
+        for report in others:
+            self._see(report.member, report, now_ms)
         self._note_unreadable(found, now_ms)
         self._bury(is_shown=is_shown, started_ms=started_ms)
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
         self._renew(shown_number, now_ms)
-        others = self._seats()
-        self._divide(others)
+        seats = self._seats()
+        self._divide(seats)
         if is_shown and self._shown_ms is None:
             self._shown_ms = now_ms
-        is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + self.settings.margin_ms
+        waits_ms = self.settings.margin_ms * (2 if self._other_runs else 1)
+        is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + waits_ms
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:
-            self._grow(shown_number, others)
+            self._grow(shown_number, seats, now_ms)
 
-    def _supersede(self, shown: Mark) -> None:
-        if self._number == 0:
-            # Of an earlier run, before the checkpoint was put back: go on from there.
-            self._incarnation = (shown.incarnation | (1 << 20) - 1) + 1
-        else:
-            self.is_superseded = True
+    def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:
+        """Take in that there is, or that another job has seen, a report of this job that another run wrote.
+
+        The run that began last goes on. One that has used nothing yet takes a greater mark for one of before, whatever
+        its own checkpoint says, and passes it, once: if it is passed in turn, the other run lives, and yields not.
+        """
+        if is_there and self._other_runs.wrote(mark):
+            self._shown_ms = None
+        if (mark.incarnation, mark.run) <= (self._incarnation, self.run):
+            return
+        self.is_superseded |= is_there and (self.is_established or self._other_runs.has_passed(mark))
+        if not self._is_fallen:
+            self.fell_at_ms = now_ms
+        self._other_runs.note_passed(mark)
+        self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
+        self._right = self._floor = np.zeros_like(self._right)
+        self._window = [Claimed(self._number, encode(self._floor), None)]
 
     def _see(self, member: str, report: ShareReport, now_ms: int) -> None:
         peer = self._peers.get(member)
@@ -291,10 +303,13 @@ class Sharing:
             self._is_asked = True
             self._redivide(report.rows)
         elif report.mark > peer.report.mark:
-            if peer.is_dead or report.mark.incarnation != peer.report.mark.incarnation:
+            is_new_run = report.mark.run != peer.report.mark.run
+            if is_new_run:
+                peer.before.append(left_by(peer, now_ms + 2 * self.settings.margin_ms))
+            if peer.is_dead or is_new_run or report.mark.incarnation != peer.report.mark.incarnation:
                 peer.since = self._first_to_go_by()
                 self._is_asked = True
-            self._is_asked |= _claims_more(report.rows, peer.report.rows)
+            self._is_asked |= claims_more(report.rows, peer.report.rows)
             self._redivide(report.rows, peer.report.rows, has_died=peer.is_dead)
             peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
         elif report.mark == peer.report.mark:
@@ -303,16 +318,7 @@ class Sharing:
 
     def _redivide(self, new: ScopeRows, old: ScopeRows | None = None, *, has_died: bool = False) -> None:
         """Note the scopes that are to be divided anew since a job's rows changed."""
-        if old is new and not has_died:
-            return
-        if old is None or has_died or old.ids is not new.ids or old.bins is not new.bins:
-            rows = [new.ids] if old is None else [old.ids, new.ids]
-        else:  # only some were overwritten
-            changed = (new.bin_demand != old.bin_demand).any(axis=1) | (new.bin_weight != old.bin_weight)
-            if self.settings.policy != "max_min":
-                changed |= (new.usage != old.usage).any(axis=1)[new.bin_row]
-            rows = [new.ids[new.bin_row[changed]]]
-        for ids in rows:
+        for ids in changed_scopes(new, old, has_died=has_died, has_usage=self.settings.policy != "max_min"):
             self._is_stale[np.searchsorted(self._own.ids, ids[found_in(ids, self._own.ids)])] = True
 
     def _first_to_go_by(self) -> int:
@@ -353,7 +359,8 @@ class Sharing:
     def _answered(self, peer: Peer) -> int:
         """Return the number of this job's last report that a peer is known to have seen, or cannot have missed."""
         mark = peer.report.seen.get(self.member, NO_MARK)
-        return max(mark.number if mark.incarnation == self._incarnation else 0, peer.since)
+        is_ours = (mark.incarnation, mark.run) == (self._incarnation, self.run)
+        return max(mark.number if is_ours else 0, peer.since)
 
     def _renew(self, shown_number: int, now_ms: int) -> None:
         """Prolong the lease to `hold` after the last report that was seen by all who can be heard."""
@@ -364,36 +371,37 @@ class Sharing:
         self._published_ms = {each: at_ms for each, at_ms in self._published_ms.items() if at_ms > oldest_ms}
         times = [at_ms for each, at_ms in self._published_ms.items() if each <= number]
         if times:
-            self._held_until_ms = max(self._held_until_ms, max(times) + self.settings.hold_ms)
-            self._is_fallen = False
+            until_ms = max(times) + self.settings.hold_ms
+            self._held_until_ms = until_ms if self._held_until_ms is None else max(self._held_until_ms, until_ms)
 
     def _fall_if_due(self, now_ms: int) -> None:
-        if not self._is_fallen and now_ms >= self._held_until_ms:
-            self._fall()
+        """Fall to the floor, and begin anew, if the lease has ended."""
+        if self._held_until_ms is not None and now_ms >= self._held_until_ms:
+            self.fell_at_ms = self._held_until_ms
+            self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
+            self._begin_anew(self._incarnation + 1)
+            self._right = self._floor
+            self._window = [Claimed(self._number, encode(self._floor), None)]
 
-    def _fall(self) -> None:
-        """Fall to the floor, and begin anew."""
-        self._is_fallen = True
-        self.fell_at_ms = self._held_until_ms
-        self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
-        self._born_ms = self._shown_ms = None
-        self._incarnation += 1
+    def _begin_anew(self, incarnation: int) -> None:
+        """Go on as a newcomer, whose reports all must see anew."""
+        self._held_until_ms = self._born_ms = self._shown_ms = None
+        self._incarnation = incarnation
         self._published_ms.clear()
-        self._held_until_ms = 0
-        self._right = self._floor
-        self._window = [Claimed(self._number, encode(self._floor), None)]
         for peer in self._peers.values():
             peer.since = 0
 
-    def _grow(self, shown_number: int, others: OtherSeats) -> None:
+    def _grow(self, shown_number: int, others: OtherSeats, now_ms: int) -> None:
         """Take what all have seen to be claimed, and nobody else claims."""
         if self._blocked_by:
             return
         seen_by_all = min([shown_number, *(self._answered(p) for p in self._peers.values() if not p.is_dead)])
         while len(self._window) > 1 and self._window[1].number <= seen_by_all:
             self._window.pop(0)
+        self.is_established = True
         least = np.min([decode(each.claim) for each in self._window], axis=0)
-        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - self._claimed_by(others))
+        claimed = self._claimed_by(others) + left_over(self._peers.values(), self._own.ids, now_ms)
+        free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - claimed)
         self._right = np.maximum(self._right, np.minimum(least, free))
         self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
 
@@ -462,8 +470,7 @@ class Sharing:
         self._right = np.minimum(self._right, decode(codes))
         self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
         seen = {member: peer.report.mark for member, peer in self._peers.items()}
-        mark = Mark(self._incarnation, self._number)
-        return Update(ShareReport(self.member, self._name, mark, wall_ms, seen, rows), changed, removed)
+        return Update(ShareReport(self.member, self._name, self.mark, wall_ms, seen, rows), changed, removed)
 
     # ------------------------------------------------------------------------------------------ what people are told
 
@@ -483,17 +490,10 @@ class Sharing:
         live = ~others.is_dead
         theirs = decode(others.rows.usage)
         used = used + sums(others.scope[live], theirs[live], len(own.ids))
-        age_ms = now_ms - (self._held_until_ms - self.settings.hold_ms) if not self._is_fallen else -1
+        left_ms = 0 if self._held_until_ms is None else max(0, self._held_until_ms - now_ms)
+        age_ms = -1 if self._held_until_ms is None else now_ms - (self._held_until_ms - self.settings.hold_ms)
         return Observation(
             own.ids, own.quota, share.rate, used, tuple(peers), others.scope, others.peer,
             decode(others.rows.claim), theirs,
-            share.is_leased, age_ms, max(0, self._held_until_ms - now_ms),
+            share.is_leased, age_ms, left_ms,
         )  # fmt: skip
-
-
-def _claims_more(new: ScopeRows, old: ScopeRows) -> bool:
-    """Return whether a job may wait for answers to its new report: it claims more of something than in the old."""
-    if new is old:
-        return False
-    is_same = new.ids is old.ids or np.array_equal(new.ids, old.ids)
-    return not is_same or bool((new.claim > old.claim).any())

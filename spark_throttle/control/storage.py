@@ -17,6 +17,9 @@ _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
 _SAME_STORE = re.compile(r"^s3[an]://")
 """Hadoop's names for S3."""
 
+_NAMED_ALIKE_EVERYWHERE = ("/dbfs/", "/Volumes/")
+"""Databricks' mounts of its stores: whose files have no lasting numbers."""
+
 
 class Directory:
     """A directory of files that are written whole.
@@ -35,6 +38,13 @@ class Directory:
     def path(self, name: str) -> str:
         """Return the full path of a file."""
         return f"{self._root.rstrip('/')}/{name}"
+
+    def place(self) -> str:
+        """Return what tells this directory, which is there, from a copy of it: another path, or another disk's."""
+        kind = self._files.type_name
+        if not self._moves or self._root.startswith(_NAMED_ALIKE_EVERYWHERE):
+            return f"{kind}:{self._root}"
+        return f"{kind}:{self._root}#{os.stat(self._root).st_ino}"  # noqa: PTH116 - of the path as it is
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or `None` where there is none."""

@@ -43,7 +43,7 @@ def advance_after(lending: Lending, reports: list[UsageReport], policy: Compiled
     ahead = lending.advance_micro + used_micro - lent_micro
     ahead = np.where(used_micro < lent_micro, np.maximum(ahead, -lending.credit_micro), ahead)
     ahead = np.where(is_held_back[:, :, None], ahead, np.maximum(ahead, 0))
-    counts = is_held_back.any(axis=0)[:, None] & policy.shared.is_limited
+    counts = np.logical_or.reduce(is_held_back, axis=0)[:, None] & policy.shared.is_limited
     most = _MOST_TOKENS * MICRO
     return np.where(counts, np.clip(ahead, -most, most), 0)
 

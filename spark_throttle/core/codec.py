@@ -35,7 +35,7 @@ USAGE_VERSION = 2
 """2 has when the first waiting row of every flow may leave, and the batch's paying time."""
 
 EPOCH_VERSION = 3
-"""2 has the job's shares of shared quotas, 3 the clocks' readings and how far each shard is ahead; of control rows too."""
+"""2 has the job's shares of shared quotas, 3 the clocks' readings and how far each shard is ahead."""
 
 _NO_AGE = -1
 _EPOCH_WITH_CLOCKS = 3

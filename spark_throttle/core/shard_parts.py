@@ -33,7 +33,7 @@ import numpy as np
 
 from spark_throttle.core.allocation import MOST_STRETCH, PLENTY, Filling, quotient, times
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
-from spark_throttle.core.segments import sums
+from spark_throttle.core.segments import by_row, sums
 
 _FINE_BITS = 20
 _FINE_MASK = (1 << _FINE_BITS) - 1
@@ -205,7 +205,9 @@ class _Level:
         )  # fmt: skip
         passed = sums(np.concatenate([self.seat[out], idle]), passes.passed(levels), seats)
         due = np.where(takes_part[:, None], np.maximum(filled - ahead, 0), 0)
-        granted = np.where(ahead.any(axis=1)[self.seat][:, None], _of_seats(granted, self.seat, filled, due), granted)
+        granted = np.where(
+            by_row(np.logical_or, ahead != 0)[self.seat][:, None], _of_seats(granted, self.seat, filled, due), granted
+        )
         granted = np.minimum(granted, demand)
         after = np.where(takes_part[:, None], account - filled, account - passed)
         after = np.where(has_flow[:, None], after, np.maximum(after, 0))
@@ -213,7 +215,7 @@ class _Level:
         fine = _FINE_BITS - bits
         is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
         granted = np.where(is_shut[self.scope][:, None], 0, granted << fine[self.scope])
-        unchanged = np.where(stands, _floor_shifted(self.advance_micro, np.int64(_FINE_BITS)), 0)
+        unchanged = np.where(stands, _floor_shifted(self.advance_micro, np.full(1, _FINE_BITS)), 0)
         return _Division(
             np.where(is_whole[:, None], self.demand, granted),
             np.where(counts, due << fine[seat_scope], 0),
@@ -261,7 +263,7 @@ def _stretch(available: Int64s, bits: Int64s, holding: Holding) -> Int64s:
     is_far_shorter = against[:, ::-1] == MOST_STRETCH
     both = np.where(against >= _WHOLE, against, np.where(is_far_shorter, np.maximum(of_four, 1), _WHOLE))
     is_limited = holding.is_limited
-    return np.where(is_limited.all(axis=1)[:, None], both, np.where(is_limited, _WHOLE, 0))
+    return np.where(by_row(np.logical_and, is_limited)[:, None], both, np.where(is_limited, _WHOLE, 0))
 
 
 def _time_to_earn(available: Int64s, bits: Int64s, rate_micro_per_ms: Int64s) -> tuple[Int64s, Int64s]:

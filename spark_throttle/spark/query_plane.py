@@ -16,10 +16,12 @@ from spark_throttle.control.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.model import Direction
 from spark_throttle.control.patience import PatientPolicies
 from spark_throttle.control.plane import ControlPlane, PolicySource
-from spark_throttle.control.share_status import write_observation
+from spark_throttle.control.policy_location import PolicyLocation
+from spark_throttle.control.seat import drawn_run, seat_of
+from spark_throttle.control.share_status import forget_observation, write_observation
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.sharing import Sharing
-from spark_throttle.control.source import PolicyFile, PolicySnapshot
+from spark_throttle.control.source import PolicyFile, PolicyObject, PolicySnapshot
 from spark_throttle.control.storage import Directory
 
 
@@ -46,19 +48,29 @@ def open_plane(options: dict[str, str], clock: Clock) -> ControlPlane:
     shards = len(json.loads(options["shardkeys"]))
     direction: Direction = "dispatch" if options["direction"] == "dispatch" else "publish"
     directory = Directory(options["controlpath"])
-    policies: PolicySource
-    if "policystore" in options:
-        policies = PatientPolicies(FollowedStore(options["policystore"]))
-    elif "policyfile" in options:
-        policies = PatientPolicies(PolicyFile(options["policyfile"]))
-    else:
-        policies = FixedPolicies.parse(options["policytext"])
+    policies = _followed(PolicyLocation.from_options(options))
     policies.current()
     manifest = bind(directory, shards=shards, direction=direction)
     exchange = options.get("exchange")
-    shared = None if exchange is None else _shared_quotas(exchange, directory, manifest, direction, clock)
+    if exchange is None:
+        forget_observation(directory)
+        shared = None
+    else:
+        shared = _shared_quotas(exchange, directory, manifest, direction, clock)
     retained = int(options["batchesretained"])
     return ControlPlane(directory, policies, direction, shards, clock, shared, batches_retained=retained)
+
+
+def _followed(location: PolicyLocation) -> PolicySource:
+    match location.kind:
+        case "document":
+            return FixedPolicies.parse(location.place)
+        case "file":
+            return PatientPolicies(PolicyFile(location.place))
+        case "object":
+            return PatientPolicies(PolicyObject(location.place))
+        case "store":
+            return PatientPolicies(FollowedStore(location.place))
 
 
 def _shared_quotas(
@@ -66,7 +78,8 @@ def _shared_quotas(
 ) -> SharedQuotas:
     options = ExchangeOptions.from_json(exchange)
     name = options.job or manifest.query[:8]
-    sharing = Sharing(manifest.query, name, next_incarnation(directory), options.settings)
+    seat, incarnation = seat_of(directory, manifest.query), next_incarnation(directory)
+    sharing = Sharing(seat, name, incarnation, options.settings, drawn_run())
     keeper = LeaseKeeper(
         sharing,
         open_exchange(options.path),

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from spark_throttle.control.codec import dump_policies, load_policies
 from spark_throttle.control.compile import queue_bounds
-from spark_throttle.control.entries import EMPTY, policy_of
 from spark_throttle.control.exchange_options import ExchangeOptions
-from spark_throttle.control.model import Direction, PolicyDocument, QueuePolicy
-from spark_throttle.control.open_store import is_store, open_store
+from spark_throttle.control.model import Direction
 from spark_throttle.control.plane import BATCHES_RETAINED
+from spark_throttle.control.policy_location import Policies, PolicyLocation
 from spark_throttle.control.status import Status, read_status
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError, StoreUnavailableError
@@ -58,8 +55,9 @@ class Throttle:
     Parameters
     ----------
     policies
-        What the query follows while it runs: the path of a YAML file, or a policy store (``delta:`` and the path of a
-        Delta table); or a document that stays as it is, as text or as a mapping.
+        What the query follows while it runs: the path of a YAML file, the URI of one on an object store, or a policy
+        store (``delta:`` and the path of a Delta table); or a document that stays as it is, as YAML or as a mapping.
+        `spark_throttle.control.policy_location` says how a string is understood.
     namespace
         Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
     size
@@ -80,11 +78,13 @@ class Throttle:
     ------
     PolicyError
         If the policies cannot be applied.
+    ConfigurationError
+        If an argument is none of what it may be.
     """
 
     def __init__(
         self,
-        policies: str | os.PathLike[str] | Mapping[str, Any] | PolicyDocument,
+        policies: Policies,
         namespace: ColumnLike,
         size: ColumnLike | None = None,
         order_by: Sequence[ColumnLike] | None = None,
@@ -96,7 +96,7 @@ class Throttle:
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
         if not 1 <= shards <= MAX_SHARDS:
             raise ConfigurationError(f"shards is {shards}; give a number from 1 to {MAX_SHARDS}")
-        self._policies = _policy_options(policies)
+        self._policies = _located(policies)
         self._namespace = namespace
         self._size = size
         self._order_by = order_by
@@ -154,7 +154,7 @@ class Throttle:
         packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
         together = packed.unionByName(self._control(spark, keys, control_path))
         outlet = FileOutlet(plan) if plan is not None else None
-        operator = ShardOperator(keys, is_explained, self._room(), outlet)
+        operator = ShardOperator(keys, is_explained, self._room(spark), outlet)
         return together.groupBy("shard").applyInPandasWithState(
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
@@ -173,49 +173,45 @@ class Throttle:
         refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
         return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage)
 
-    def _room(self) -> QueueBounds | None:
-        """Return the queue's bounds as the policies have them now; `None` where this process does not see them."""
-        if "policyStore" in self._policies:
-            return _stored_room(self._policies["policyStore"])
-        path = Path(self._policies.get("policyFile", ""))
-        text = self._policies.get("policyText")
-        if text is None and not path.exists():
-            return None
-        return queue_bounds(load_policies(path if text is None else text).queue)
+    def _room(self, spark: SparkSession) -> QueueBounds | None:
+        """Return the queue's bounds as the policies have them now; `None` where this process does not see them.
+
+        Raises
+        ------
+        ThrottleError
+            If there are no policies that can be applied, as far as this process sees.
+        """
+        try:
+            return queue_bounds(self._policies.queue())
+        except (ConfigurationError, StoreUnavailableError):
+            if _is_served(spark):
+                return None
+            raise
 
     def _control(self, spark: SparkSession, keys: tuple[int, ...], control_path: str) -> DataFrame:
         spark.dataSource.register(ThrottleControlSource)
         retained = str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED)))
         options = {
-            **self._policies, "controlPath": control_path, "direction": self._direction, "batchesRetained": retained,
+            **self._policies.to_options(),
+            "controlPath": control_path, "direction": self._direction, "batchesRetained": retained,
         }  # fmt: skip
         if self._exchange is not None:
             options["exchange"] = self._exchange.to_json()
         return spark.readStream.format(CONTROL_FORMAT).options(**options, shardKeys=json.dumps(keys)).load()
 
 
-def _stored_room(location: str) -> QueueBounds | None:
-    try:
-        entry = open_store(location).get("queue", "")
-    except StoreUnavailableError:
-        return None
-    stored = EMPTY["queue"] if entry is None else policy_of(entry, what=location)
-    assert isinstance(stored, QueuePolicy)  # noqa: S101 - what the kind holds
-    return queue_bounds(stored)
-
-
 _BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _VERDICT_SCHEMA = pa.schema([(THROTTLE, VERDICT_TYPE)])
 
 
-def _policy_options(policies: str | os.PathLike[str] | Mapping[str, Any] | PolicyDocument) -> dict[str, str]:
-    """Return the control source's options for the policies, and refuse policies that cannot be applied."""
-    if isinstance(policies, str) and is_store(policies):
-        return {"policyStore": policies}
-    is_text = isinstance(policies, str) and any(mark in policies for mark in ("\n", "{", ": "))
-    if isinstance(policies, os.PathLike) or (isinstance(policies, str) and not is_text):
-        path = Path(policies).absolute()
-        if path.exists():  # a Connect server may see a file that its client does not
-            load_policies(path)
-        return {"policyFile": str(path)}
-    return {"policyText": dump_policies(load_policies(policies))}
+def _located(policies: Policies) -> PolicyLocation:
+    """Return where the policies are; refuse those that are seen from here, at no cost, and cannot be applied."""
+    location = PolicyLocation.parse(policies)
+    if location.kind == "document" or (location.kind == "file" and Path(location.place).exists()):
+        location.load()
+    return location
+
+
+def _is_served(spark: SparkSession) -> bool:
+    """Return whether the session is of Spark Connect, whose server may see files that this process does not."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")

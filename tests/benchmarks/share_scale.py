@@ -59,7 +59,7 @@ class FakeJob:
         usage = claim.copy()
         self.rows = replace(old, claim=claim, usage=usage, bin_demand=bins)
         self.number += 1
-        report = ShareReport(self.member, self.member, Mark(1, self.number), 10**12, seen, self.rows)
+        report = ShareReport(self.member, self.member, Mark(1, 0, self.number), 10**12, seen, self.rows)
         self.register.publish(Update(report, self.rows.take(at), np.zeros(0, dtype=np.int64)))
 
 
@@ -111,7 +111,7 @@ class RealJob:
     @property
     def mark(self) -> Mark:
         """The last report."""
-        return Mark(self.sharing._incarnation, self.sharing._number)
+        return self.sharing.mark
 
     @property
     def clock_ms(self) -> int:

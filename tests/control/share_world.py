@@ -17,6 +17,9 @@ from spark_throttle.core.rate_codes import decode, encode
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22
+CLOCKS_MS = (-(2**60), -(10**9), 0, 0, 0, 2**60)
+"""What a steady clock may say at first."""
+
 _SLOTS = 16
 
 
@@ -47,16 +50,30 @@ class Store:
     """Registers, with all that was ever in them."""
 
     history: dict[str, list[tuple[int, ShareReport]]] = field(default_factory=lambda: defaultdict(list))
+    """By member, all runs of it in the order of their writes."""
+
+    deleted: list[tuple[int, str | None]] = field(default_factory=list)
+    """When which member's registers were deleted; `None` is all members'."""
 
     def write(self, at_ms: int, report: ShareReport) -> None:
         self.history[report.member].append((at_ms, report))
 
+    def delete(self, at_ms: int, member: str | None = None) -> None:
+        self.deleted.append((at_ms, member))
+
     def read(self, as_of_ms: int) -> dict[str, ShareReport]:
-        found = {}
+        """Return the registers: the one of a member's last run under its name."""
+        found: dict[str, ShareReport] = {}
         for member, versions in self.history.items():
-            visible = next((report for at_ms, report in reversed(versions) if at_ms <= as_of_ms), None)
-            if visible is not None:
-                found[member] = visible
+            gone_ms = max(
+                (at_ms for at_ms, who in self.deleted if who in (None, member) and at_ms <= as_of_ms), default=None
+            )
+            runs: dict[int, ShareReport] = {}
+            for at_ms, report in versions:
+                if at_ms <= as_of_ms and (gone_ms is None or at_ms > gone_ms):
+                    runs[report.mark.run] = report
+            for report in sorted(runs.values(), key=lambda each: each.mark, reverse=True):
+                found[member if member not in found else f"{member}.{report.mark.run:x}"] = report
         return found
 
 
@@ -70,6 +87,7 @@ class SimulatedJob:
     incarnation: int = 1
     is_alive: bool = True
     demands: dict[int, int] = field(default_factory=dict)
+    quota: int = 1_000_000
     sharing: Sharing = field(init=False)
     pinned: dict[int, int] = field(default_factory=dict)
     next_visit_ms: int = 0
@@ -78,11 +96,16 @@ class SimulatedJob:
     greed: random.Random | None = None
     """Claims at random, if given."""
 
+    runs: random.Random = field(init=False)
+
     def __post_init__(self) -> None:
+        self.runs = random.Random(f"{self.member} {self.clock_offset_ms}")
         self.start()
 
     def start(self) -> None:
-        sharing = GreedySharing(self.member, self.member, self.incarnation, self.settings)
+        sharing = GreedySharing(
+            self.member, self.member, self.incarnation, self.settings, 1 + self.runs.getrandbits(60)
+        )
         sharing.greed = self.greed
         self.sharing = sharing
         self.incarnation += 1
@@ -93,7 +116,7 @@ class SimulatedJob:
         return now_ms + self.clock_offset_ms + now_ms * self.clock_ppm // 1_000_000
 
     def measure(self) -> None:
-        self.sharing.measure(measured(self.demands))
+        self.sharing.measure(measured(self.demands, self.quota))
 
     def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
         self.sharing.take_in(Found(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
@@ -114,7 +137,7 @@ class SimulatedJob:
             return 0
         pinned = self.pinned.get(scope, 0)
         sharing = self.sharing
-        if not sharing._is_fallen and self.clock(now_ms) < sharing._held_until_ms:
+        if sharing._held_until_ms is not None and self.clock(now_ms) < sharing._held_until_ms:
             return pinned
         at = np.flatnonzero(sharing._own.ids == scope)
         floor = int(sharing._floor[at[0], 0]) if len(at) else 0
@@ -155,7 +178,7 @@ class World:
                 if number % 4 == slot % 4 or not job.sharing.is_settled:
                     job.visit(self.store.read(self.now_ms), self.now_ms, self.now_ms)
                     job.trigger(self.now_ms)
-                if number % 4 == slot % _SLOTS or job.sharing.must_tell:
+                if (number % 4 == slot % _SLOTS or job.sharing.must_tell) and not job.sharing.is_superseded:
                     self.store.write(self.now_ms, job.report(self.now_ms).report)
                 self.check()
         self._began_ms = self.now_ms
@@ -246,7 +269,7 @@ def roam(seed: int, steps: int, jobs: int = 4, *, is_greedy: bool = False) -> Wo
         [
             SimulatedJob(
                 f"job{n}",
-                rng.randint(-lease_ms, lease_ms),
+                rng.choice(CLOCKS_MS) + rng.randint(-lease_ms, lease_ms),
                 rng.randint(-1_000, 1_000),
                 greed=rng if is_greedy else None,
             )
@@ -264,6 +287,8 @@ def roam(seed: int, steps: int, jobs: int = 4, *, is_greedy: bool = False) -> Wo
         if rng.random() < 0.004:
             job.is_alive = False
         elif not job.is_alive and rng.random() < 0.03:
+            if rng.random() < 0.3:
+                put_back(world, job, rng)
             job.start()
         elif rng.random() < 0.003:
             paused_until[job.member] = world.now_ms + rng.randint(1, 3 * lease_ms)
@@ -279,6 +304,78 @@ def roam(seed: int, steps: int, jobs: int = 4, *, is_greedy: bool = False) -> Wo
             _act(world, job, rng, is_cut_off=outage_until.get(job.member, 0) > world.now_ms, margin_ms=margin_ms)
         world.check()
     return world
+
+
+def put_back(world: World, job: SimulatedJob, rng: random.Random) -> None:
+    """Put a dead job's checkpoint back, with or without its register."""
+    job.incarnation = rng.randint(0, job.incarnation)
+    if rng.random() < 0.5:
+        world.store.delete(world.now_ms, job.member)
+
+
+def cloned(seed: int, steps: int, jobs: int = 3) -> World:
+    """Return a world of jobs that are restarted, put back and cloned, and whose registers are deleted.
+
+    All reach the exchange: they look once in a margin at least. Each register is out of date by itself, by a margin at
+    most, and a report may take as long to be written.
+    """
+    rng = random.Random(seed)
+    margin_ms = SETTINGS.margin_ms
+    world = World([SimulatedJob(f"job{n}", rng.choice(CLOCKS_MS) + rng.randint(-5_000, 5_000)) for n in range(jobs)])
+    for job in world.jobs:
+        job.demands = {GOLD: 5_000_000}
+    for _ in range(steps):
+        world.now_ms += rng.choice([1, 10, 20, 50])
+        what, one = rng.random(), rng.choice(world.jobs)
+        if what < 0.004:
+            if rng.random() < 0.5:
+                put_back(world, one, rng)
+            one.start()
+        elif what < 0.012 and sum(job.member == one.member for job in world.jobs) == 1:
+            world.jobs.append(clone_of(one, rng))
+        elif what < 0.014:
+            world.store.delete(world.now_ms, rng.choice([None, one.member]))
+        elif what < 0.02:
+            one.demands = {GOLD: rng.choice([0, 1_000, 200_000, 5_000_000])}
+        for job in [job for job in world.jobs if job.next_visit_ms <= world.now_ms]:
+            job.next_visit_ms = world.now_ms + rng.choice([50, 300, margin_ms - 50])
+            _look(world, job, rng)
+            world.check()
+        if rng.random() < 0.3:
+            one.trigger(world.now_ms)
+        world.check()
+        world.jobs = [job for job in world.jobs if not job.sharing.is_superseded]
+    return world
+
+
+def clone_of(job: SimulatedJob, rng: random.Random) -> SimulatedJob:
+    """Return another process that runs a job, from a checkpoint that is as old, older, or newer."""
+    demands = {GOLD: rng.choice([0, 1_000, 5_000_000])}  # it may claim less than the other has
+    clone = SimulatedJob(job.member, rng.randint(-5_000, 5_000), demands=demands)
+    clone.incarnation = max(0, job.incarnation - 1 + rng.choice([-3, -1, 0, 0, 0, 1]))
+    clone.start()
+    return clone
+
+
+def _look(world: World, job: SimulatedJob, rng: random.Random) -> None:
+    """Visit, with the registers of others up to a margin out of date, and report, which may take a margin."""
+    margin_ms = SETTINGS.margin_ms
+    found = {}
+    oldest_ms = world.now_ms - margin_ms
+    for name, report in world.store.read(world.now_ms).items():
+        if report.mark.run == job.sharing.run:
+            found[name] = report
+            continue
+        as_of_ms = rng.choice([oldest_ms, world.now_ms, rng.randint(oldest_ms, world.now_ms)])
+        same = (report.member, report.mark.run)
+        for old in world.store.read(as_of_ms).values():
+            if (old.member, old.mark.run) == same:
+                found[name] = old
+    job.visit(found, world.now_ms, world.now_ms)
+    job.trigger(world.now_ms)
+    if not job.sharing.is_superseded:
+        late_ms = rng.choice([0, 0, margin_ms, rng.randint(0, margin_ms)])
+        world.store.write(world.now_ms + late_ms, job.report(world.now_ms).report)
 
 
 def _act(world: World, job: SimulatedJob, rng: random.Random, *, is_cut_off: bool, margin_ms: int) -> None:

@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 import spark_throttle.control.delta_store as module
 from spark_throttle.control.delta_rows import SCHEMA, change_rows
 from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.open_store import is_store, open_store
+from spark_throttle.control.open_store import open_store
 from spark_throttle.control.store import Author, Change
 from spark_throttle.errors import (
     ConfigurationError,
@@ -235,10 +235,3 @@ def test_location_that_names_no_store_is_refused(location: str) -> None:
 def test_revision_before_the_newest_snapshot_that_never_was_is_refused(store: DeltaStore) -> None:
     with pytest.raises(NotFoundError):
         store.page("tenant", at=3)
-
-
-def test_documents_and_paths_are_no_stores() -> None:
-    assert is_store("delta:/policies")
-    assert is_store("file:/policies.yaml")
-    assert not is_store("policies.yaml")
-    assert not is_store("job: {}")

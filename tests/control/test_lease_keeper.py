@@ -35,11 +35,12 @@ class Job:
     exchange: MemoryExchange
     time: Time
     member: str = "job"
+    run: int = 0
     told: list[Observation] = field(default_factory=list)
     keeper: LeaseKeeper = field(init=False)
 
     def __post_init__(self) -> None:
-        sharing = Sharing(self.member, f"{self.member}'s name", 1, SETTINGS)
+        sharing = Sharing(self.member, f"{self.member}'s name", 1, SETTINGS, self.run)
         self.keeper = LeaseKeeper(sharing, self.exchange, Clocks(self.time, self.time), on_visit=self.told.append)
         self.keeper.measure(measured({GOLD: 5 * QUOTA}))
 
@@ -263,3 +264,38 @@ def test_observation_has_every_scope_and_every_peer(job: Job, exchange: MemoryEx
     assert 0 <= seen.lease_age_ms < SETTINGS.hold_ms
     assert seen.lease_left_ms + seen.lease_age_ms == SETTINGS.hold_ms
     assert np.array_equal(seen.peer_scope, [0])
+
+
+def test_clone_that_begins_goes_on_and_the_one_before_says_so_and_uses_nothing(
+    job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Job(exchange, time, "other")
+    for _ in range(6):
+        other.visit()
+        job.visit()
+    clone = Job(exchange, time, run=77)
+    for _ in range(8):
+        for each in (clone, job, other):
+            each.visit()
+    assert job.plan() == 0
+    assert "another process runs this job (member job) and began later" in job.told[-1].problem
+    assert not job.told[-1].is_leased
+    assert job.told[-1].share[0, 0] == 0
+    (said,) = warnings(caplog)
+    assert "another process runs this job" in said
+    assert clone.plan() == pytest.approx(QUOTA / 2, rel=0.01)
+    assert clone.told[-1].problem == ""
+    assert exchange.names() == ["job.4d.head", "other.head"]
+    assert [(peer.member, peer.state) for peer in other.told[-1].peers] == [("job", "live")]
+
+
+def test_keeper_of_a_clock_below_0_holds_a_lease(exchange: MemoryExchange) -> None:
+    time = Time(-(10**12))
+    job = Job(exchange, time)
+    for _ in range(6):
+        job.visit()
+    assert job.rate() == pytest.approx(QUOTA, rel=1e-6)
+    exchange.failure = OSError("unreachable")
+    time.now_ms += SETTINGS.hold_ms
+    job.visit()
+    assert job.rate() == pytest.approx(QUOTA * SETTINGS.floor_percent / 100, rel=0.2)

@@ -16,7 +16,7 @@ from spark_throttle.control.exchange import Exchange
 from spark_throttle.control.exchange_delta import DeltaExchange
 from spark_throttle.control.exchange_files import FileExchange
 from spark_throttle.control.share_register import WHOLE_BYTES, ShareRegister
-from spark_throttle.control.share_report import Mark, ScopeRows, ShareReport
+from spark_throttle.control.share_report import Mark, ScopeRows, ShareReport, unpack_base
 from spark_throttle.control.sharing import Update
 from spark_throttle.core.packing import pack
 from spark_throttle.core.quota import Int64s
@@ -66,8 +66,9 @@ def rows_of(values: dict[int, int]) -> ScopeRows:
 class Publisher:
     """Publishes reports as `Sharing` would: whole, and how they differ from the one before."""
 
-    def __init__(self, exchange: Exchange, member: str = "a") -> None:
-        self.register = ShareRegister(exchange, member, lambda: 0)
+    def __init__(self, exchange: Exchange, member: str = "a", run: int = 0) -> None:
+        self.register = ShareRegister(exchange, member, lambda: 0, run)
+        self.run = run
         self.member = member
         self.number = 0
         self.rows = ScopeRows.empty()
@@ -76,8 +77,8 @@ class Publisher:
         rows, old = rows_of(values), self.rows
         self.number += 1
         self.rows = rows
-        seen = {"b": Mark(3, 4), "reader": Mark(5, 6)}
-        report = ShareReport(self.member, "name", Mark(1, self.number), published_ms, seen, rows)
+        seen = {"b": Mark(3, 0, 4), "reader": Mark(5, 2**61, 6)}
+        report = ShareReport(self.member, "name", Mark(1, self.run, self.number), published_ms, seen, rows)
         changed = rows.take(np.flatnonzero(rows.differ(old)))
         self.register.publish(Update(report, changed, np.setdiff1d(old.ids, rows.ids)))
         return report
@@ -156,7 +157,7 @@ def test_report_is_read_as_it_was_published_but_for_what_it_had_seen_of_others_t
     found = reader(exchange).read(ids(5, 6, 9))
     report = found.reports["a"]
     assert (report.member, report.name, report.mark, report.published_ms, report.seen) == (
-        "a", "name", Mark(1, 1), 10**12, {"reader": Mark(5, 6)},
+        "a", "name", Mark(1, 0, 1), 10**12, {"reader": Mark(5, 2**61, 6)},
     )  # fmt: skip
     assert_equal(report.rows, published.rows.only(ids(5, 9)))
     assert not found.unreadable
@@ -272,3 +273,59 @@ def test_rows_say_which_of_them_differ() -> None:
     rows = rows_of({1: 1, 2: 2, 3: 4, 4: 5})
     other = replace(rows, bin_weight=rows.bin_weight + (rows.bin_row == 1).astype(np.uint32)).take(ids(0, 1, 2))
     assert rows.differ(other).tolist() == [False, True, False, True]
+
+
+# Runs
+
+
+def test_each_run_of_a_job_has_a_register_of_its_own_and_both_are_read() -> None:
+    exchange = MemoryExchange()
+    big, bigger = dict.fromkeys(range(1000), 1), dict.fromkeys(range(1000), 2)
+    first, second = Publisher(exchange, run=10), Publisher(exchange, run=11)
+    first.publish(big)
+    second.publish(bigger)
+    first.publish(big)
+    register = reader(exchange)
+    found = {report.mark: report.rows for report in register.read(ids(1, 2)).reports.values()}
+    assert found.keys() == {Mark(1, 10, 2), Mark(1, 11, 1)}
+    assert_equal(found[Mark(1, 10, 2)], rows_of({1: 1, 2: 1}))
+    assert_equal(found[Mark(1, 11, 1)], rows_of({1: 2, 2: 2}))
+
+
+def test_run_removes_the_registers_of_those_before_it_and_no_others() -> None:
+    exchange = MemoryExchange()
+    for run in (0, 7, 9):
+        Publisher(exchange, run=run).publish(dict.fromkeys(range(1000), 1))
+    Publisher(exchange, "b").publish({1: 1})
+    exchange.objects["a.3.head"] = b"garbled"
+    own = Publisher(exchange, run=8)
+    own.publish({1: 1})
+    found = own.register.read(ids(1))
+    assert not found.unreadable
+    own.register.remove_before(Mark(1, 8, 1))
+    left = {name for name in exchange.objects if name.endswith(".head")}
+    assert left == {"a.8.head", "a.9.head", "b.head"}
+    assert sum(name.endswith(".base") for name in exchange.objects) == 1
+
+
+def test_base_of_a_job_that_started_a_million_times_is_read() -> None:
+    exchange = MemoryExchange()
+    publisher = Publisher(exchange, run=2**62 - 1)
+    mark = Mark(10**6 << 20, publisher.run, 1)
+    rows = rows_of(dict.fromkeys(range(1000), 5))
+    publisher.register.publish(Update(ShareReport("a", "name", mark, 10**12, {}, rows), rows, ids()))
+    (report,) = reader(exchange).read(ids(7)).reports.values()
+    assert report.mark == mark
+    assert_equal(report.rows, rows_of({7: 5}))
+
+
+def test_register_of_the_first_release_is_read() -> None:
+    exchange = MemoryExchange()
+    stored = Path(__file__).parents[1] / "conformance" / "stored" / "exchange"
+    exchange.objects["a.head"] = (stored / "head_v1.bin").read_bytes()
+    (report,) = reader(exchange).read(ids(5, 7, 9)).reports.values()
+    assert (report.member, report.name, report.mark, report.published_ms, report.seen) == (
+        "a", "name", Mark(1 << 20, 0, 7), 10**12, {"reader": Mark(5, 0, 6)},
+    )  # fmt: skip
+    assert_equal(report.rows, rows_of({5: 1, 7: 3, 9: 2}))
+    assert_equal(unpack_base((stored / "base_v1.bin").read_bytes(), "the base"), rows_of({5: 1, 7: 3, 9: 2}))

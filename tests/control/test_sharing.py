@@ -319,7 +319,7 @@ def test_report_names_what_was_seen_and_changes_only_by_a_tenth_or_after_some_cy
         visit(world, job)
     assert reported() == 111_001
     assert world.store.history["job0"][-1][1].seen["job1"] == world.store.history["job1"][-1][1].mark
-    assert Mark(1, 2) < Mark(2, 1)
+    assert Mark(1, 9, 2) < Mark(2, 0, 1)
 
 
 # Policies and settings

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, lag, reborn, roam
+from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, cloned, lag, reborn, roam
 
 SEEDS = int(os.environ.get("SHARE_SEEDS", "4"))
 STEPS = int(os.environ.get("SHARE_STEPS", "700"))
@@ -52,9 +52,34 @@ def test_quota_is_never_over_leased_by_jobs_that_start_and_do_not_know_of_each_o
     assert max(world.worst for world in worlds) > 0.1, "the runs were too quiet to show anything"
 
 
+@settings(max_examples=4)
+@given(st.integers(0, 2**32), st.integers(2, 4))
+def test_quota_is_never_over_leased_by_jobs_that_are_put_back_and_cloned_and_whose_registers_are_deleted(
+    seed: int, jobs: int
+) -> None:
+    cloned(seed, STEPS, jobs)
+
+
+@settings(max_examples=4)
+@given(st.integers(0, 2**32))
+def test_every_job_is_heard_soon_after_the_last_was_put_back_or_cloned_and_of_each_one_process_goes_on(
+    seed: int,
+) -> None:
+    world = cloned(seed, STEPS // 2)
+    for job in world.jobs:
+        job.demands = {GOLD: 5 * QUOTA}
+    world.now_ms += SETTINGS.margin_ms  # what is being written is there by now
+    world._began_ms = world.now_ms
+    world.cycle(10)
+    live = [job for job in world.jobs if not job.sharing.is_superseded]
+    assert sorted(job.member for job in live) == sorted({job.member for job in world.jobs})
+    used = [job.used(GOLD, world.now_ms) for job in live]
+    assert used == pytest.approx([QUOTA / len(live)] * len(live), rel=0.01)
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_quota_is_never_over_leased_in_worlds_of_fixed_seeds(seed: int) -> None:
-    for world in (roam(seed, STEPS), roam(seed, STEPS, is_greedy=True), lag(seed, STEPS)):
+    for world in (roam(seed, STEPS), roam(seed, STEPS, is_greedy=True), lag(seed, STEPS), cloned(seed, STEPS)):
         assert world.worst > 0.1, "the run was too quiet to show anything"
 
 

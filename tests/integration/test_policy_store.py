@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 
+from jobs import throttle_stream
 from spark_throttle.control.delta_store import DeltaStore
 from spark_throttle.control.service import PolicyService
 from spark_throttle.control.store import Author, Change
+from spark_throttle.errors import ConfigurationError, StoreError
 from tests.integration.streams import Lake
 
 ANN = Author("ann", "a test")
@@ -64,6 +67,47 @@ def test_query_does_not_start_on_a_store_that_cannot_be_applied(lake: Lake, *, i
         store = DeltaStore.create(where)
         store.commit([Change("job", "", '{"newer": 1}')], expected_revision=0, author=ANN, at_ms=0)
     lake.offer([(0, "t/n", 10)])
-    query = lake.writer(lake.throttle(f"delta:{where}")).foreachBatch(lake.keep).start()
+    writer = lake.writer(lake.throttle(f"delta:{where}")).foreachBatch(lake.keep)
     with pytest.raises(Exception, match=r"job\.newer: unknown key" if is_there else "there is no policy store"):
-        query.processAllAvailable()
+        writer.start().processAllAvailable()
+
+
+def test_policies_that_are_not_there_are_told_before_spark_starts_anything(lake: Lake) -> None:
+    lake.offer([(0, "t/n", 10)])
+    for missing, kind in ((lake.path("{env}.yaml"), ConfigurationError), (f"delta:{lake.path('no')}", StoreError)):
+        writer = lake.writer(lake.throttle(missing)).foreachBatch(lake.keep)
+        with pytest.raises(kind, match=r"which does not exist|there is no policy store"):
+            writer.start()
+    assert not lake.spark.streams.active
+    assert not lake.control.exists()
+
+
+def test_shipped_job_follows_a_store(lake: Lake) -> None:
+    where = lake.path("policy_store")
+    service = PolicyService(DeltaStore.create(where), clock_ms=lambda: 0)
+    service.put("tenant", "t", SHUT, ANN)
+    service.put("exempt", "t/open", {}, ANN)
+    lake.offer([(0, "t/n", 10), (1, "t/open", 10)])
+    schema = lake.events().schema.simpleString().removeprefix("struct<").removesuffix(">").replace(":", " ")
+    document = {
+        "source": {"format": "parquet", "path": lake.path("events"), "schema": schema},
+        "throttle": {"policies": "p.yaml", "namespace": "ns", "size": "size", "order_by": ["id"], "shards": 2},
+        "sink": {"format": "delta", "path": lake.path("admitted")},
+        "rejected": {"format": "delta", "path": lake.path("rejected")},
+        "checkpoint": lake.checkpoint,
+        "trigger": {"processing_time": None, "available_now": True},
+    }
+    settings = lake.root / "throttle.yaml"
+    settings.write_text(json.dumps(document))
+
+    def run() -> int:
+        return throttle_stream.main(["--conf", str(settings), "--set", f"throttle.policies=delta:{where}"])
+
+    def ids(table: str) -> list[int]:
+        return sorted(row["id"] for row in lake.spark.read.format("delta").load(lake.path(table)).collect())
+
+    assert run() == 0
+    service.put("tenant", "t", OPEN, ANN)
+    lake.offer([(2, "t/n", 10)])
+    assert run() == 0
+    assert (ids("admitted"), ids("rejected")) == ([1, 2], [0])

@@ -59,7 +59,7 @@ def check_section(section: dict[str, Any], model: type[BaseModel], path: str) ->
 def test_file_is_valid_and_its_source_knows_its_options() -> None:
     settings = load_settings(CONF)
     assert LoadOptions.parse(settings.source.options).limit == 4_800_000
-    assert load_policies(ROOT / settings.throttle.policies).resource_groups
+    assert load_policies(ROOT / str(settings.throttle.policies)).resource_groups
 
 
 def test_what_is_left_out_is_the_default() -> None:
@@ -85,6 +85,9 @@ def test_options_become_the_text_that_spark_takes() -> None:
         ("source.options.kafka.bootstrap.servers=a:1", lambda s: s.source.options["kafka.bootstrap.servers"] == "a:1"),
         ("spark.conf.spark.ui.enabled=false", lambda s: s.spark.conf["spark.ui.enabled"] == "false"),
         ("rejected=null", lambda s: s.rejected is None),
+        ("throttle.policies=/lake/{env}/p.yaml", lambda s: s.throttle.policies == "/lake/{env}/p.yaml"),
+        ("throttle.policies=delta:/lake/policies", lambda s: s.throttle.policies == "delta:/lake/policies"),
+        ("throttle.policies={job: {}}", lambda s: s.throttle.policies == {"job": {}}),
         ("source.select=[a AS b, c]", lambda s: s.source.select == ["a AS b", "c"]),
     ],
 )

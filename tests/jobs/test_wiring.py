@@ -11,6 +11,14 @@ from jobs import throttle_stream
 from jobs.demo import offered_rows
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import read_events, start_query, stop_between_batches
+from spark_throttle.control import policy_location
+from spark_throttle.control.codec import load_policies
+from spark_throttle.control.delta_store import DeltaStore
+from spark_throttle.control.policy_location import PolicyLocation
+from spark_throttle.control.service import PolicyService
+from spark_throttle.control.storage import file_system
+from spark_throttle.control.store import Author
+from spark_throttle.spark import Throttle
 from tests.jobs.test_settings import CONF, SMALL
 
 
@@ -193,3 +201,79 @@ def test_missing_policy_file_ends_the_job_before_spark_starts(tmp_path: Path, ca
     missing = tmp_path / "nowhere.yaml"
     assert throttle_stream.main(["--conf", str(CONF), "--set", f"throttle.policies={missing}"]) == 2
     assert "nowhere.yaml" in caplog.text
+
+
+DOCUMENT = "tenants: {t: {publish: {messages_per_second: 7}}}"
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[Throttle]:
+    """Every throttle that the job makes; no session starts."""
+    made: list[Throttle] = []
+
+    def keep(throttle: Any, *_: Any) -> Any:
+        made.append(throttle)
+        return Query()
+
+    monkeypatch.setattr(throttle_stream, "open_session", lambda _settings: Session())
+    monkeypatch.setattr(throttle_stream, "read_events", lambda *_: "the events")
+    monkeypatch.setattr(throttle_stream, "start_query", keep)
+    monkeypatch.setattr(throttle_stream, "_follow", lambda *_: None)
+    monkeypatch.setattr(Query, "id", "0", raising=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        ("file", "{tmp}/p.yaml"),
+        ("file", "{tmp}/{{env}}/p.yaml"),
+        ("store", "delta:{tmp}/policies"),
+        ("store", "file:{tmp}/p.yaml"),
+        ("document", "{{tenants: {{t: {{publish: {{messages_per_second: 7}}}}}}}}"),
+        ("document", "'{{tenants: {{t: {{publish: {{messages_per_second: 7}}}}}}}}'"),
+    ],
+)
+def test_job_takes_policies_of_each_kind(tmp_path: Path, followed: list[Throttle], kind: str, written: str) -> None:
+    for path in (tmp_path / "p.yaml", tmp_path / "{env}" / "p.yaml"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(DOCUMENT)
+    PolicyService(DeltaStore.create(str(tmp_path / "policies")), clock_ms=lambda: 0).apply(
+        load_policies(DOCUMENT), Author("ann", "a test")
+    )
+    override = f"throttle.policies={written.format(tmp=tmp_path)}"
+    assert throttle_stream.main(["--conf", str(CONF), "--set", override]) == 0
+    (throttle,) = followed
+    assert throttle._policies.kind == kind
+    assert throttle._policies.load() == load_policies(DOCUMENT)
+
+
+def test_job_takes_a_file_on_an_object_store(
+    tmp_path: Path, followed: list[Throttle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.yaml").write_text(DOCUMENT)
+    monkeypatch.setattr(
+        policy_location, "file_system", lambda uri: file_system(uri.replace("s3://bucket", str(tmp_path)))
+    )
+    assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.policies=s3://bucket/p.yaml"]) == 0
+    (throttle,) = followed
+    assert throttle._policies == PolicyLocation("object", "s3://bucket/p.yaml")
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("delta:{tmp}/nowhere", "there is no policy store"),
+        ("file:{tmp}/nowhere.yaml", "there is no such file"),
+        ("{tmp}/nowhere.yaml", "was understood as the path of a file, which does not exist"),
+        ("https://host/p.yaml", "is no scheme that can be followed"),
+        ("{{tenants: {{t: {{publish: {{message_per_second: 7}}}}}}}}", "did you mean messages_per_second"),
+    ],
+)
+def test_job_ends_before_spark_starts_where_there_are_no_policies(
+    tmp_path: Path, followed: list[Throttle], caplog: pytest.LogCaptureFixture, written: str, said: str
+) -> None:
+    override = f"throttle.policies={written.format(tmp=tmp_path)}"
+    assert throttle_stream.main(["--conf", str(CONF), "--set", override]) == 2
+    assert said in caplog.text
+    assert not followed

@@ -26,7 +26,7 @@ from spark_throttle.control.followed import read_followed
 from spark_throttle.control.manifest import read_manifest
 from spark_throttle.control.plane import EpochName
 from spark_throttle.control.service import PolicyService
-from spark_throttle.control.share_status import read_observation
+from spark_throttle.control.share_status import Observation, read_observation, write_observation
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.store import Author
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
@@ -317,8 +317,37 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_gran
         pause.wait(0.01)
         driver.latest(end)
     assert seen.problem == ""
-    assert Directory(str(tmp_path / "exchange")).names(".") == [f"{read_manifest(directory).query}.head"]  # type: ignore[union-attr]
+    (register,) = Directory(str(tmp_path / "exchange")).names(".")
+    member, run, kind = register.split(".")
+    assert (member, kind) == (read_manifest(directory).query, "head")  # type: ignore[union-attr]
+    assert 0 < int(run, 16) < 2**62
     assert directory.read("incarnation") == b"1"
+
+
+def test_reader_of_a_copied_checkpoint_shares_from_a_seat_of_its_own(tmp_path: Path) -> None:
+    options = ExchangeOptions.parse({"path": str(tmp_path / "exchange"), "job": "mine", "interval": 0.05, "lease": 60})
+    more = {"policytext": "{}", "exchange": options.to_json()}
+    driver, pause = Driver(tmp_path / "control", dict(more)), threading.Event()
+    driver.latest(driver.reader.initialOffset())
+    shutil.copytree(tmp_path / "control", tmp_path / "copy")
+    copy = Driver(tmp_path / "copy", dict(more))
+    copy.latest(copy.reader.initialOffset())
+    exchange = Directory(str(tmp_path / "exchange"))
+    while len(registers := exchange.names(".")) < 2:
+        pause.wait(0.01)
+    query = read_manifest(Directory(str(tmp_path / "copy"))).query  # type: ignore[union-attr]
+    members = {each.partition(".")[0] for each in registers}
+    assert len(members) == 2
+    assert query in members
+
+
+def test_reader_whose_exchange_was_taken_away_says_no_more_of_it(tmp_path: Path) -> None:
+    directory, none, nothing = Directory(str(tmp_path)), np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
+    observation = Observation(none, nothing, nothing, nothing, (), none, none, nothing, nothing, True, 5, 10)
+    write_observation(directory, observation)
+    driver = Driver(tmp_path)
+    driver.latest(driver.reader.initialOffset())
+    assert read_observation(directory) is None
 
 
 def test_reader_without_an_exchange_keeps_nothing_of_it(tmp_path: Path) -> None:

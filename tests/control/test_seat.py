@@ -1,0 +1,65 @@
+"""A copy of a checkpoint takes a seat of its own; a restart, and files that are put back in place, keep theirs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.control.seat import drawn_run, seat_of
+from spark_throttle.control.storage import Directory
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Directory:
+    directory = Directory(str(tmp_path / "a" / "throttle"))
+    directory.write("manifest.json", b"{}")
+    return directory
+
+
+def test_first_seat_is_the_query_and_a_restart_keeps_it(original: Directory) -> None:
+    assert [seat_of(original, "query") for _ in range(3)] == ["query"] * 3
+    assert seat_of(Directory(f"file://{original.location}"), "query") == "query"
+
+
+def test_copy_takes_a_seat_of_its_own_and_keeps_it(
+    original: Directory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seat_of(original, "query")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    copy = Directory(str(tmp_path / "b" / "throttle"))
+    seat = seat_of(copy, "query")
+    assert seat != "query"
+    assert "shares from a new seat" in caplog.text
+    assert seat_of(copy, "query") == seat
+    assert seat_of(original, "query") == "query"
+
+
+def test_copy_of_a_copy_takes_another(original: Directory, tmp_path: Path) -> None:
+    seats = {seat_of(original, "query")}
+    for name, before in (("b", "a"), ("c", "b")):
+        shutil.copytree(tmp_path / before, tmp_path / name)
+        seats.add(seat_of(Directory(str(tmp_path / name / "throttle")), "query"))
+    assert len(seats) == 3
+
+
+def test_files_that_are_put_back_in_place_keep_the_seat(original: Directory, tmp_path: Path) -> None:
+    seat_of(original, "query")
+    shutil.copytree(tmp_path / "a", tmp_path / "backup")
+    shutil.copytree(tmp_path / "backup", tmp_path / "a", dirs_exist_ok=True)
+    assert seat_of(original, "query") == "query"
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 2, "seat": "x", "place": "y"}'])
+def test_seat_that_cannot_be_understood_is_drawn_anew(original: Directory, content: bytes) -> None:
+    original.write("seat.json", content)
+    seat = seat_of(original, "query")
+    assert seat != "query"
+    assert seat_of(original, "query") == seat
+
+
+def test_runs_are_told_apart() -> None:
+    runs = {drawn_run() for _ in range(1_000)}
+    assert len(runs) == 1_000
+    assert all(0 < run < 2**62 for run in runs)
