@@ -204,10 +204,16 @@ def _order_name(place: int) -> str:
 
 
 def _hash(schema: StructType) -> Column:
-    """Return a hash of the whole row, the same for two rows only if they are the same."""
+    """Return a hash of the row's columns but those that Spark does not hash; `frames.arranged` tells equal ones apart.
+
+    It sees flat values whole. Inside of arrays and structs it skips nulls and signs of zeros, and collated text it sees
+    as its key.
+    """
     parts = []
     for field in schema:
-        column = _hashable(field)
+        if _holds(field.dataType, _UNHASHED):
+            continue
+        column = _written(field)
         if field.nullable:
             parts.append(column.isNull())  # Spark's hash skips a null: (null, 1) would be as (1, null)
         if isinstance(field.dataType, FloatType | DoubleType):
@@ -216,14 +222,8 @@ def _hash(schema: StructType) -> Column:
     return F.xxhash64(*parts) if parts else F.lit(0).cast("bigint")
 
 
-def _hashable(field: StructField) -> Column:
-    """Return a column in a form that Spark hashes: maps and variants as JSON, shapes as binary."""
-    column = _written(field)
-    return F.to_json(F.struct(column)) if _holds(field.dataType, _UNHASHED) else column
-
-
 def _written(field: StructField) -> Column:
-    """Return a column in a form that Spark writes as JSON."""
+    """Return a column in a form that Spark hashes and writes as JSON: shapes as binary."""
     column = F.col(_quoted(field.name))
     return F.st_asbinary(column).alias(field.name) if isinstance(field.dataType, _SHAPES) else column
 
