@@ -149,7 +149,8 @@ def with_helpers(
 ) -> DataFrame:
     """Return the events as they travel, with the columns that decisions need, but for those that are `derived`.
 
-    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload.
+    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. One
+    that is no number of 64 bits is missing, whether or not the session's casts would fail on it.
     The order defaults to Kafka's (partition, offset) where the stream has those columns.
     """
     schema = events.schema
@@ -158,7 +159,7 @@ def with_helpers(
     length = F.octet_length(F.to_json(F.struct(*map(_written, schema)))) if size is None else as_column(size)
     orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, order_by))}
     _check_order(events.select(*(column.alias(helper) for helper, column in orders.items())).schema)
-    helpers = {NAMESPACE: name, SIZE: length.cast("bigint"), TIE: _hash(schema), **orders}
+    helpers = {NAMESPACE: name, SIZE: length.try_cast("bigint"), TIE: _hash(schema), **orders}
     sent = [column.alias(helper) for helper, column in helpers.items() if helper not in derived]
     return events.select(*to_carried(schema), *sent)
 

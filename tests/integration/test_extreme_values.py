@@ -10,10 +10,12 @@ from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.control.status import read_status
+from spark_throttle.spark.frames import SIZE
+from spark_throttle.spark.payload_columns import with_helpers
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.integration.test_types import exact
@@ -148,33 +150,49 @@ def test_partitions_are_those_of_sparks_writer_and_what_has_none_is_a_dead_lette
         assert [id_ for id_, reason, _ in dead(lake, writer) if reason == "partition_unwritable"] == [
             id_ for id_, (_, _, is_writable) in enumerate(rows) if not is_writable
         ]
-    native, spark = (actions(lake, writer) for writer in WRITERS)
+    native, spark = (partitions(lake, writer) for writer in WRITERS)
     assert native == spark
-    assert sum(count for *_, count in native) == sum(is_writable for *_, is_writable in rows)
+    assert sum(native.values()) == sum(is_writable for *_, is_writable in rows)
     assert exact(read(lake, "native")) == exact(read(lake, "spark"))
     for text in PARTITIONS:
         condition = F.col("p") == text
         assert read(lake, "native").where(condition).count() == read(lake, "spark").where(condition).count()
 
 
-def actions(lake: Lake, writer: str) -> list[tuple[Any, ...]]:
-    """Return every file's folder on the disk, its partition in the log, and its rows."""
-    found = []
+def partitions(lake: Lake, writer: str) -> dict[tuple[str, str], int]:
+    """Return the rows of every partition, by its folder on the disk and its values in the log."""
+    found: dict[tuple[str, str], int] = {}
     for entry in (lake.root / writer / "_delta_log").glob("*.json"):
         for line in entry.read_text().splitlines():
             add = json.loads(line).get("add")
             if add is not None:
                 path = Path(unquote(add["path"]))
                 assert (lake.root / writer / path).is_file()
-                records = json.loads(add["stats"])["numRecords"]
-                found.append((str(path.parent), sorted(add["partitionValues"].items()), records))
-    return sorted(found, key=repr)
+                key = str(path.parent), json.dumps(add["partitionValues"], sort_keys=True)
+                found[key] = found.get(key, 0) + json.loads(add["stats"])["numRecords"]
+    return found
 
 
-def test_rows_that_wait_keep_their_bytes(lake: Lake) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "kind", "expected"),
+    [
+        ("'7', 'abc', '', '1e400', cast(X'E9' as string), null", "string", [7, None, None, None, None, None]),
+        ("double('NaN'), double('Infinity'), 1e30D, -0.5D, 7.9D", "double", [None, None, None, 0, 7]),
+        ("cast('1e37' as decimal(38, 0)), cast('-3' as decimal(38, 0))", "decimal(38,0)", [None, -3]),
+    ],
+)
+def test_size_that_is_no_number_of_bytes_is_missing(
+    spark: SparkSession, sizes: str, kind: str, expected: list[int | None]
+) -> None:
+    rows = spark.sql(f"select 't/a' ns, size from (select explode(array({sizes})) size)")  # noqa: S608 - our own
+    assert rows.schema["size"].dataType.simpleString() == kind
+    assert [row[SIZE] for row in with_helpers(rows, "ns", "size", ()).collect()] == expected
+
+
+def test_rows_that_wait_keep_their_bytes_and_have_a_size(lake: Lake) -> None:
     offered = source(lake, f"{NAMES} ns, 1L size, {extremes()}")
     events = lake.spark.readStream.schema(offered.schema).parquet(lake.path("source"))
-    throttle = lake.throttle(policies(job=publish(messages_per_second=0)))
+    throttle = lake.throttle(policies(job=publish(messages_per_second=0)), size=None, order_by=None)
     writer = throttle.write_stream(events).format("noop").option("checkpointLocation", lake.checkpoint)
     finish(writer.trigger(availableNow=True).start())
     queued = read_queued(lake.spark, lake.checkpoint, schema=offered.schema)
