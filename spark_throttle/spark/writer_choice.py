@@ -126,7 +126,7 @@ def _partition_columns(
         return ()
     found: Sequence[str] = target.partition_columns
     if not found and target.format in (DELTA, None):
-        name = f"delta.`{target.path}`" if target.path is not None else target.table
+        name = target.table if target.path is None else "delta.`{}`".format(target.path.replace("`", "``"))
         try:
             found = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["partitionColumns"]
         except AnalysisException:  # there is none yet, or it is no Delta table
