@@ -118,8 +118,9 @@ def assert_no_filter_misses_a_row(offered: DataFrame, found: DataFrame) -> None:
     asked += ["st.d < date'0001-01-01'", "st.d > date'9999-12-31'", "st.s = cast(X'E9' as string)", "isnan(st.x)"]
     truth = offered.select("id", *(F.expr(question).alias(f"q{n}") for n, question in enumerate(asked))).collect()
     expected = {(n, row["id"]) for row in truth for n in range(len(asked)) if row[f"q{n}"]}
-    parts = (found.where(question).select(F.lit(n), "id") for n, question in enumerate(asked))
-    answered = set(map(tuple, reduce(DataFrame.union, parts).collect()))
+    parts = [found.where(question).select(F.lit(n), "id") for n, question in enumerate(asked)]
+    unions = (reduce(DataFrame.union, parts[n : n + 10]) for n in range(0, len(parts), 10))
+    answered = {(row[0], row[1]) for union in unions for row in union.collect()}
     assert [(asked[n], id_) for n, id_ in answered ^ expected] == []
 
 

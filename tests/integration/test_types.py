@@ -219,7 +219,7 @@ DEEP = {
     ),
     "entries of maps": ("map('a', 1, 'b', 2)", "map('b', 2, 'a', 1)", "map('a', 2, 'b', 1)"),
     "variants": (
-        "parse_json('1.5')", "parse_json('1.50')", "cast(1.5D as variant)", "cast(1 as variant)", "cast(1L as variant)",
+        "parse_json('1.5')", "parse_json('1.50')", "cast(1.5D as variant)", "cast(1 as variant)",
         "parse_json('\"1.5\"')", "parse_json('null')", "parse_json('[1.5]')", "parse_json('[1.50]')",
     ),
     "variants inside": ("array(parse_json('[1.5]'))", "array(parse_json('[1.50]'))", "array(null)", "array()"),
