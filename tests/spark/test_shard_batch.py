@@ -16,7 +16,7 @@ from spark_throttle.core.codec import pack_shard, pack_usage, unpack_usage
 from spark_throttle.core.packing import pack
 from spark_throttle.core.quota import CompiledPolicy, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError, UnknownVersionError
-from spark_throttle.spark.frames import NAMESPACE, encode
+from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
 from spark_throttle.testing.worlds import Namespace, Window, limit, make_policy
 from tests.spark.shards import PLENTY, START_MS, Shard, column, grant_block, with_helpers
@@ -227,6 +227,26 @@ def test_namespaces_that_are_no_utf8_are_kept_apart_and_shown() -> None:
     assert refused == [(4, "a/\\xE9")]  # the third of its name; the other names have one each
     report = unpack_usage(shard.outcome.usage, "it")
     assert sorted(name.as_buffer().to_pybytes() for name in report.names) == [b"a/\\xe9", b"a/\xe9", b"a/\xff"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_attempts_admit_the_same_of_rows_whose_hashes_are_equal(ordered: bool) -> None:
+    values = [[None, 1], [1, None], [1], [], [None], [None, None]]
+    policy = make_policy(default=Namespace(limit(messages_per_second=2, burst_seconds=1)))
+    rows = pa.table({"xs": pa.array(values, pa.list_(pa.int64()))})
+    rows = rows.append_column(NAMESPACE, pa.array(["a/x"] * 6)).append_column(SIZE, pa.array([1] * 6))
+    rows = rows.append_column(TIE, pa.array([42] * 6))
+    if ordered:
+        rows = rows.append_column(f"{ORDER_PREFIX}000", pa.array([0.0, -0.0] * 3))
+    outcomes = set()
+    for seed in range(10):
+        shuffled = rows.take(pa.array(random.Random(seed).sample(range(6), 6)))
+        shard = Shard(policy)
+        outcome = shard.batch(shuffled)
+        left = column(outcome.admitted, "xs")
+        assert 0 < len(left) < 6
+        outcomes.add((repr(left), outcome.state))
+    assert len(outcomes) == 1
 
 
 def test_row_that_the_sink_has_no_folder_for_is_rejected_and_costs_nothing() -> None:
