@@ -112,7 +112,8 @@ def test_extreme_values_come_out_as_they_went_in_and_no_filter_misses_one(lake: 
 
 def assert_no_filter_misses_a_row(offered: DataFrame, found: DataFrame) -> None:
     """Ask for every extreme value, and for what is beside it; where nothing is skipped is the truth."""
-    asked = [f"{name} = {value}" for name in ("x", "s") for value in EXTREMES[name]]
+    # Spark puts U+FFFD into a filter of Parquet for what is no UTF-8, and misses its own rows by it: such is not asked.
+    asked = [f"{name} = {value}" for name in ("x", "s") for value in EXTREMES[name] if "cast(X" not in value]
     asked += ["x > 1", "f < 0", "s > '\U0010ffff'", "de < 0", "n > 0", "w < timestamp_ntz'0001-01-01 00:00:00'"]
     # Of the first day and the last one themselves Spark makes no filter of Parquet: it fails on them.
     asked += [
@@ -121,7 +122,7 @@ def assert_no_filter_misses_a_row(offered: DataFrame, found: DataFrame) -> None:
         "t < timestamp'0001-01-01 00:00:00'",
         "t > timestamp'2200-01-01'",
     ]
-    asked += ["st.d < date'0001-01-01'", "st.d > date'9999-12-31'", "st.s = cast(X'E9' as string)", "isnan(st.x)"]
+    asked += ["st.d < date'0001-01-01'", "st.d > date'9999-12-31'", "st.s > 'z'", "s > 'b'", "isnan(st.x)"]
     truth = offered.select("id", *(F.expr(question).alias(f"q{n}") for n, question in enumerate(asked))).collect()
     expected = {(n, row["id"]) for row in truth for n in range(len(asked)) if row[f"q{n}"]}
     parts = [found.where(question).select(F.lit(n), "id") for n, question in enumerate(asked)]
