@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.control.usage_table import usage_rows
+from spark_throttle.control.usage_table import reported_names, usage_rows
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 
@@ -41,6 +41,8 @@ class BatchNumbers:
     """As `shared`: messages and bytes a second, `None` where there is no limit."""
 
     names: pa.StringArray
+    """Of the namespaces; they may be no UTF-8."""
+
     counts: Int64s
     """Shape (n, 7), by namespace: offered, admitted and rejected messages and bytes, then delayed ms."""
 
@@ -69,7 +71,7 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
         revision=policy.revision,
         shared=shared,
         quotas={key: quotas[key] for key in shared},
-        names=own["scope"].combine_chunks(),
+        names=reported_names(reports),
         counts=_columns(own, (*COUNTS[:6], "delayed_ms")),
         waiting=_columns(own, COUNTS[6:]),
     )

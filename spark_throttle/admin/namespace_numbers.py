@@ -18,6 +18,7 @@ from spark_throttle.admin.job_watch import Window
 from spark_throttle.core.matching import Matches, match
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.segments import sums
+from spark_throttle.core.shown_names import shown
 
 _ADMITTED: Final = slice(2, 4)
 _LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
@@ -84,18 +85,17 @@ def namespaces_of(
     is_throttled
         Whether to leave out those of which nothing waits and nothing was rejected.
     """
-    policy, found = window.policy, match(window.names, window.policy)
+    policy, found, labels = window.policy, match(window.names, window.policy), shown(window.names)
     is_here = np.ones(len(window.names), dtype=bool)
     if resource_group is not None:
         position = policy.group_names.index(resource_group).as_py()
         is_here &= (found.group == position) & (position >= 0)
     if tenant is not None:
-        names = window.names.to_pylist()
-        is_here &= np.array([name.partition("/")[0] == tenant for name in names], dtype=bool)
+        is_here &= np.array([name.partition("/")[0] == tenant for name in labels.to_pylist()], dtype=bool)
     is_held = (window.waiting[:, 0] > 0) | (window.counts[:, 4] > 0)
-    shown = np.flatnonzero(is_here & is_held if is_throttled else is_here)
-    by_load = window.waiting[shown, 0] + window.counts[shown, 4 if is_throttled else 0]
-    shown = shown[np.argsort(-by_load, kind="stable")][:limit]
+    listed = np.flatnonzero(is_here & is_held if is_throttled else is_here)
+    by_load = window.waiting[listed, 0] + window.counts[listed, 4 if is_throttled else 0]
+    listed = listed[np.argsort(-by_load, kind="stable")][:limit]
     seconds = max(window.elapsed_ms, 1) / 1000
     group_rate = _group_rates(policy, found.group)
     weight = policy.namespace_limits.weight[found.rule]
@@ -105,12 +105,12 @@ def namespaces_of(
     ratios = _used(window, found, seconds)
     groups = policy.group_names.to_pylist()
     rows = []
-    for at in shown.tolist():
+    for at in listed.tolist():
         offered, _, admitted, admitted_bytes, rejected, _, delayed_ms = window.counts[at].tolist()
         group = int(found.group[at])
         rows.append(
             NamespaceNumbers(
-                namespace=window.names[at].as_py(),
+                namespace=labels[at].as_py(),
                 resource_group=groups[group] if group >= 0 else None,
                 weight=int(weight[at]),
                 offered_per_second=offered / seconds,
@@ -121,7 +121,9 @@ def namespaces_of(
                 waiting_bytes=int(window.waiting[at, 1]),
                 delayed_ms=delayed_ms / admitted if admitted else None,
                 service=float(service[at]) if service[at] >= 0 else None,
-                held_by=_held_by(ratios[at], found.shared_scope[at], window, at) if is_held[at] else None,
+                held_by=_held_by(ratios[at], found.shared_scope[at], policy, labels[at].as_py())
+                if is_held[at]
+                else None,
             )
         )
     is_waiting = is_here & (window.waiting[:, 0] > 0)
@@ -164,22 +166,21 @@ def _ratio(used: Int64s, rate_micro_per_ms: Int64s, seconds: float) -> np.ndarra
     return np.where(is_limited, ratio, -1.0)
 
 
-def _held_by(ratios: np.ndarray, scopes: Int64s, window: Window, at: int) -> HeldBy | None:
+def _held_by(ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> HeldBy | None:
     flat = int(np.argmax(ratios))
     level, dimension = _LEVELS[flat // 2], Dimension(flat % 2)
     ratio = float(ratios.flat[flat])
     if ratio < MIN_HELD_RATIO:
         return None
     used_ratio = None if np.isinf(ratio) else ratio
-    return HeldBy(level.name.lower(), _scope_name(level, scopes, window, at), dimension.name.lower(), used_ratio)
+    return HeldBy(level.name.lower(), _scope_name(level, scopes, policy, namespace), dimension.name.lower(), used_ratio)
 
 
-def _scope_name(level: Level, scopes: Int64s, window: Window, at: int) -> str:
-    policy = window.policy
+def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> str:
     if level is Level.JOB:
         return "job"
     if level is Level.NAMESPACE:
-        return str(window.names[at].as_py())
+        return namespace
     if level is Level.TENANT:
         return str(policy.tenant_names[int(scopes[0]) - 1].as_py())
     return str(policy.group_names[int(scopes[1]) - 1 - len(policy.tenant_names)].as_py())

@@ -24,7 +24,6 @@ from spark_throttle.control.feedback import read_reports
 from spark_throttle.control.followed import Followed, read_followed
 from spark_throttle.control.manifest import read_manifest
 from spark_throttle.control.model import MAX_NAME_BYTES, Direction
-from spark_throttle.control.plane import shard_of
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.store import Entry, PolicyStore
 from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
@@ -42,6 +41,7 @@ from spark_throttle.core.quota import (
     Limits,
     OnExcess,
 )
+from spark_throttle.core.sharding import shard_of
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError
 
@@ -354,9 +354,8 @@ def _is_shut(level: LevelExplanation) -> bool:
 def _last_batch(batch: int, reports: list[UsageReport], namespace: str, shard: int) -> LastBatch:
     seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch, shard)
     for report in reports:
-        names = report.names.to_pylist()
-        if report.shard == shard and namespace in names:
-            at = names.index(namespace)
+        at = pc.index(report.names, namespace).as_py() if report.shard == shard else -1
+        if at >= 0:
             offered, admitted, rejected, waiting = (
                 (int(pair[0]), int(pair[1]))
                 for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -37,6 +36,7 @@ from spark_throttle.core.grants import Buckets, claims_of, lend, used_by_scope
 from spark_throttle.core.matching import match
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.sharding import shard_of
 from spark_throttle.core.shares import refill_share, settle_share, under_share
 from spark_throttle.core.token_bucket import admissible_messages
 from spark_throttle.core.usage import UsageReport
@@ -404,9 +404,3 @@ def slice_of(policy: CompiledPolicy, shard: int, shards: int) -> CompiledPolicy:
         namespace_windows=policy.namespace_windows.take(rows),
         namespace_group=policy.namespace_group[rows],
     )
-
-
-def shard_of(names: pa.StringArray, shards: int) -> Int64s:
-    """Return the shard of every namespace: the CRC-32 of its UTF-8 bytes, as Spark's ``crc32``, modulo `shards`."""
-    crc = (zlib.crc32(name.encode()) for name in names.to_pylist())
-    return np.fromiter(crc, dtype=np.int64, count=len(names)) % shards

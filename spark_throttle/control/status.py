@@ -13,10 +13,11 @@ from spark_throttle.control.model import Direction
 from spark_throttle.control.share_status import Observation, PeerStatus, read_observation
 from spark_throttle.control.shared_status import ScopeShare, scope_shares
 from spark_throttle.control.storage import Directory
-from spark_throttle.control.usage_table import usage_rows
+from spark_throttle.control.usage_table import reported_names, usage_rows
 from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.shown_names import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def read_status(control_path: str) -> Status:
         return Status(batch, 0, 0, "", (), exchange, problem, store_revision)
     policy = unpack_policy(content, "the policy revision of the last batch")
     rows = usage_rows(reports, policy, batch).to_pylist()
-    quotas = _quotas(policy, [row["scope"] for row in rows if row["level"] == "namespace"])
+    quotas = _quotas(policy, reported_names(reports))
     manifest = read_manifest(directory)
     direction: Direction = "dispatch" if manifest is not None and manifest.direction == "dispatch" else "publish"
     shares = {} if observation is None else scope_shares(observation, policy, direction)
@@ -119,15 +120,15 @@ def _exchange_status(observation: Observation) -> ExchangeStatus:
     )
 
 
-def _quotas(policy: CompiledPolicy, namespaces: list[str]) -> dict[tuple[str, str], tuple[float | None, ...]]:
-    """Return the quota of every shared scope and of these namespaces."""
+def _quotas(policy: CompiledPolicy, namespaces: pa.StringArray) -> dict[tuple[str, str], tuple[float | None, ...]]:
+    """Return the quota of every shared scope and of these namespaces, by the names that are shown."""
     names = [
         ("job", "job"),
         *(("tenant", name) for name in policy.tenant_names.to_pylist()),
         *(("resource_group", name) for name in policy.group_names.to_pylist()),
-        *(("namespace", name) for name in namespaces),
+        *(("namespace", name) for name in shown(namespaces).to_pylist()),
     ]
-    own = policy.namespace_limits.rate_micro_per_ms[match(pa.array(namespaces, pa.string()), policy).rule]
+    own = policy.namespace_limits.rate_micro_per_ms[match(namespaces, policy).rule]
     rates = [*policy.shared.rate_micro_per_ms, *own]
     return {name: _per_second(pair) for name, pair in zip(names, rates, strict=True)}
 

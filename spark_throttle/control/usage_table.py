@@ -1,7 +1,8 @@
 """Usage by scope: what the shards' reports add up to, as rows of the usage table and of `status`.
 
 A namespace is counted in its own scope, its tenant's, its group's and the job's; scopes that the policy does not name
-have no row of their own, a namespace that was active always has.
+have no row of their own, a namespace that was active always has. Its name stands there as `core.shown_names` has it:
+what a namespace is called may be no text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.segments import sums
+from spark_throttle.core.shown_names import shown
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError
 
@@ -30,8 +32,8 @@ USAGE_SCHEMA = pa.schema([
 
 
 def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int) -> pa.Table:
-    """Return the usage of a batch, a row a scope."""
-    names = pa.chunked_array([report.names for report in reports], pa.string()).combine_chunks()
+    """Return the usage of a batch, a row a scope; the namespaces last, as `reported_names` has them."""
+    names = shown(reported_names(reports))
     tenant = np.concatenate([report.tenant for report in reports])
     group = np.concatenate([report.group for report in reports])
     measures = np.concatenate([_measures(report) for report in reports])
@@ -51,6 +53,11 @@ def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: in
         tables.append(_table(level, scopes, total, reports[0], batch))
     # In one chunk: Spark reads a table of several only up to the first that is empty.
     return pa.concat_tables(tables).combine_chunks()
+
+
+def reported_names(reports: Sequence[UsageReport]) -> pa.StringArray:
+    """Return the namespaces of reports, which may be no UTF-8."""
+    return pa.chunked_array([report.names for report in reports], pa.string()).combine_chunks()
 
 
 def policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.match_memory import MatchMemory, taken
 from spark_throttle.core.matching import Matches
-from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.reasons import MAX_NAMESPACE_BYTES, Reason
 from spark_throttle.core.size_bounds import Oversized, oversized
 from spark_throttle.core.state import Flows, Queue, ShardState
@@ -33,6 +33,9 @@ class Arrivals:
 
     size_bytes: pa.Int64Array
     """May hold nulls: such a row is rejected."""
+
+    is_writable: Bools | None = None
+    """Whether the sink takes the row: one that it does not take is rejected. `None` where it takes all."""
 
     def __len__(self) -> int:
         return len(self.namespaces)
@@ -137,7 +140,8 @@ def _read(arrivals: Arrivals) -> _Read:
     """Return the arrivals as arrays: at once where all are usable, which is told from the distinct names."""
     rows = len(arrivals)
     none = np.zeros(0, dtype=np.int64)
-    if not arrivals.namespaces.null_count and not arrivals.size_bytes.null_count:
+    may_all_be = arrivals.is_writable is None or bool(arrivals.is_writable.all())
+    if may_all_be and not arrivals.namespaces.null_count and not arrivals.size_bytes.null_count:
         encoded = arrivals.namespaces.dictionary_encode()
         size_bytes = arrivals.size_bytes.to_numpy()
         length = pc.binary_length(encoded.dictionary).to_numpy()
@@ -168,6 +172,8 @@ def _unusable(arrivals: Arrivals) -> Int8s:
         (size < 0, Reason.SIZE_NEGATIVE),
         (size > MAX_SIZE_BYTES, Reason.SIZE_TOO_LARGE),
     ]
+    if arrivals.is_writable is not None:
+        wrong.append((~arrivals.is_writable, Reason.PARTITION_UNWRITABLE))
     return np.select([w for w, _ in wrong], [r for _, r in wrong], Reason.NONE).astype(np.int8)
 
 

@@ -91,4 +91,5 @@ def _matches(names: pa.StringArray, pattern: str) -> pa.BooleanArray:
     if not prefix and STAR not in rest:
         return pc.ends_with(names, pattern=rest)
     parts = (_SPECIAL.sub(r"\\\g<0>", part) for part in pattern.split(STAR))
-    return pc.match_substring_regex(names, pattern=rf"(?s)\A{'.*'.join(parts)}\z")
+    # In bytes: a star stands for what is no UTF-8 too, of which a regex over text matches nothing.
+    return pc.match_substring_regex(names.view(pa.binary()), pattern=rf"(?s)\A{'.*'.join(parts)}\z".encode())

@@ -20,6 +20,8 @@ class Reason(IntEnum):
     SIZE_MISSING = 7
     SIZE_NEGATIVE = 8
     SIZE_TOO_LARGE = 9
+    PARTITION_UNWRITABLE = 10
+    """The sink has no place for the value that the row is partitioned by (`spark.partition_names`)."""
 
 
 REASONS = ("", *(reason.name.lower() for reason in list(Reason)[1:]))

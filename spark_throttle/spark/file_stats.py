@@ -2,6 +2,7 @@
 
 The numbers are those that the Parquet writer gathered. A value is left out rather than said wrongly, and a reader then
 reads the file: text over `LONGEST_TEXT` is cut as Spark cuts it, and times are cut to milliseconds (readers add one).
+Of text that is no UTF-8 a log can say nothing.
 
 A column that holds NaN has no numbers, in the log nor in the file itself. Spark takes NaN for the largest number, and
 pyarrow leaves it out of its bounds: asked for ``x > 100``, Spark would skip rows that it means.
@@ -127,7 +128,7 @@ def _bounds(groups: list[pq.Statistics | None], data_type: pa.DataType) -> Bound
     if pa.types.is_date(data_type):
         return _days(min(g.min_raw for g in known), max(g.max_raw for g in known))
     if not (pa.types.is_integer(data_type) or pa.types.is_floating(data_type) or pa.types.is_decimal(data_type)):
-        return _texts(min(g.min for g in known), max(g.max for g in known)) if _is_text(data_type) else None
+        return _texts(min(g.min_raw for g in known), max(g.max_raw for g in known)) if _is_text(data_type) else None
     least, greatest = min(g.min for g in known), max(g.max for g in known)
     return (least, greatest) if np.isfinite(float(least)) and np.isfinite(float(greatest)) else None
 
@@ -149,7 +150,12 @@ def _days(least: int, greatest: int) -> Bounds | None:
     return str(np.datetime64(least, "D")), str(np.datetime64(greatest, "D"))
 
 
-def _texts(least: str, greatest: str) -> Bounds | None:
+def _texts(least_bytes: bytes, greatest_bytes: bytes) -> Bounds | None:
+    """Return bounds in the order of bytes, which is Spark's."""
+    try:
+        least, greatest = least_bytes.decode(), greatest_bytes.decode()
+    except UnicodeDecodeError:
+        return None
     cut = greatest[:LONGEST_TEXT]
     if len(greatest) > LONGEST_TEXT:
         # Greater than all that begins so, unless what was cut off begins with that character itself.

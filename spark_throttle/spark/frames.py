@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.row_digests import row_digests
 from spark_throttle.spark.worker_heap import set_loaded_aside
 
 FRAME_BYTES = 1 << 20
@@ -28,7 +29,7 @@ _CODEC_LEVEL = 1
 
 NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
 ORDER_PREFIX = "__throttle_order_"
-_HELPER_PREFIX = "__throttle_"
+_HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
 
 FRAME_SCHEMA = pa.schema([("shard", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
 OUTPUT_SCHEMA = "kind int, frame binary"
@@ -166,8 +167,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         back = found.cast(column.type)
     except (pa.ArrowException, NotImplementedError) as error:
         raise _changed(column, field, str(error)) from error
-    # A cast drops a field of a struct, or the time of a date, without a word; NaN is equal only as text.
-    if not back.equals(column) and repr(back.to_pylist()) != repr(column.to_pylist()):
+    # A cast drops a field of a struct, or the time of a date, without a word; NaN is equal only by its bytes.
+    if not back.equals(column) and (row_digests(pa.table({"": back})) != row_digests(pa.table({"": column}))).any():
         raise _changed(column, field, "some values would change")
     return found
 
@@ -180,9 +181,12 @@ def _changed(column: pa.Array, field: pa.Field, problem: str) -> ConfigurationEr
 
 
 def arranged(tables: list[pa.Table]) -> pa.Table:
-    """Return the rows of a shard in the order in which they are decided: by the order columns, then by the row's hash.
+    """Return the rows of a shard in the order in which they are decided: by the order columns, then by their hashes.
 
-    The shuffle delivers rows in another order at every attempt; this order is a function of the rows as a set.
+    The shuffle delivers rows in another order at every attempt; this order is a function of the rows as a set. Rows
+    that Spark's hash takes for the same are told apart by a digest of all that travels of them (`row_digests`): only
+    rows that are the same in every byte have no order, and then it does not matter.
+
     Tables that follow on one another are put one behind the other, not copied: so it is where every task reads its
     rows in order, from a partition of Kafka's or from a file.
 
@@ -201,9 +205,20 @@ def arranged(tables: list[pa.Table]) -> pa.Table:
 
 def in_order(table: pa.Table) -> Int64s:
     """Return the positions of the rows in the order in which they are decided."""
-    keys = _order_columns(table)
-    if len(keys) == 1:
-        return np.argsort(table.column(TIE).to_numpy(), kind="stable")
+    keys, tie = _order_columns(table), table.column(TIE).to_numpy()
+    order = np.argsort(tie, kind="stable") if len(keys) == 1 else _sorted(table, keys)
+    is_same = tie[order[1:]] == tie[order[:-1]]
+    if not is_same.any():
+        return order
+    # Rows of the same hash and the same place in the order stand side by side.
+    places = np.flatnonzero(np.append(False, is_same) | np.append(is_same, False))
+    tied = table.take(pa.array(order[places]))
+    digested = tied.select(keys).append_column(_DIGEST, pa.array(row_digests(tied)))
+    order[places] = order[places[_sorted(digested, [*keys, _DIGEST])]]
+    return order
+
+
+def _sorted(table: pa.Table, keys: list[str]) -> Int64s:
     found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
     return found.to_numpy().astype(np.int64)
 

@@ -46,6 +46,9 @@ class ShardOperator:
     outlet: FileOutlet | None = None
     """Writes the rows that leave; without one they are returned."""
 
+    partition_columns: tuple[str, ...] = ()
+    """Of the sink."""
+
     def __call__(
         self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
@@ -68,6 +71,7 @@ class ShardOperator:
             now_ms=state.getCurrentProcessingTimeMs(),
             is_explained=self.is_explained,
             room=self.room,
+            partition_columns=self.partition_columns,
         )
         state.update((STATE_VERSION, outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):

@@ -11,7 +11,6 @@ and Spark skips as many bytes as the first one announces.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -19,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.quota import Int64s
 from spark_throttle.core.segments import Segments
+from spark_throttle.core.sharding import shard_of
 from spark_throttle.spark.frames import NAMESPACE, SIZE, FrameKind, decode, frame_batch, ipc_stream, pieces
 from spark_throttle.spark.worker_heap import set_loaded_aside
 
@@ -78,20 +77,6 @@ def arrivals_of(frame: bytes) -> pa.Table:
     """Return the rows of a frame of `PackFrames` with all helper columns."""
     table = decode(frame)
     return Derived.of(table).restore(table)
-
-
-def shard_of(names: pa.ChunkedArray, shards: int) -> Int64s:
-    """Return the shard of every row by its namespace; rows without one go where the empty name does.
-
-    Examples
-    --------
-    >>> shard_of(pa.chunked_array([["a", "b", None, "a"]]), 4).tolist()
-    [3, 1, 0, 3]
-    """
-    coded = names.combine_chunks().dictionary_encode()
-    texts = coded.dictionary.cast(pa.large_binary()).to_pylist()
-    of_text = np.array([zlib.crc32(text) % shards for text in [*texts, b""]], dtype=np.int64)
-    return of_text[coded.indices.fill_null(len(texts)).to_numpy()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,8 @@ def with_helpers(
 ) -> DataFrame:
     """Return the events as they travel, with the columns that decisions need, but for those that are `derived`.
 
-    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload.
+    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. One
+    that is no number of 64 bits is missing, whether or not the session's casts would fail on it.
     The order defaults to Kafka's (partition, offset) where the stream has those columns.
     """
     schema = events.schema
@@ -158,7 +159,7 @@ def with_helpers(
     length = F.octet_length(F.to_json(F.struct(*map(_written, schema)))) if size is None else as_column(size)
     orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, order_by))}
     _check_order(events.select(*(column.alias(helper) for helper, column in orders.items())).schema)
-    helpers = {NAMESPACE: name, SIZE: length.cast("bigint"), TIE: _hash(schema), **orders}
+    helpers = {NAMESPACE: name, SIZE: length.try_cast("bigint"), TIE: _hash(schema), **orders}
     sent = [column.alias(helper) for helper, column in helpers.items() if helper not in derived]
     return events.select(*to_carried(schema), *sent)
 
@@ -204,10 +205,16 @@ def _order_name(place: int) -> str:
 
 
 def _hash(schema: StructType) -> Column:
-    """Return a hash of the whole row, the same for two rows only if they are the same."""
+    """Return a hash of the row's columns but those that Spark does not hash; `frames.arranged` tells equal ones apart.
+
+    It sees flat values whole. Inside of arrays and structs it skips nulls and signs of zeros, and collated text it sees
+    as its key.
+    """
     parts = []
     for field in schema:
-        column = _hashable(field)
+        if _holds(field.dataType, _UNHASHED):
+            continue
+        column = _written(field)
         if field.nullable:
             parts.append(column.isNull())  # Spark's hash skips a null: (null, 1) would be as (1, null)
         if isinstance(field.dataType, FloatType | DoubleType):
@@ -216,14 +223,8 @@ def _hash(schema: StructType) -> Column:
     return F.xxhash64(*parts) if parts else F.lit(0).cast("bigint")
 
 
-def _hashable(field: StructField) -> Column:
-    """Return a column in a form that Spark hashes: maps and variants as JSON, shapes as binary."""
-    column = _written(field)
-    return F.to_json(F.struct(column)) if _holds(field.dataType, _UNHASHED) else column
-
-
 def _written(field: StructField) -> Column:
-    """Return a column in a form that Spark writes as JSON."""
+    """Return a column in a form that Spark hashes and writes as JSON: shapes as binary."""
     column = F.col(_quoted(field.name))
     return F.st_asbinary(column).alias(field.name) if isinstance(field.dataType, _SHAPES) else column
 

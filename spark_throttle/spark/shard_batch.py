@@ -38,10 +38,12 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.core.reasons import REASONS
+from spark_throttle.core.shown_names import shown
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.frames import NAMESPACE, SIZE, arranged, payload
 from spark_throttle.spark.pack_frames import arrivals_of
+from spark_throttle.spark.partition_names import has_folder
 from spark_throttle.spark.shard_queue import ShardQueue
 
 THROTTLE = "throttle"
@@ -77,6 +79,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     now_ms: int,
     is_explained: bool,
     room: QueueBounds | None = None,
+    partition_columns: tuple[str, ...] = (),
 ) -> ShardOutcome:
     """Decide a batch and move its payloads.
 
@@ -94,12 +97,14 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         Spark's time of the batch; what is earned, held and expires goes by its paying time (`core.paying`).
     room
         Bounds that the queue may fill before it fails, where the policy's own are less.
+    partition_columns
+        Of the sink: a row that it has no folder for is rejected.
     """
     batch_ms = now_ms
     stored, now_ms = _granted(state, grant, shard, batch_ms)
     policy = _with_room(_policy(stored.policy), room)
     arrived = arranged([arrivals_of(frame) for frame in frames]) if frames else None
-    arrivals = _arrivals(arrived)
+    arrivals = _arrivals(arrived, partition_columns)
     plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard)
     queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
     rows = payload(arrived) if arrived is not None else None
@@ -157,11 +162,12 @@ def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShar
     return replace(stored, state=replace(state, grants=grants), policy=policy, paying=row.paying)
 
 
-def _arrivals(arrived: pa.Table | None) -> Arrivals:
+def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> Arrivals:
     if arrived is None:
         return Arrivals(pa.array([], pa.string()), pa.array([], pa.int64()))
     # The session may say that strings come with 64-bit offsets.
-    return Arrivals(_one_chunk(arrived.column(NAMESPACE)).cast(pa.string()), _one_chunk(arrived.column(SIZE)))
+    names, size_bytes = _one_chunk(arrived.column(NAMESPACE)).cast(pa.string()), _one_chunk(arrived.column(SIZE))
+    return Arrivals(names, size_bytes, has_folder(arrived, partition_columns))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -217,7 +223,7 @@ class _Decided:
             _words(REASONS, np.where(reason > 0, reason, -1)),
             _words([level.name.lower() for level in Level], d.level),
             _words([dimension.name.lower() for dimension in Dimension], d.dimension),
-            pc.if_else(is_own, namespaces, shared),
+            pc.if_else(is_own, shown(namespaces), shared),
             pa.array(wait_ms, mask=wait_ms >= NEVER_MS),
             pa.array(np.maximum(self.now_ms - arrival_ms[at], 0)),
         ]

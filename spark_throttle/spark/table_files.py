@@ -7,14 +7,13 @@ files in the order in which they were added, and the files of a task in the orde
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
-from urllib.parse import quote
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
@@ -23,15 +22,13 @@ from pyarrow import parquet as pq
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.segments import Segments
 from spark_throttle.spark.file_stats import IndexedColumns, described_columns, stats_json
+from spark_throttle.spark.partition_names import folder, partition_values
 
 FILE_BYTES: Final = 128 << 20
 """Rows are gathered to about so many bytes, uncompressed, before a file is written: a row group of Spark's."""
 
 _ROW_GROUP_ROWS: Final = 1 << 24
-_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE_ROWS: Final = 10_000
-_SAFE: Final = " !$&()+,-.;<>@_`|~"
-"""Characters that stand for themselves in a partition's directory, beside letters and digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ class TableFileWriter:
         compression = self._form.compression
         suffix = "" if compression == "none" else f".{compression}"
         name = f"{self._prefix}{uuid.uuid4()}{suffix}.parquet"
-        path = str(PurePosixPath(*(_directory(*value) for value in values), name))
+        path = str(PurePosixPath(*(folder(*value) for value in values), name))
         target = f"{self._root}/{path}"
         found: list[pq.FileMetaData] = []
         with self._open(target) as sink:
@@ -181,45 +178,30 @@ def by_partition(
     [((('day', 'tue'),), [1, 3]), ((('day', 'mon'),), [2])]
     """
     table = table.combine_chunks()
-    layout, first = _partitions(table, columns)
+    named = {column: _named(table.column(column)) for column in columns}
+    layout, first = _partitions([values.indices.to_numpy() for values in named.values()])
     rows = table.drop_columns(list(columns)).take(pa.array(layout.order))
-    named = table.select(list(columns)).take(pa.array(first)).to_pylist()
+    texts = [values.take(pa.array(first)).to_pylist() for values in named.values()]
     found = []
-    for at, values in enumerate(named):
+    for at, values in enumerate(zip(*texts, strict=True)):
         part = rows.slice(layout.starts[at], layout.counts[at])
-        found.append((tuple((column, partition_value(values[column])) for column in columns), part))
+        found.append((tuple(zip(columns, values, strict=True)), part))
     return found
 
 
-def _partitions(table: pa.Table, columns: tuple[str, ...]) -> tuple[Segments, Int64s]:
+def _named(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """Return the values in the form of a log, each distinct one once: of values that are written alike there is one."""
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    texts = partition_values(coded.dictionary).dictionary_encode(null_encoding="encode")
+    return pa.DictionaryArray.from_arrays(texts.indices.take(coded.indices), texts.dictionary)
+
+
+def _partitions(codes: list[npt.NDArray[np.int32]]) -> tuple[Segments, Int64s]:
     """Return the rows laid out by partition, in the order in which partitions first occur, and those first rows."""
-    key = np.zeros(table.num_rows, dtype=np.int64)
-    for column in columns:
-        coded = table.column(column).combine_chunks().dictionary_encode(null_encoding="encode")
-        values = pa.array([partition_value(value) for value in coded.dictionary.to_pylist()], pa.string())
-        # Values that are written alike, as the empty text and null are, are one partition.
-        named = values.dictionary_encode(null_encoding="encode").indices.to_numpy()
-        code = named[coded.indices.to_numpy()]
+    key = np.zeros(len(codes[0]), dtype=np.int64)
+    for code in codes:
         _, key = np.unique(key * (int(code.max()) + 1) + code, return_inverse=True)
     _, first = np.unique(key, return_index=True)
     place = np.empty(len(first), dtype=np.int64)
     place[np.argsort(first)] = np.arange(len(first))
     return Segments.by_key(place[key], len(first)), np.sort(first)
-
-
-def partition_value(value: Any) -> str | None:  # noqa: ANN401 - a text, a whole number, a boolean or a date
-    """Return a value in the form of a Delta log; an empty text is null there.
-
-    Examples
-    --------
-    >>> import datetime
-    >>> [partition_value(value) for value in (7, True, datetime.date(2026, 7, 1), "", None)]
-    ['7', 'true', '2026-07-01', None, None]
-    """
-    if isinstance(value, bool):
-        return json.dumps(value)
-    return None if value is None or value == "" else str(value)
-
-
-def _directory(column: str, value: str | None) -> str:
-    return f"{quote(column, safe=_SAFE)}={_NO_VALUE if value is None else quote(value, safe=_SAFE)}"

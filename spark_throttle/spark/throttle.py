@@ -142,9 +142,18 @@ class Throttle:
         self._control_paths[str(query.id)] = control_path
 
     def frames(
-        self, events: DataFrame, *, control_path: str, is_explained: bool, plan: SinkPlan | None = None
+        self,
+        events: DataFrame,
+        *,
+        control_path: str,
+        is_explained: bool,
+        plan: SinkPlan | None = None,
+        partition_columns: tuple[str, ...] = (),
     ) -> DataFrame:
-        """Return the decided stream as frames: kind and bytes; with a native sink's plan, most rows are in files."""
+        """Return the decided stream as frames: kind and bytes; with a native sink's plan, most rows are in files.
+
+        Rows that have no folder in a sink that is partitioned by `partition_columns` are rejected.
+        """
         spark = events.sparkSession
         keys = shard_keys(spark, self._shards)
         derived = derived_columns(events.schema, self._namespace, self._size, self._order_by)
@@ -154,7 +163,7 @@ class Throttle:
         packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
         together = packed.unionByName(self._control(spark, keys, control_path))
         outlet = FileOutlet(plan) if plan is not None else None
-        operator = ShardOperator(keys, is_explained, self._room(spark), outlet)
+        operator = ShardOperator(keys, is_explained, self._room(spark), outlet, partition_columns)
         return together.groupBy("shard").applyInPandasWithState(
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )

@@ -184,7 +184,13 @@ class ThrottledStreamWriter:
         admitted = self._function if self._function is not None else target
         rejected = self._rejected or Target("parquet", path=f"{control_path}/rejected")
         choice = self._choice(admitted, rejected, control_path)
-        frames = self._throttle.frames(self._events, control_path=control_path, is_explained=False, plan=choice.plan)
+        frames = self._throttle.frames(
+            self._events,
+            control_path=control_path,
+            is_explained=False,
+            plan=choice.plan,
+            partition_columns=choice.partition_columns,
+        )
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
             sink = self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, choice.usage)

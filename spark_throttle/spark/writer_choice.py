@@ -7,12 +7,13 @@ asked what it needs. Both writers mark a batch in the same way, so that a query 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -48,6 +49,9 @@ class WriterChoice:
     why: str
     usage: Target | Destination | None = None
     """The usage table as Spark's writer is to write it."""
+
+    partition_columns: tuple[str, ...] = ()
+    """Of the sink: the same whichever writer there is, for what depends on them is decided before."""
 
 
 def parse_writer(word: str | None) -> str:
@@ -95,7 +99,8 @@ def choose_writer(
         If no writer could append the rows to the table.
     """
     if asked == SPARK:
-        return WriterChoice(None, f"option {WRITER_OPTION} says so", targets.usage)
+        partition_columns = _partition_columns(spark, targets.admitted, schema)
+        return WriterChoice(None, f"option {WRITER_OPTION} says so", targets.usage, partition_columns)
     decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
     try:
         plan = SinkPlan(
@@ -107,10 +112,31 @@ def choose_writer(
     except NativeWriterError as error:
         if asked == NATIVE:
             raise
-        return WriterChoice(None, f"{error.what}: {error.why}", _usage(spark, targets))
-    return WriterChoice(
-        plan, f"option {WRITER_OPTION} says so" if asked == NATIVE else "all it writes can go through it"
-    )
+        partition_columns = _partition_columns(spark, targets.admitted, schema)
+        return WriterChoice(None, f"{error.what}: {error.why}", _usage(spark, targets), partition_columns)
+    why = f"option {WRITER_OPTION} says so" if asked == NATIVE else "all it writes can go through it"
+    return WriterChoice(plan, why, partition_columns=_of_schema(plan.admitted.partition_columns, schema))
+
+
+def _partition_columns(
+    spark: SparkSession, target: Target | Callable[[DataFrame, int], None], schema: StructType
+) -> tuple[str, ...]:
+    """Return what the sink is partitioned by: as the caller says, or as the Delta table is that is there."""
+    if not isinstance(target, Target):
+        return ()
+    found: Sequence[str] = target.partition_columns
+    if not found and target.format in (DELTA, None):
+        name = target.table if target.path is None else "delta.`{}`".format(target.path.replace("`", "``"))
+        try:
+            found = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["partitionColumns"]
+        except AnalysisException:  # there is none yet, or it is no Delta table
+            return ()
+    return _of_schema(found or (), schema)
+
+
+def _of_schema(columns: Sequence[str], schema: StructType) -> tuple[str, ...]:
+    wanted = {column.lower() for column in columns}
+    return tuple(name for name in schema.names if name.lower() in wanted)
 
 
 def _usage(spark: SparkSession, targets: Targets) -> Target | Destination | None:

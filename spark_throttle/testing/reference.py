@@ -99,7 +99,7 @@ def reference_admission(
     return _Batch(state, arrivals, policy, now_ms, shards, shard).plan()
 
 
-def malformed_reason(namespace: str | None, size_bytes: int | None) -> str:
+def malformed_reason(namespace: str | None, size_bytes: int | None, *, is_writable: bool = True) -> str:
     """Return why a row cannot be decided at all, or an empty string.
 
     Examples
@@ -117,7 +117,7 @@ def malformed_reason(namespace: str | None, size_bytes: int | None) -> str:
         return "size_negative"
     if size_bytes > MAX_SIZE_BYTES:
         return "size_too_large"
-    return ""
+    return "" if is_writable else "partition_unwritable"
 
 
 class _Batch:
@@ -128,6 +128,7 @@ class _Batch:
     ) -> None:
         self.old = ReferenceState.from_arrays(state, policy)
         self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
+        self.is_writable = [True] * len(arrivals) if arrivals.is_writable is None else arrivals.is_writable.tolist()
         self.policy = policy
         self.now_ms = now_ms
         self.shards = shards
@@ -192,8 +193,9 @@ class _Batch:
     # Step 3
 
     def take_arrivals(self) -> None:
-        for index, (namespace, size_bytes) in enumerate(self.arrivals, start=len(self.old.queue)):
-            malformed = malformed_reason(namespace, size_bytes)
+        queued = len(self.old.queue)
+        for index, (namespace, size_bytes) in enumerate(self.arrivals, start=queued):
+            malformed = malformed_reason(namespace, size_bytes, is_writable=self.is_writable[index - queued])
             if malformed:
                 self.decisions[index] = Decision(Verdict.REJECT, malformed)
                 continue

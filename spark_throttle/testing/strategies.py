@@ -7,8 +7,10 @@ namespace may be called as a tenant is, and some rows have no name at all.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 from hypothesis import strategies as st
 
 from spark_throttle.core.arrivals import Arrivals
@@ -179,6 +181,7 @@ def arrivals(draw: st.DrawFn, *, malformed: bool = True) -> Arrivals:
     if malformed and draw(st.integers(0, 4)) == 4:
         for row in draw(MALFORMED_ROWS):
             rows.insert(draw(st.integers(0, len(rows))), row)
+        return replace(make_arrivals(rows), is_writable=np.arange(len(rows)) % draw(st.integers(2, 5)) > 0)
     return make_arrivals(rows)
 
 

@@ -12,8 +12,9 @@ import pytest
 from spark_throttle.control.compile import compile_policy, revision_of
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.model import PolicyDocument
-from spark_throttle.control.plane import NO_EPOCH, EpochName, shard_of, slice_of
+from spark_throttle.control.plane import NO_EPOCH, EpochName, slice_of
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
+from spark_throttle.core.sharding import shard_of
 from spark_throttle.errors import DamagedError, EpochMissingError, StoredFormatError
 from tests.control.queries import SHARDS, Query, per_second
 

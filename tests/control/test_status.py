@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_throttle.admin.batch_numbers import numbers_of
+from spark_throttle.admin.job_watch import Window
+from spark_throttle.admin.namespace_numbers import namespaces_of
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.status import ScopeStatus, Status, read_status
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import USAGE_SCHEMA, usage_rows
-from spark_throttle.core.codec import pack_policy, pack_usage
+from spark_throttle.core.codec import pack_policy, pack_usage, unpack_usage
 from spark_throttle.core.matching import match
 from spark_throttle.core.packing import pack
 from spark_throttle.core.usage import UsageReport
@@ -80,6 +84,22 @@ def test_rows_without_a_namespace_are_offered_to_the_job_and_rejected_by_it() ->
     assert (job["offered_bytes"], job["rejected_bytes"]) == (110, 10)
 
 
+def odd_report() -> UsageReport:
+    """Return a report of two namespaces that look alike, one of which is no UTF-8, and of another that is none."""
+    names = pa.array([b"acme/\xe9", b"acme/\\xE9", b"\xff"], pa.binary()).view(pa.string())
+    usual = report(0, {"acme/x": (1, 1, 0, 0), "acme/y": (2, 2, 0, 0), "z": (3, 3, 0, 0)})
+    return unpack_usage(pack_usage(replace(usual, names=names)), "it")
+
+
+def test_namespace_that_is_no_utf8_is_shown_and_counts_in_its_tenant() -> None:
+    rows = usage_rows([odd_report()], POLICY, 0)
+    rows.validate(full=True)
+    assert row(rows, "namespace", "acme/\\xE9")["offered_messages"] == 1
+    assert row(rows, "namespace", "acme/\\\\xE9")["offered_messages"] == 2
+    assert row(rows, "namespace", "\\xFF")["offered_messages"] == 3
+    assert row(rows, "tenant", "acme")["offered_messages"] == 3
+
+
 def test_batch_in_which_nothing_happened_has_rows_of_the_policys_scopes() -> None:
     rows = usage_rows([report(0, {})], POLICY, 0)
     assert rows.column("level").to_pylist() == ["job", "tenant", "resource_group", "resource_group"]
@@ -127,6 +147,18 @@ def test_status_names_the_quota_of_every_scope(directory: Directory) -> None:
         ("namespace", "acme/b"): (3.0, None),  # of those that the policy does not name
         ("namespace", "solo"): (3.0, None),
     }
+
+
+def test_status_and_page_show_a_namespace_that_is_no_utf8(directory: Directory) -> None:
+    write_reports(directory, 1, [pack_usage(odd_report())])
+    found = read_status(directory.location).of_level("namespace")
+    assert {name: status.messages_per_second for name, status in found.items()} == {
+        "acme/\\xE9": 3.0, "acme/\\\\xE9": 3.0, "\\xFF": 3.0
+    }  # fmt: skip
+    numbers = numbers_of(1, [odd_report()], POLICY, 1_000)
+    window = Window(POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting)
+    page = namespaces_of(window, resource_group=None, tenant="acme", is_throttled=False, limit=5)
+    assert [each.namespace for each in page.namespaces] == ["acme/\\\\xE9", "acme/\\xE9"]
 
 
 def test_status_before_the_first_batch_is_empty(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.frames import TIE
 from spark_throttle.spark.payload_columns import with_helpers
+from spark_throttle.spark.row_digests import row_digests
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -200,6 +201,58 @@ def test_rows_that_differ_have_different_ties(spark: SparkSession, every_type: s
     for rows in (spark.read.parquet(every_type), spark.sql(zeros), spark.sql(gaps)):
         ties = with_helpers(rows, "'t/n'", None, None).select(TIE).collect()
         assert len(set(ties)) == rows.count() > 1
+
+
+DEEP = {
+    "nulls in arrays": ("array()", "array(null)", "array(null, null)", "array(1, null)", "array(null, 1)", "array(1)"),
+    "bounds of arrays": ("array(array(1), array(2, 3))", "array(array(1, 2), array(3))", "array(array(1, 2, 3))"),
+    "nulls in structs": (
+        "named_struct('a', cast(null as int), 'b', 1)", "named_struct('a', 1, 'b', cast(null as int))",
+        "named_struct('a', cast(null as int), 'b', cast(null as int))",
+    ),
+    "zeros in structs": ("named_struct('x', double('-0.0'))", "named_struct('x', 0D)", "named_struct('x', null)"),
+    "zeros in arrays": ("array(float('-0.0'))", "array(float('0.0'))", "array(float('0.0'), null)"),
+    "zeros in maps": ("map(1, array(double('-0.0')))", "map(1, array(0D))", "map(1, array())", "map()", "map(1, null)"),
+    "times in maps": ("map(1, timestamp_micros(1))", "map(1, timestamp_micros(2))", "map(1, timestamp_micros(1000))"),
+    "texts in maps": (
+        "map(1, cast(X'E9' as string))", "map(1, cast(X'FF' as string))", "map(1, '\ufffd')", "map(1, 'a\\u0000')",
+    ),
+    "entries of maps": ("map('a', 1, 'b', 2)", "map('b', 2, 'a', 1)", "map('a', 2, 'b', 1)"),
+    "variants": (
+        "parse_json('1.5')", "parse_json('1.50')", "cast(1.5D as variant)", "cast(1 as variant)",
+        "parse_json('\"1.5\"')", "parse_json('null')", "parse_json('[1.5]')", "parse_json('[1.50]')",
+    ),
+    "variants inside": ("array(parse_json('[1.5]'))", "array(parse_json('[1.50]'))", "array(null)", "array()"),
+    "collated": ("'ab' collate UNICODE_CI", "'AB' collate UNICODE_CI", "'aB' collate UNICODE_CI"),
+    "deep": (
+        "array(map('k', named_struct('v', array(null, 1))))", "array(map('k', named_struct('v', array(1, null))))",
+        "array(map('k', named_struct('v', array(1))))", "array(map('k', null))", "array(null)",
+    ),
+    "shapes": (
+        "st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')",
+        "st_geomfromwkb(X'0101000000000000000000F03F0000000000000041')",
+    ),
+}  # fmt: skip
+"""Values that differ only below the surface, and a null of each."""
+
+
+def test_values_that_differ_at_any_depth_are_told_apart(spark: SparkSession) -> None:
+    """By what the operator orders rows by: the digest of what travels."""
+    cases = [
+        f"case row {' '.join(f'when {n} then {value}' for n, value in enumerate(values))} end c{place}"
+        for place, values in enumerate(DEEP.values())
+    ]
+    most = max(map(len, DEEP.values()))
+    rows = spark.sql(f"select {', '.join(cases)} from range(0, {most + 1}, 1, 1) as (row)")  # noqa: S608 - our own
+
+    def digests(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            columns = [pa.array(row_digests(pa.table({"c": column})).view("int64")) for column in batch.columns]
+            yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+    found = rows.mapInArrow(digests, ", ".join(f"c{place} long" for place in range(len(DEEP)))).toArrow()
+    for column, (name, values) in zip(found.columns, DEEP.items(), strict=True):
+        assert len(set(column.to_pylist())) == len(values) + 1, name
 
 
 def test_char_varchar_and_comments_are_kept_in_a_delta_table(lake: Lake) -> None:

@@ -52,6 +52,8 @@ def column(values: list[Any], data_type: pa.DataType, **options: Any) -> tuple[A
         (["x" * LONGEST_TEXT + "\U0010ffff"], pa.string(), (None, None, 0)),
         (["x" * 10_000], pa.string(), (None, None, 0)),  # longer than Parquet keeps
         ([b"a", None], pa.binary(), (None, None, 1)),
+        (["", "a\0b"], pa.string(), ("", "a\0b", 0)),
+        (["\ue000" * 33], pa.string(), ("\ue000" * 32, "\ue000" * 32 + "\U0010ffff", 0)),
         ([True, None], pa.bool_(), (None, None, 1)),
         ([date(1500, 1, 1), date(9999, 12, 31)], pa.date32(), ("1500-01-01", "9999-12-31", 0)),
         ([[1], None], pa.list_(pa.int32()), (None, None, None)),
@@ -117,6 +119,16 @@ def test_only_indexed_columns_are_described() -> None:
     assert stats(table, IndexedColumns(first=-1))["minValues"] == {"a": 1, "s": {"a": 1, "b": "x"}, "z": 2}
     assert stats(table, IndexedColumns(named=("s", "z")))["minValues"] == {"s": {"a": 1, "b": "x"}, "z": 2}
     assert stats(table, IndexedColumns(named=("s.b",)))["minValues"] == {"s": {"b": "x"}}
+
+
+@pytest.mark.parametrize("text", [b"na\xefve", b"\xff", b"x" * 40 + b"\xff"])
+def test_text_that_is_no_utf8_has_no_bounds_but_is_counted(text: bytes) -> None:
+    values = pa.array([text, b"a", None], pa.binary()).view(pa.string())
+    inside = pa.StructArray.from_arrays([values], names=["s"])
+    table = pa.table({"c": values, "st": inside, "l": pa.array([[1]] * 3)})
+    found = stats(table, rows_a_group=2)
+    assert (found["minValues"], found["maxValues"]) == ({}, {})
+    assert found["nullCount"] == {"c": 1, "st": {"s": 1}}
 
 
 def test_row_group_of_nulls_alone_widens_nothing() -> None:

@@ -29,6 +29,7 @@ from spark_throttle.spark.frames import (
     in_order,
     payload,
 )
+from spark_throttle.spark.row_digests import row_digests
 
 
 def events(ids: list[int]) -> pa.Table:
@@ -117,6 +118,19 @@ def test_type_that_holds_all_values_takes_them(values: list[object], before: pa.
     found = aligned(rows, pa.schema([("c", after)]))
     assert found.schema.field("c").type == after
     assert repr(found.column(0).cast(before).to_pylist()) == repr(rows.column(0).to_pylist())
+
+
+def test_values_that_python_has_none_for_are_taken_too() -> None:
+    fields = {
+        "x": pa.array([float("nan"), -0.0]),
+        "s": pa.array([b"\xe9", b"\xff"], pa.binary()).view(pa.string()),
+        "d": pa.array([-(2**31), 2**31 - 1], pa.int32()).view(pa.date32()),
+        "t": pa.array([-(2**63), 2**63 - 1]).view(pa.timestamp("us")),
+    }
+    struct = pa.StructArray.from_arrays(list(fields.values()), list(fields))
+    wider = pa.struct([*struct.type, ("new", pa.int8())])
+    found = aligned(pa.RecordBatch.from_arrays([struct], ["c"]), pa.schema([("c", wider)])).column(0)
+    assert (row_digests(pa.table({"c": found.cast(struct.type)})) == row_digests(pa.table({"c": struct}))).all()
 
 
 @pytest.mark.parametrize(

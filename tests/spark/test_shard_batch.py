@@ -16,7 +16,7 @@ from spark_throttle.core.codec import pack_shard, pack_usage, unpack_usage
 from spark_throttle.core.packing import pack
 from spark_throttle.core.quota import CompiledPolicy, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError, UnknownVersionError
-from spark_throttle.spark.frames import encode
+from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
 from spark_throttle.testing.worlds import Namespace, Window, limit, make_policy
 from tests.spark.shards import PLENTY, START_MS, Shard, column, grant_block, with_helpers
@@ -228,6 +228,52 @@ def test_rows_that_no_level_refused_name_none() -> None:
         assert got[i] == {"id": i, "verdict": "REJECT", **NOTHING, "reason": reason}
     (late,) = explained(shard, None, after_ms=30_001)
     assert late == {"id": 1, "verdict": "REJECT", **NOTHING, "reason": "queue_age", "delayed_ms": 30_001}
+
+
+def test_namespaces_that_are_no_utf8_are_kept_apart_and_shown() -> None:
+    names = pa.array([b"a/\xe9", b"a/\\xe9", b"a/\xff", b"a/\xe9", b"a/\xe9"], pa.binary()).view(pa.string())
+    rows = ids(5, ["x"], [1])
+    shard = Shard(make_policy(default=Namespace(limit(messages_per_second=1, on_excess=OnExcess.REJECT))))
+    got = explained(shard, rows.set_column(rows.schema.get_field_index(NAMESPACE), NAMESPACE, names))
+    refused = [(row["id"], row["scope"]) for row in got if row["verdict"] == "REJECT"]
+    assert refused == [(4, "a/\\xE9")]  # the third of its name; the other names have one each
+    report = unpack_usage(shard.outcome.usage, "it")
+    assert sorted(name.as_buffer().to_pybytes() for name in report.names) == [b"a/\\xe9", b"a/\xe9", b"a/\xff"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_attempts_admit_the_same_of_rows_whose_hashes_are_equal(ordered: bool) -> None:
+    values = [[None, 1], [1, None], [1], [], [None], [None, None]]
+    policy = make_policy(default=Namespace(limit(messages_per_second=2, burst_seconds=1)))
+    rows = pa.table({"xs": pa.array(values, pa.list_(pa.int64()))})
+    rows = rows.append_column(NAMESPACE, pa.array(["a/x"] * 6)).append_column(SIZE, pa.array([1] * 6))
+    rows = rows.append_column(TIE, pa.array([42] * 6))
+    if ordered:
+        rows = rows.append_column(f"{ORDER_PREFIX}000", pa.array([0.0, -0.0] * 3))
+    outcomes = set()
+    for seed in range(10):
+        shuffled = rows.take(pa.array(random.Random(seed).sample(range(6), 6)))
+        shard = Shard(policy)
+        outcome = shard.batch(shuffled)
+        left = column(outcome.admitted, "xs")
+        assert 0 < len(left) < 6
+        outcomes.add((repr(left), outcome.state))
+    assert len(outcomes) == 1
+
+
+def test_row_that_the_sink_has_no_folder_for_is_rejected_and_costs_nothing() -> None:
+    shard = Shard(make_policy(default=Namespace(limit(messages_per_second=1, on_excess=OnExcess.REJECT))))
+    rows = ids(3, ["a/x"], [1]).append_column("p", pa.array(["a" * 300, "b\0", "漢" * 60]))
+    frames = encode(rows)
+    outcome = run_batch(
+        None, grant_block(shard.policy, [(PLENTY, PLENTY)]), frames, shard=0, shards=1, now_ms=START_MS,
+        is_explained=False, partition_columns=("p",),
+    )  # fmt: skip
+    assert column(outcome.admitted, "id") == [2]
+    reasons = [row["throttle"]["reason"] for table in outcome.rejected for row in table.to_pylist()]
+    assert reasons == ["partition_unwritable"] * 2
+    report = unpack_usage(outcome.usage, "it")
+    assert (report.offered.tolist(), report.rejected.tolist(), report.invalid_messages) == ([[1, 1]], [[0, 0]], 2)
 
 
 def test_large_strings_of_a_session_are_names_too() -> None:

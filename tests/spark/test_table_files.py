@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from spark_throttle.spark import table_files
-from spark_throttle.spark.table_files import FileForm, TableFileWriter, WrittenFile, by_partition, partition_value
+from spark_throttle.spark.table_files import FileForm, TableFileWriter, WrittenFile, by_partition
 
 SCHEMA = pa.schema([("id", pa.int64()), ("ns", pa.string()), ("on", pa.bool_())])
 
@@ -91,7 +91,7 @@ def test_partitions_have_directories_that_any_value_is_safe_in(tmp_path: Path) -
     assert all(table.column_names == ["id"] for table in found.values())
     assert {file.path.rpartition("/")[0] for file in files} == {
         "ns=a%2Fb c/on=true",
-        "ns=..%2F%C3%A9%25/on=true",
+        "ns=..%2Fé%25/on=true",
         "ns=__HIVE_DEFAULT_PARTITION__/on=false",
         "ns=a%2Fb c/on=__HIVE_DEFAULT_PARTITION__",
     }
@@ -114,6 +114,6 @@ def test_every_row_is_in_its_partition_once_and_in_order(keys: list[tuple[Any, .
     table = pa.Table.from_batches([batch(part, schema) for part in (rows[:half], rows[half:]) if part])
     expected: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
     for number, key in enumerate(keys):
-        expected[tuple(partition_value(value) for value in key)].append(number)
+        expected[tuple(None if value in (None, "") else str(value) for value in key)].append(number)
     found = by_partition(table, ("s", "d", "n"))
     assert [(tuple(dict(values).values()), part["id"].to_pylist()) for values, part in found] == list(expected.items())

@@ -1,0 +1,135 @@
+"""Digests of rows: 64 bits of each, which two rows share only if all that travels of them is the same.
+
+Spark's own hashes do not tell all rows apart: they skip nulls and the bounds of arrays, take -0.0 for 0.0, hash
+collated text by its key, and refuse maps and variants. So a digest is made of what a frame holds: of every value its
+bytes, of every array and map its length, of every null that it is one, at every depth. It does not depend on how Arrow
+keeps the rows: not on chunks, offsets and their width, nor on what lies below a null. The entries of a map count in
+their order, in which they also travel.
+
+Two rows that differ have the same digest with a chance of 2^-64; it is no defence against rows that were made to
+collide. All of it is vectorised, a column at a time; text is read in words of 8 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.quota import Int64s
+
+Words: TypeAlias = npt.NDArray[np.uint64]
+
+_PIECE_BYTES: Final = 8 << 20
+_WORD: Final = 8
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_NULL: Final = np.uint64(0x5851F42D4C957F2D)
+_TEXTS: Final = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+_KEPT_BITS: Final = np.array([(1 << 8 * held) - 1 for held in range(_WORD)], dtype=np.uint64)
+"""Of the last word of a text that holds so many bytes of it."""
+
+
+def row_digests(table: pa.Table) -> Words:
+    """Return a digest of every row.
+
+    Examples
+    --------
+    >>> first = pa.table({"a": [[1], [1, None]], "b": [["x"], None]})
+    >>> second = pa.table({"a": [[1, None], [1]], "b": [None, ["x"]]})
+    >>> bool((row_digests(first) == row_digests(second)[::-1]).all())
+    True
+    """
+    none = np.zeros(0, dtype=np.uint64)
+    columns = (np.concatenate([none, *map(_digests, column.chunks)]) for column in table.columns)
+    return _together(table.num_rows, columns)
+
+
+def _mixed(words: Words) -> Words:
+    """Return words of which every bit depends on all bits of `words`; different ones for different ones."""
+    words = words + _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * _FIRST
+    words = (words ^ (words >> np.uint64(27))) * _SECOND
+    return words ^ (words >> np.uint64(31))
+
+
+def _together(rows: int, columns: Iterable[Words]) -> Words:
+    found = np.zeros(rows, dtype=np.uint64)
+    for column in columns:
+        found = _mixed(found + column)
+    return found
+
+
+def _digests(values: pa.Array) -> Words:
+    """Return a digest of every value."""
+    kind = values.type
+    if pa.types.is_null(kind):
+        return np.full(len(values), _NULL)
+    if pa.types.is_struct(kind):
+        found = _together(len(values), map(_digests, values.flatten()))
+    elif pa.types.is_map(kind):
+        entries = pa.StructArray.from_arrays([values.keys, values.items], names=["key", "value"])
+        found = _lists(values.offsets, entries)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        found = _lists(values.offsets, values.values)
+    elif any(is_text(kind) for is_text in _TEXTS):
+        found = _texts(values)
+    else:
+        found = _together(len(values), _words(values))
+    return np.where(values.is_valid().to_numpy(zero_copy_only=False), found, _NULL) if values.null_count else found
+
+
+def _words(values: pa.Array) -> list[Words]:
+    """Return the bytes of values of a fixed width as words, the first words of all values first."""
+    if pa.types.is_boolean(values.type):
+        return [values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)]  # noqa: FBT003 - pyarrow's
+    width, content = values.type.byte_width, values.buffers()[1]
+    if content is None or not len(values):
+        return [np.zeros(len(values), dtype=np.uint64)]
+    raw = np.frombuffer(content, np.uint8)[values.offset * width : (values.offset + len(values)) * width]
+    padded = np.zeros((len(values), -(-width // _WORD) * _WORD), dtype=np.uint8)
+    padded[:, :width] = raw.reshape(-1, width)
+    return list(padded.view(np.uint64).T)
+
+
+def _lists(offsets: pa.Array, items: pa.Array) -> Words:
+    """Return a digest of every list, of its length and its items in their order."""
+    ends = offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    counts = np.diff(ends)
+    return _sequences(_digests(items.slice(ends[0], ends[-1] - ends[0])), counts, counts)
+
+
+def _sequences(items: Words, counts: Int64s, lengths: Int64s) -> Words:
+    """Return a digest of every sequence: of its length and its items, `counts` of which each one has."""
+    ends = np.cumsum(counts)
+    place = np.arange(len(items)) - np.repeat(ends - counts, counts)
+    mixed = _mixed(items + _mixed(place.astype(np.uint64)))
+    sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+    return _mixed(sums[ends] - sums[ends - counts] + _mixed(lengths.astype(np.uint64)))
+
+
+def _texts(values: pa.Array) -> Words:
+    """Return a digest of every text or binary value, of its length and its bytes."""
+    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if len(values) > 1 and int(lengths.sum()) > _PIECE_BYTES:
+        half = len(values) // 2
+        return np.concatenate([_texts(values.slice(0, half)), _texts(values.slice(half))])
+    is_wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    _, offsets, content = values.buffers()
+    if content is None or offsets is None:
+        return _sequences(np.zeros(0, dtype=np.uint64), np.zeros_like(lengths), lengths)
+    ends = np.frombuffer(offsets, np.int64 if is_wide else np.int32)[values.offset :][: len(values) + 1]
+    starts = ends[:-1].astype(np.int64) - int(ends[0])
+    raw = np.frombuffer(content, np.uint8)[int(ends[0]) : int(ends[-1])]
+    padded = np.concatenate([raw, np.zeros(_WORD, dtype=np.uint8)])
+    counts = -(-lengths // _WORD)
+    last = np.cumsum(counts)
+    at = np.repeat(starts - (last - counts) * _WORD, counts) + np.arange(int(counts.sum())) * _WORD
+    words = np.ndarray((len(raw) + 1,), np.uint64, padded, strides=(1,))[at]
+    is_part = lengths % _WORD > 0
+    words[last[is_part] - 1] &= _KEPT_BITS[lengths[is_part] % _WORD]
+    return _sequences(words, counts, lengths)

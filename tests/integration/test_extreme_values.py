@@ -1,0 +1,208 @@
+"""Extreme values of every type, text that is no UTF-8 among them: by either writer, as payload and as partition."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+
+from spark_throttle.control.status import read_status
+from spark_throttle.spark.frames import SIZE
+from spark_throttle.spark.payload_columns import with_helpers
+from spark_throttle.spark.state_reader import read_queued
+from tests.integration.streams import Lake, finish, policies, publish
+from tests.integration.test_types import exact
+
+EXTREMES = {
+    "tiny": ("127Y", "-128Y"),
+    "n": ("bigint('-9223372036854775808')", "9223372036854775807L"),
+    "f": ("float('NaN')", "float('-0.0')", "float('-Infinity')", "float('1.4e-45')", "float('3.4028235e38')"),
+    "x": ("double('-0.0')", "double('NaN')", "double('Infinity')", "double('4.9e-324')"),
+    "de": ("-99999999999999999999.999999999999999999BD", "99999999999999999999.999999999999999999BD"),
+    "s": (
+        "''", "'a\\u0000b'", "repeat('é', 16384)", "cast(X'636166E9' as string)", "cast(X'FF' as string)",
+        "concat(repeat('z', 32), cast(X'FF' as string))", "repeat('\U0010ffff', 40)", "cast(X'EDA080' as string)",
+    ),
+    "b": ("X''", "X'00'", "X'FF'"),
+    "da": ("date'-5877641-06-23'", "date'+5881580-07-11'", "date'0000-12-31'", "date'10000-01-01'"),
+    "t": ("timestamp_micros(-9223372036854775808)", "timestamp_micros(9223372036854775807)"),
+    "w": (
+        "cast(timestamp_micros(-9223372036854775808) as timestamp_ntz)",
+        "cast(timestamp_micros(9223372036854775807) as timestamp_ntz)",
+    ),
+    "st": (
+        "named_struct('s', cast(X'E9' as string), 'x', double('NaN'), 'd', date'-5877641-06-23')",
+        "named_struct('s', cast(null as string), 'x', double('-0.0'), 'd', date'+5881580-07-11')",
+        "named_struct('s', '', 'x', cast(null as double), 'd', cast(null as date))",
+    ),
+    "m": ("map(cast(X'E9' as string), float('-0.0'))", "map('', float('NaN'))", "map()"),
+    "ar": ("array(cast(X'E9' as string), null)", "array()", "array(cast(null as string))"),
+}  # fmt: skip
+"""By column: values that some row has each; the other rows have nulls, the first row only nulls."""
+
+ROWS = 9
+NAMES = "case id % 3 when 0 then cast(X'742FE9' as string) when 1 then 't/\\\\xE9' else 't/a' end"
+SHOWN = {r"t/\xE9", r"t/\\xE9", "t/a"}
+WRITERS = ("native", "spark")
+
+
+def source(lake: Lake, columns: str) -> DataFrame:
+    """Write a source of `ROWS` rows, and return it."""
+    path = lake.path("source")
+    lake.spark.sql(f"select id, {columns} from range({ROWS})").coalesce(1).write.parquet(path)  # noqa: S608
+    return lake.spark.read.parquet(path)
+
+
+def extremes() -> str:
+    columns = []
+    for name, values in EXTREMES.items():
+        cases = " ".join(f"when {place} then {value}" for place, value in enumerate(values, start=1))
+        columns.append(f"case id {cases} end {name}")
+    return ", ".join(columns)
+
+
+def run(lake: Lake, offered: DataFrame, writer: str, limits: Any, *partition: str, **settings: Any) -> None:
+    """Run all rows of the source through a writer into a Delta table of its name."""
+    events = lake.spark.readStream.schema(offered.schema).parquet(lake.path("source"))
+    throttle = lake.throttle(limits, **settings)
+    stream = throttle.write_stream(events).format("delta").option("checkpointLocation", lake.path(f"{writer}-ckpt"))
+    stream = stream.option("throttle.writer", writer).usage(lake.path(f"{writer}-usage")).partitionBy(*partition)
+    finish(stream.trigger(availableNow=True).start(lake.path(writer)))
+
+
+def read(lake: Lake, writer: str) -> DataFrame:
+    return lake.spark.read.format("delta").load(lake.path(writer))
+
+
+def dead(lake: Lake, writer: str) -> list[tuple[Any, ...]]:
+    """Return number and reason of the dead letters."""
+    folder = lake.root / f"{writer}-ckpt" / "throttle" / "rejected"
+    if not folder.exists():
+        return []
+    rows = lake.spark.read.parquet(str(folder)).select("id", "throttle.reason", "throttle.scope")
+    return sorted(map(tuple, rows.collect()))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_extreme_values_come_out_as_they_went_in_and_no_filter_misses_one(lake: Lake, writer: str) -> None:
+    offered = source(lake, f"{NAMES} ns, id part, {extremes()}")
+    limits = policies(
+        tenants={"t": publish(messages_per_second=1, burst_seconds=5)}, defaults=publish(messages_per_second=1)
+    )
+    run(lake, offered, writer, limits, "part", size="length(s)", order_by=["s", "x", "st.d"])
+    found = read(lake, writer)
+    assert dead(lake, writer) == [(id_, "size_missing", None) for id_ in range(ROWS) if not 0 < id_ <= 8]
+    offered = offered.where("id between 1 and 8")
+    assert exact(found) == exact(offered)
+    if writer == "native":
+        assert_no_filter_misses_a_row(offered, found)
+    assert DeltaTable(lake.path(writer)).get_add_actions(flatten=True).num_rows == len(EXTREMES["s"])
+    usage = lake.spark.read.format("delta").load(lake.path(f"{writer}-usage"))
+    assert {row["scope"] for row in usage.where("level = 'namespace'").select("scope").collect()} == SHOWN
+    status = read_status(str(lake.root / f"{writer}-ckpt" / "throttle"))
+    assert set(status.of_level("namespace")) <= SHOWN
+
+
+def assert_no_filter_misses_a_row(offered: DataFrame, found: DataFrame) -> None:
+    """Ask for every extreme value, and for what is beside it; where nothing is skipped is the truth."""
+    # Spark puts U+FFFD into a filter of Parquet for what is no UTF-8, and misses its own rows by it: such is not asked.
+    asked = [f"{name} = {value}" for name in ("x", "s") for value in EXTREMES[name] if "cast(X" not in value]
+    asked += ["x > 1", "f < 0", "s > '\U0010ffff'", "de < 0", "n > 0", "w < timestamp_ntz'0001-01-01 00:00:00'"]
+    # Of the first day and the last one themselves Spark makes no filter of Parquet: it fails on them.
+    asked += [
+        "da < date'0001-01-01'",
+        "da > date'9999-12-31'",
+        "t < timestamp'0001-01-01 00:00:00'",
+        "t > timestamp'2200-01-01'",
+    ]
+    asked += ["st.d < date'0001-01-01'", "st.d > date'9999-12-31'", "st.s > 'z'", "s > 'b'", "isnan(st.x)"]
+    truth = offered.select("id", *(F.expr(question).alias(f"q{n}") for n, question in enumerate(asked))).collect()
+    expected = {(n, row["id"]) for row in truth for n in range(len(asked)) if row[f"q{n}"]}
+    parts = [found.where(question).select(F.lit(n), "id") for n, question in enumerate(asked)]
+    unions = (reduce(DataFrame.union, parts[n : n + 10]) for n in range(0, len(parts), 10))
+    answered = {(row[0], row[1]) for union in unions for row in union.collect()}
+    assert [(asked[n], id_) for n, id_ in answered ^ expected] == []
+
+
+PARTITIONS = (
+    "a b", "a/b:c%", "..", "_h", "漢" * 60, "é{}[]^'\"#*=?", "", "__HIVE_DEFAULT_PARTITION__", "~`|<>&;,$@!()+-.",
+)  # fmt: skip
+"""Texts that every writer makes folders of."""
+
+UNWRITABLE = ("'a\\u0000b'", "repeat('a', 300)", "repeat('漢', 85)", "repeat('=', 90)")
+DAYS = {
+    "date'-0001-02-03'": True, "date'0000-12-31'": True, "date'0001-01-01'": True, "date'9999-12-31'": True,
+    "date'+10000-01-01'": True, "date'+262142-12-31'": True, "date'+262143-01-01'": False, "date'-262144-01-01'": False,
+}  # fmt: skip
+
+
+def test_partitions_are_those_of_sparks_writer_and_what_has_none_is_a_dead_letter(lake: Lake) -> None:
+    texts = [f"cast(X'{text.encode().hex()}' as string)" for text in PARTITIONS]
+    texts += [f"cast(X'{text}' as string)" for text in ("636166E9", "EDA08041", "F09F98", "E2")]
+    rows = [(text, "null", True) for text in texts] + [(text, "null", False) for text in UNWRITABLE]
+    rows += [("'day'", day, is_writable) for day, is_writable in DAYS.items()]
+    values = ", ".join(f"({id_}L, {text}, {day})" for id_, (text, day, _) in enumerate(rows))
+    lake.spark.sql(f"select id, 't/a' ns, 1L size, p, d from values {values} as (id, p, d)").coalesce(  # noqa: S608
+        1
+    ).write.parquet(lake.path("source"))
+    offered = lake.spark.read.parquet(lake.path("source"))
+    for writer in WRITERS:
+        run(lake, offered, writer, {}, "p", "d")
+        assert [id_ for id_, reason, _ in dead(lake, writer) if reason == "partition_unwritable"] == [
+            id_ for id_, (_, _, is_writable) in enumerate(rows) if not is_writable
+        ]
+    native, spark = (partitions(lake, writer) for writer in WRITERS)
+    assert native == spark
+    assert sum(native.values()) == sum(is_writable for *_, is_writable in rows)
+    assert exact(read(lake, "native")) == exact(read(lake, "spark"))
+    for text in PARTITIONS:
+        condition = F.col("p") == text
+        assert read(lake, "native").where(condition).count() == read(lake, "spark").where(condition).count()
+
+
+def partitions(lake: Lake, writer: str) -> dict[tuple[str, str], int]:
+    """Return the rows of every partition, by its folder on the disk and its values in the log."""
+    found: dict[tuple[str, str], int] = {}
+    for entry in (lake.root / writer / "_delta_log").glob("*.json"):
+        for line in entry.read_text().splitlines():
+            add = json.loads(line).get("add")
+            if add is not None:
+                path = Path(unquote(add["path"]))
+                assert (lake.root / writer / path).is_file()
+                key = str(path.parent), json.dumps(add["partitionValues"], sort_keys=True)
+                found[key] = found.get(key, 0) + json.loads(add["stats"])["numRecords"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "expected"),
+    [
+        ("'7', 'abc', '', '1e400', cast(X'E9' as string), null", "string", [7, None, None, None, None, None]),
+        ("double('NaN'), double('Infinity'), 1e30D, -0.5D, 7.9D", "double", [None, None, None, 0, 7]),
+        ("cast('1e37' as decimal(38, 0)), cast('-3' as decimal(38, 0))", "decimal(38,0)", [None, -3]),
+    ],
+)
+def test_size_that_is_no_number_of_bytes_is_missing(
+    spark: SparkSession, sizes: str, kind: str, expected: list[int | None]
+) -> None:
+    rows = spark.sql(f"select 't/a' ns, size from (select explode(array({sizes})) size)")  # noqa: S608 - our own
+    assert rows.schema["size"].dataType.simpleString() == kind
+    assert [row[SIZE] for row in with_helpers(rows, "ns", "size", ()).collect()] == expected
+
+
+def test_rows_that_wait_keep_their_bytes_and_have_a_size(lake: Lake) -> None:
+    offered = source(lake, f"{NAMES} ns, 1L size, {extremes()}")
+    events = lake.spark.readStream.schema(offered.schema).parquet(lake.path("source"))
+    throttle = lake.throttle(policies(job=publish(messages_per_second=0)), size=None, order_by=None)
+    writer = throttle.write_stream(events).format("noop").option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).start())
+    queued = read_queued(lake.spark, lake.checkpoint, schema=offered.schema)
+    assert exact(queued.select(offered.columns)) == exact(offered)
+    assert queued.where("cast(namespace as binary) <> cast(ns as binary)").count() == 0
