@@ -317,4 +317,5 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_gran
 def test_reader_without_an_exchange_keeps_nothing_of_it(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     driver.latest(driver.reader.initialOffset())
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["epochs", "followed.json", "manifest.json", "policies"]
+    expected = ["epochs", "followed.json", "manifest.json", "policies", "run"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == expected
