@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,17 +190,27 @@ def test_query_may_change_its_writer_in_the_middle_of_a_batch(lake: Lake, caplog
             if int(name.name.partition(".")[0]) >= start:
                 name.unlink()
         lake.crash_in(start)
+        forget_after(lake, start)
         run(lake, writer=second)
         assert (NATIVE if second == "native" else SPARKS) in taken(caplog)
         assert ids(read(lake)) == expected
         assert dead(lake) == [10 * n + 2 for n in range(turn + 1)]
-        assert usage(lake)[: len(before)] == before
+        assert [row for row in usage(lake) if row[0] <= start] == [row for row in before if row[0] <= start]
         assert len({row[:3] for row in usage(lake)}) == len(usage(lake))
 
 
 def usage(lake: Lake) -> list[tuple[Any, ...]]:
-    columns = ("batch_id", "level", "scope", "offered_messages", "admitted_messages", "rejected_messages")
-    return sorted(map(tuple, read(lake, "usage").select(*columns).collect()))
+    columns = ["batch_id", "level", "scope", "offered_messages", "admitted_messages", "rejected_messages"]
+    found = DeltaTable(lake.path("usage")).to_pyarrow_table(columns=columns).to_pylist()
+    return sorted(tuple(row.values()) for row in found)
+
+
+def forget_after(lake: Lake, batch: int) -> None:
+    """Take the commits of later batches from the log of the usage table, as if they had never been made."""
+    for path in (lake.root / "usage" / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        if any(action["txn"]["version"] > batch for action in actions if "txn" in action):
+            path.unlink()
 
 
 def test_table_that_others_change_meanwhile_takes_the_rows(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
