@@ -42,8 +42,8 @@ class SparkPaths:
         if not path.startswith("/"):
             return local_path(_asked(self._spark, path))
         if self._prefix is None:
-            self._prefix = local_path(_asked(self._spark, "/")).rstrip("/")
-        return self._prefix + path
+            self._prefix = _asked(self._spark, "/").rstrip("/")
+        return local_path(self._prefix + path)
 
 
 def _asked(spark: SparkSession, path: str) -> str:
