@@ -202,9 +202,9 @@ def _checked_tables(
             with_batch.append((table, found))
     newest_line, line = query, next_line(query)
     while any(table.newest(line) >= 0 for table in tables):
-        for table in tables:
+        for table in (each for each in tables if each.newest(line) >= 0):
             found = table.beyond(line, -1, None)
-            if table.newest(line) >= 0 and (found.newest is not None or not found.is_known):
+            if found.newest is not None or not found.is_known:
                 raise table.refused(f"has batches that a later line of this checkpoint wrote ({line})", found)
         newest_line, line = line, next_line(line)
     if not restored and newest_line == query:
@@ -212,8 +212,8 @@ def _checked_tables(
     if with_batch:
         table, found = with_batch[0]
         raise table.refused(
-            f"has batch {found.newest}, which the checkpoint has not committed, and "
-            f"{restored[0].location if restored else 'another table'} was restored to before it",
+            f"has batch {found.newest}, which the checkpoint has not committed, and tables of the query were restored: "
+            f"this one too must go back to before that batch",
             found,
         )
     logger.warning("the sinks were put back with the checkpoint: query %s goes on as %s", query, line)
