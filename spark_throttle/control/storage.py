@@ -102,8 +102,9 @@ def file_system(location: str) -> tuple[fs.FileSystem, str]:
     """
     if not _SCHEME.match(location):
         return fs.LocalFileSystem(), str(Path(location).absolute())
-    if location.startswith("dbfs:/"):  # Databricks mounts it on every driver
-        return fs.LocalFileSystem(), "/dbfs/" + location.removeprefix("dbfs:").lstrip("/")
+    if location.startswith("dbfs:/"):  # Databricks mounts it on every driver, and volumes under their own name
+        path = location.removeprefix("dbfs:").lstrip("/")
+        return fs.LocalFileSystem(), f"/{path}" if path.startswith("Volumes/") else f"/dbfs/{path}"
     if location.startswith("file:"):
         return fs.LocalFileSystem(), "/" + location.removeprefix("file:").lstrip("/")
     try:

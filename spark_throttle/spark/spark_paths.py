@@ -41,9 +41,12 @@ class SparkPaths:
             return path
         if not path.startswith("/"):
             return local_path(_asked(self._spark, path))
-        if self._prefix is None:
-            self._prefix = _asked(self._spark, "/").rstrip("/")
-        return local_path(self._prefix + path)
+        if self._prefix is not None:
+            return local_path(self._prefix + path)
+        found = _asked(self._spark, path)
+        if found.endswith(path):
+            self._prefix = found.removesuffix(path)
+        return local_path(found)
 
 
 def _asked(spark: SparkSession, path: str) -> str:

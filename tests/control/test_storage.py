@@ -94,6 +94,7 @@ def test_relative_path_is_of_the_working_directory(tmp_path: Path, monkeypatch: 
 
 def test_dbfs_is_read_through_its_mount() -> None:
     assert Directory("dbfs:/checkpoints/a").path("x") == "/dbfs/checkpoints/a/x"
+    assert Directory("dbfs:/Volumes/main/lake/a").path("x") == "/Volumes/main/lake/a/x"
 
 
 def test_other_file_systems_put_files_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
