@@ -50,7 +50,7 @@ class BatchMark:
         Parameters
         ----------
         newest_batch
-            The newest batch that the sink has of the query: this one, or a later one.
+            The newest batch that the sink has of the query.
         identity
             Of that batch; `None` where the sink does not know.
 
@@ -61,7 +61,7 @@ class BatchMark:
         """
         if newest_batch > self.batch:
             problem = f"already has batch {newest_batch} of this query, which now comes to batch {self.batch}"
-        elif identity and identity != self.identity:
+        elif newest_batch == self.batch and identity and identity != self.identity:
             problem = f"already has a batch {self.batch} of this query, decided from other rows or at another time"
         else:
             return

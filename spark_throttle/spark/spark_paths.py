@@ -58,12 +58,13 @@ def _asked(spark: SparkSession, path: str) -> str:
     try:
         spark.read.text(f"{path.rstrip('/')}/{missing}").schema  # noqa: B018 - asks the server, where there is one
         problem = "it found what cannot be there"
-    except PySparkException as error:
-        named = (error.getMessageParameters() or {}).get("path") or ""
+    except Exception as error:  # noqa: BLE001 - Spark's, or whatever a file system of the JVM throws
+        parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None
+        named = (parameters or {}).get("path") or ""
         found = re.search(rf"^(.*)/{missing}", named) or re.search(rf": (.*)/{missing}", str(error))
         if found is not None and _SCHEME.match(found[1]):
             return found[1]
-        problem = str(error).partition("\n")[0]
+        problem = " ".join(str(error).split("\n")[:2])
     raise ConfigurationError(
         f"Spark does not say where {path!r} is ({problem}); give the path with its scheme, as file:/… or s3a://…"
     )

@@ -53,8 +53,8 @@ def test_mark_is_read_back_and_other_texts_are_none() -> None:
     assert [parse_mark(text) for text in (None, "", "7", "[]", '{"throttle": 1}', '{"throttle": {}}')] == [None] * 6
 
 
-@pytest.mark.parametrize(("newest", "identity"), [(7, "a"), (7, ""), (7, None)])
-def test_sink_that_has_the_batch_is_no_mismatch(newest: int, identity: str | None) -> None:
+@pytest.mark.parametrize(("newest", "identity"), [(7, "a"), (7, ""), (7, None), (6, "b")])
+def test_sink_that_has_the_batch_or_not_yet_is_no_mismatch(newest: int, identity: str | None) -> None:
     BatchMark("q", 7, "a").check("the table", newest, identity)
 
 
