@@ -211,6 +211,7 @@ def forget_after(lake: Lake, batch: int) -> None:
         actions = [json.loads(line) for line in path.read_text().splitlines()]
         if any(action["txn"]["version"] > batch for action in actions if "txn" in action):
             path.unlink()
+            path.with_suffix(".crc").unlink(missing_ok=True)
 
 
 def test_table_that_others_change_meanwhile_takes_the_rows(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
