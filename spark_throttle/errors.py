@@ -6,7 +6,9 @@
     ├── PolicyError                 fix the policy document, then try again
     ├── ConfigurationError          fix the call or the job's settings, then try again
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
+    │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
     │   └── NativeWriterError       let Spark's writer write the table
+    ├── TakenOverError              let the newer run go on, or stop it and start again
     ├── StoredFormatError           stop: what is stored was written by another version or is damaged
     │   ├── UnknownVersionError
     │   └── DamagedError
@@ -70,6 +72,38 @@ class ShardCountChangedError(ConfigurationError):
 
     def __reduce__(self) -> tuple[type[ShardCountChangedError], tuple[int, int]]:
         return (type(self), (self.stored_shards, self.asked_shards))
+
+
+class CheckpointMismatchError(ConfigurationError):
+    """The checkpoint and something that its query has written are not of the same history.
+
+    Batches that were undone by putting a checkpoint back get the same numbers again, for other rows: going on would
+    lose rows or double them. Nothing has been written.
+    """
+
+    def __init__(self, what: str, problem: str, remedy: str) -> None:
+        self.what = what
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{what} {problem}: {remedy} (docs/checkpoints.md)")
+
+    def __reduce__(self) -> tuple[type[CheckpointMismatchError], tuple[str, str, str]]:
+        return (type(self), (self.what, self.problem, self.remedy))
+
+
+class TakenOverError(ThrottleError):
+    """Another run has begun in the control directory of this one."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        super().__init__(
+            f"another run has begun in the control directory {location}, and this one ends: a query was started "
+            f"twice, or two queries were given one control directory; let one of them run, and give each query a "
+            f"checkpoint (or control_path) of its own"
+        )
+
+    def __reduce__(self) -> tuple[type[TakenOverError], tuple[str]]:
+        return (type(self), (self.location,))
 
 
 class NativeWriterError(ConfigurationError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from spark_throttle.control.storage import Directory
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
@@ -20,7 +20,11 @@ class Manifest:
 
     format: int
     query: str
-    """Names the query in transactions of its sinks; it lives and dies with the checkpoint."""
+    """Names the query in transactions of its sinks; it lives and dies with the checkpoint.
+
+    A number behind it (``…-1``) counts how often checkpoint and sinks were put back together: the sinks remember the
+    batches that were undone under the name before.
+    """
 
     shards: int
     direction: str
@@ -71,8 +75,32 @@ def next_incarnation(directory: Directory) -> int:
     return incarnation
 
 
-def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:
+def next_line(query: str) -> str:
+    """Return the name of a query after its checkpoint and its sinks were put back.
+
+    Examples
+    --------
+    >>> next_line("5eed"), next_line("5eed-1")
+    ('5eed-1', '5eed-2')
+    """
+    name, _, number = query.partition("-")
+    return f"{name}-{int(number or 0) + 1}"
+
+
+def rename(directory: Directory, manifest: Manifest, query: str) -> Manifest:
+    """Write the manifest with another name of the query, and return it."""
+    renamed = replace(manifest, query=query)
+    _write(directory, renamed)
+    return renamed
+
+
+def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool = True) -> Manifest:
     """Return the manifest, writing it at the first start.
+
+    Parameters
+    ----------
+    may_begin
+        Whether this may be the first start: not where an offset names an epoch already.
 
     Raises
     ------
@@ -81,14 +109,14 @@ def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:
     ConfigurationError
         If it was written for the other direction.
     DamagedError
-        If the manifest is gone and epochs are there.
+        If the manifest is gone and the query has run.
     """
     manifest = read_manifest(directory)
     if manifest is None:
-        if directory.names("epochs"):  # under another name, the sinks would take again what they have
+        if not may_begin or directory.names("epochs"):  # under another name, sinks would take again what they have
             raise _gone(directory)
         manifest = Manifest(FORMAT, uuid.uuid4().hex, shards, direction)
-        directory.write(_NAME, json.dumps(asdict(manifest), indent=1).encode())
+        _write(directory, manifest)
     if manifest.shards != shards:
         raise ShardCountChangedError(manifest.shards, shards)
     if manifest.direction != direction:
@@ -97,3 +125,7 @@ def bind(directory: Directory, *, shards: int, direction: str) -> Manifest:
             f"of other quotas; set direction={manifest.direction!r}, or start a new checkpoint"
         )
     return manifest
+
+
+def _write(directory: Directory, manifest: Manifest) -> None:
+    directory.write(_NAME, json.dumps(asdict(manifest), indent=1).encode())

@@ -26,6 +26,7 @@ from spark_throttle.control.compile import compile_policy
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
 from spark_throttle.control.followed import Followed, write_followed
 from spark_throttle.control.model import Direction
+from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
@@ -86,9 +87,11 @@ class ControlPlane:
         This job's part of quotas that several jobs share; `None` where it has them for itself.
     batches_retained
         How many batches the checkpoint can be put back (``spark.sql.streaming.minBatchesToRetain``).
+    fence
+        Tells whether the directory is still this run's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with, given once
         self,
         directory: Directory,
         policies: PolicySource,
@@ -98,6 +101,7 @@ class ControlPlane:
         shared: SharedQuotas | None = None,
         *,
         batches_retained: int = BATCHES_RETAINED,
+        fence: RunFence | None = None,
     ) -> None:
         self._directory = directory
         self._policies = policies
@@ -106,6 +110,7 @@ class ControlPlane:
         self._clock = Clock.of(clock)
         self._shared = shared
         self._batches_retained = batches_retained
+        self._fence = fence
         self._epochs: dict[EpochName, Epoch] = {}
         self._compiled: dict[str, CompiledPolicy] = {}
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
@@ -194,6 +199,7 @@ class ControlPlane:
         """
         if name.number % _PRUNED_EVERY:
             return
+        self._check_fence()
         needed = {self._policy_in_force().revision}
         for file in self._directory.names("epochs"):
             number, _, rest = file.partition("-")
@@ -230,13 +236,22 @@ class ControlPlane:
         return self._compiled[revision]
 
     def _refuse_past(self) -> None:
-        """Refuse to begin where a query has been: its sinks would skip the new batches as ones that they have."""
+        """Refuse to begin where a query has been: its sinks would skip the new batches as ones that they have.
+
+        A batch reports after its offset was logged. So whoever asks for the first epoch where a batch has reported is
+        not the query that reported: not even one whose first batch is run again, for that has its epoch.
+        """
         newest = newest_batch(self._directory)
-        if newest > 0:
+        if newest >= 0:
             raise ConfigurationError(
                 f"the control directory {self._directory.location} is of a query that has run batch {newest}, and the "
-                f"checkpoint has none: restore the checkpoint, or remove the control directory too to begin anew"
+                f"checkpoint has none: restore the checkpoint, or remove the control directory too to begin anew; "
+                f"if it is another query's, give this one a directory of its own"
             )
+
+    def _check_fence(self) -> None:
+        if self._fence is not None:
+            self._fence.check()
 
     def _take_in_reports(self, epoch: Epoch, now_ms: int) -> None:
         """Read the reports that came since the last call; at a start, all that are kept."""
@@ -334,6 +349,7 @@ class ControlPlane:
         advance_micro: Int64s | None = None,
     ) -> EpochName:
         """Write an epoch, and the policy that it names, and return its name; without buckets, new ones are full."""
+        self._check_fence()
         now_ms = moment.paid_ms
         reports = [_rematched(report, policy) for report in self._last_report.values()]
         share = None if self._shared is None else self._shared.begin_epoch(policy, now_ms=now_ms)

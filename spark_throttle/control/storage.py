@@ -11,7 +11,10 @@ import re
 import threading
 from pathlib import Path, PurePosixPath
 
+import pyarrow as pa
 from pyarrow import fs
+
+from spark_throttle.errors import ConfigurationError
 
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
 _SAME_STORE = re.compile(r"^s3[an]://")
@@ -97,6 +100,11 @@ class Directory:
 def file_system(location: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a path or URI, and the path in it.
 
+    Raises
+    ------
+    ConfigurationError
+        If pyarrow knows no such file system.
+
     Examples
     --------
     >>> file_system("file:///data/tables")[1]
@@ -104,9 +112,16 @@ def file_system(location: str) -> tuple[fs.FileSystem, str]:
     """
     if not _SCHEME.match(location):
         return fs.LocalFileSystem(), str(Path(location).absolute())
-    if location.startswith("dbfs:/"):  # Databricks mounts it on every driver
-        return fs.LocalFileSystem(), "/dbfs/" + location.removeprefix("dbfs:").lstrip("/")
+    if location.startswith("dbfs:/"):  # Databricks mounts it on every driver, and volumes under their own name
+        path = location.removeprefix("dbfs:").lstrip("/")
+        return fs.LocalFileSystem(), f"/{path}" if path.startswith("Volumes/") else f"/dbfs/{path}"
     if location.startswith("file:"):
         return fs.LocalFileSystem(), "/" + location.removeprefix("file:").lstrip("/")
-    files, root = fs.FileSystem.from_uri(_SAME_STORE.sub("s3://", location))
+    try:
+        files, root = fs.FileSystem.from_uri(_SAME_STORE.sub("s3://", location))
+    except (pa.ArrowException, ImportError) as error:
+        raise ConfigurationError(
+            f"{location} is on a file system that is not reached without Spark ({error}): control files, and so the "
+            f"checkpoint, must be on one that pyarrow knows (file:, s3:, gs:, abfs:, hdfs:)"
+        ) from error
     return files, root

@@ -5,6 +5,8 @@ every partition is read, because a batch whose partitions were not all read cann
 written, few frames are unpacked by few tasks, so that a small batch makes few. The feedback is written last. A crash
 anywhere in between runs the whole batch again with the same rows: Delta tables skip what they already have by the
 query's name and the batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite their own folder.
+What a table has after the write is looked at, for Delta skips without a word, another batch of that number too
+(`control.batch_mark`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
+from spark_throttle.control.batch_mark import BatchMark, mark_of
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bound_manifest
 from spark_throttle.control.shared_status import batch_usage
@@ -28,11 +31,14 @@ from spark_throttle.spark.delta_sink import append_usage
 from spark_throttle.spark.destination import Destination
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.spark_paths import SparkPaths
+from spark_throttle.spark.taken_batch import check_taken
 
 BatchFunction = Callable[[DataFrame, int], None]
 Promise = Literal["exactly once", "at least once", "none", "the function's own"]
 
 DELTA = "delta"
+_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 _TASK_BYTES = 4 << 20
 """Of compressed frames: a task of fewer would take longer to start than to unpack them."""
 
@@ -56,14 +62,36 @@ class Target:
             return "exactly once"
         return "none" if self.format in ("console", "noop") else "at least once"
 
-    def write(self, rows: DataFrame, query: str, batch: int) -> None:
-        """Append a batch."""
+    def resolved(self, paths: SparkPaths) -> Target:
+        """Return the same target with its path as Spark resolves it; what takes other paths than files' keeps its."""
+        if self.path is None or self.format not in (DELTA, *_FILES):
+            return self
+        return replace(self, path=paths.resolve(self.path))
+
+    def write(self, rows: DataFrame, mark: BatchMark) -> None:
+        """Append a batch.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If a Delta table has another batch of that number, or a later one.
+        """
         writer = rows.write.mode("append").options(**self.options)
         if self.partition_columns:
             writer = writer.partitionBy(*self.partition_columns)
-        if self.promise == "exactly once":
-            writer = writer.option("txnAppId", query).option("txnVersion", batch)
+        if self.promise != "exactly once":
+            self._save(writer)
+            return
+        writer = writer.option("txnAppId", mark.query).option("txnVersion", mark.batch)
+        if not self._has_own_metadata(rows):
+            writer = writer.option("userMetadata", mark.to_text())
         self._save(writer)
+        check_taken(rows.sparkSession, self.path, self.table, mark)
+
+    def _has_own_metadata(self, rows: DataFrame) -> bool:
+        if any(key.lower() == "usermetadata" for key in self.options):
+            return True
+        return bool(rows.sparkSession.conf.get(_METADATA_CONF, ""))
 
     def write_batch_folder(self, rows: DataFrame, batch: int) -> None:
         """Write a batch of dead letters into a folder of its own, over what an attempt before left there."""
@@ -118,25 +146,26 @@ class BatchSink:
             kept = _KeptFrames.of(frames)
             packed = kept.usage
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
+            mark = mark_of(manifest, batch, reports)
             if not isinstance(self.admitted, Target):
                 self.admitted(self._rows(kept, FrameKind.ADMITTED), batch)
             elif any(report.admitted.any() for report in reports) or batch == 0:
-                self.admitted.write(self._rows(kept, FrameKind.ADMITTED), manifest.query, batch)
+                self.admitted.write(self._rows(kept, FrameKind.ADMITTED), mark)
             if any(report.rejected.any() or report.invalid_messages for report in reports):
-                self._write_rejected(self._rows(kept, FrameKind.REJECTED), f"{manifest.query}/rejected", batch)
+                self._write_rejected(self._rows(kept, FrameKind.REJECTED), mark.of_part("rejected"))
             if isinstance(self.usage, Destination) and packed:
-                append_usage(self.usage, directory, f"{manifest.query}/usage", batch, packed)
+                append_usage(self.usage, directory, mark.of_part("usage"), reports)
             elif isinstance(self.usage, Target) and packed:
-                self._write_usage(self.usage, frames, batch_usage(directory, reports, batch), manifest.query, batch)
+                self._write_usage(self.usage, frames, batch_usage(directory, reports, batch), mark.of_part("usage"))
             write_reports(directory, batch, packed)
         finally:
             frames.unpersist()
 
     @staticmethod
-    def _write_usage(usage: Target, frames: DataFrame, rows: pa.Table, query: str, batch: int) -> None:
+    def _write_usage(usage: Target, frames: DataFrame, rows: pa.Table, mark: BatchMark) -> None:
         if rows.num_columns > len(USAGE_SCHEMA):  # the table may be older than the sharing
             usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
-        usage.write(frames.sparkSession.createDataFrame(rows), f"{query}/usage", batch)
+        usage.write(frames.sparkSession.createDataFrame(rows), mark)
 
     def _rows(self, kept: _KeptFrames, kind: FrameKind) -> DataFrame:
         wanted = kept.of_kind(kind, self.rejected if kind == FrameKind.REJECTED else self.admitted)
@@ -148,11 +177,11 @@ class BatchSink:
             rows = wanted.mapInArrow(UnpackFrames(self.row_schema), carried)
         return from_carried(rows, self.schema)
 
-    def _write_rejected(self, rows: DataFrame, query: str, batch: int) -> None:
+    def _write_rejected(self, rows: DataFrame, mark: BatchMark) -> None:
         if self.rejected.has_batch_folders:
-            self.rejected.write_batch_folder(rows, batch)
+            self.rejected.write_batch_folder(rows, mark.batch)
         else:
-            self.rejected.write(rows, query, batch)
+            self.rejected.write(rows, mark)
 
 
 @dataclass(frozen=True, slots=True)

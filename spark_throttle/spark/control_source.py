@@ -86,20 +86,26 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._plane: ControlPlane | None = None
         self._ends_when_drained = False
 
-    def plane(self) -> ControlPlane:
-        """Return the control plane; it is made at the first call, in the process that keeps it."""
+    def plane(self, *, may_begin: bool = False) -> ControlPlane:
+        """Return the control plane; it is made at the first call, in the process that keeps it.
+
+        Parameters
+        ----------
+        may_begin
+            Whether the query may be a new one: no offset names an epoch yet.
+        """
         if self._plane is None:
             from spark_throttle.control.clock import Clock
             from spark_throttle.spark.query_plane import open_plane
 
-            self._plane = open_plane(self._options, Clock.of(self._clock or Clock.system()))
+            self._plane = open_plane(self._options, Clock.of(self._clock or Clock.system()), may_begin=may_begin)
         return self._plane
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first epoch; Spark calls it twice in batch 0, and when that is replayed."""
         from spark_throttle.control.plane import NO_EPOCH
 
-        self.plane()
+        self.plane(may_begin=True)
         return _offset(NO_EPOCH)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -112,7 +118,10 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         Returning `start` means that no batch is needed on this source's account. Under ``availableNow`` that would
         end the query, so while rows wait for tokens that will come, the call waits with them.
         """
+        from spark_throttle.control.plane import NO_EPOCH
+
         name = _epoch_name(start)
+        self.plane(may_begin=name == NO_EPOCH)
         while True:
             newest = self.plane().next_epoch(name)
             wait_ms = self.plane().wait_ms() if self._ends_when_drained else None

@@ -5,7 +5,8 @@ The operator has written most rows already, and its frames name the files (`file
 those that came as frames, admitted and rejected, and tells the driver all files and usage reports. The driver then
 commits, in this order: admitted rows, rejected rows, usage, feedback, as `batch_sink` does, each once by the query's
 name and the batch's number. A crash anywhere in between runs the whole batch again with the same rows; what the tables
-have they skip, and the files of the attempt before are never named.
+have they skip, and the files of the attempt before are never named. Another batch of the same number, as a checkpoint
+that was put back plans it, is refused (`control.batch_mark`).
 
 `abort` leaves files alone: Spark calls it for a commit that failed half-way too, and then some of them are in a
 table.
@@ -13,7 +14,7 @@ table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -22,10 +23,12 @@ from pyarrow import fs
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from spark_throttle.control.batch_mark import BatchMark, mark_of
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bound_manifest
 from spark_throttle.control.storage import Directory, file_system
 from spark_throttle.core.codec import unpack_usage
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
 from spark_throttle.spark.destination import (
@@ -117,48 +120,52 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         """Commit a batch; called again for the same batch, with other files of the same rows, after a crash."""
         plan = self.plan
         directory = Directory(plan.control_path)
-        query = bound_manifest(directory).query
         tasks = [message for message in messages if isinstance(message, TaskOutput)]
-        self.add(plan.admitted, query, batchId, [file for task in tasks for file in task.admitted])
-        self.add(plan.rejected, f"{query}/rejected", batchId, [file for task in tasks for file in task.rejected])
         packed = [block for task in tasks for block in task.usage]
-        if plan.usage is not None and packed:
-            append_usage(plan.usage, directory, f"{query}/usage", batchId, packed)
+        reports = [unpack_usage(block, f"a usage report of batch {batchId}") for block in packed]
+        mark = mark_of(bound_manifest(directory), batchId, reports)
+        self.add(plan.admitted, mark, [file for task in tasks for file in task.admitted])
+        self.add(plan.rejected, mark.of_part("rejected"), [file for task in tasks for file in task.rejected])
+        if plan.usage is not None and reports:
+            append_usage(plan.usage, directory, mark.of_part("usage"), reports)
         write_reports(directory, batchId, packed)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: see the module."""
 
-    def add(self, destination: Destination, app: str, batch: int, files: list[WrittenFile]) -> None:
+    def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
         """Make files count, once a batch."""
         if not files:
             return
         if destination.is_table:
-            append_once(destination, app, batch, lambda: files)
+            append_once(destination, mark, lambda: files)
         else:
-            show_folder(destination.location, batch, files)
+            show_folder(destination.location, mark.batch, files)
 
 
-def append_usage(destination: Destination, directory: Directory, app: str, batch: int, packed: list[bytes]) -> None:
-    """Append the packed usage reports of a batch to the usage table, once."""
+def append_usage(
+    destination: Destination, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport]
+) -> None:
+    """Append the usage reports of a batch to the usage table, once."""
     from spark_throttle.control.shared_status import SHARE_SCHEMA, batch_usage  # takes long, and is seldom needed
 
     def write() -> list[WrittenFile]:
-        reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
         writer = table_writer(destination, part_name(0))
         has_shares = set(SHARE_SCHEMA.names) <= set(destination.schema.names)
-        for rows in batch_usage(directory, reports, batch, has_shares=has_shares).to_batches():
+        for rows in batch_usage(directory, reports, mark.batch, has_shares=has_shares).to_batches():
             writer.add(rows)
         return writer.finish()
 
-    append_once(destination, app, batch, write)
+    append_once(destination, mark, write)
 
 
-def append_once(destination: Destination, app: str, batch: int, written: Callable[[], list[WrittenFile]]) -> None:
+def append_once(destination: Destination, mark: BatchMark, written: Callable[[], list[WrittenFile]]) -> None:
     """Append the files that `written` returns to a table, unless it has the batch.
 
     Raises
     ------
+    CheckpointMismatchError
+        If it has another batch of that number, or a later one.
     NativeWriterError, ConfigurationError
         If the table was changed so that the rows cannot be appended any more; nothing has been committed.
     """
@@ -167,10 +174,10 @@ def append_once(destination: Destination, app: str, batch: int, written: Callabl
         raise ConfigurationError(
             f"the Delta table {destination.location} is gone: restore it, or start the query anew, which makes it"
         )
-    if has_batch(table, app, batch):
+    if has_batch(table, destination.location, mark):
         return
     check_table(table, destination.location, destination.schema, destination.partition_columns)
-    append_batch(table, app, batch, written())
+    append_batch(table, destination.location, mark, written())
 
 
 def show_folder(location: str, batch: int, files: list[WrittenFile]) -> None:

@@ -14,15 +14,18 @@ from spark_throttle.control.followed_store import FollowedStore
 from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.control.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.model import Direction
+from spark_throttle.control.offset_log import read_offset_log
 from spark_throttle.control.patience import PatientPolicies
 from spark_throttle.control.plane import ControlPlane, PolicySource
 from spark_throttle.control.policy_location import PolicyLocation
+from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.seat import drawn_run, seat_of
 from spark_throttle.control.share_status import forget_observation, write_observation
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.sharing import Sharing
 from spark_throttle.control.source import PolicyFile, PolicyObject, PolicySnapshot
 from spark_throttle.control.storage import Directory
+from spark_throttle.spark.start_check import Sinks, check_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,28 @@ class FixedPolicies:
         return self.snapshot
 
 
-def open_plane(options: dict[str, str], clock: Clock) -> ControlPlane:
-    """Return the control plane of a query, with policies that it could read."""
+def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True) -> ControlPlane:
+    """Return the control plane of a query, with policies that it could read.
+
+    Parameters
+    ----------
+    may_begin
+        Whether the query may be a new one: no offset names an epoch yet.
+    """
     # Spark's option names come back in lower case.
     shards = len(json.loads(options["shardkeys"]))
     direction: Direction = "dispatch" if options["direction"] == "dispatch" else "publish"
     directory = Directory(options["controlpath"])
     policies = _followed(PolicyLocation.from_options(options))
     policies.current()
-    manifest = bind(directory, shards=shards, direction=direction)
+    sinks = Sinks.from_json(options["sinks"]) if "sinks" in options else None
+    if sinks is not None and read_offset_log(Directory(sinks.checkpoint)).logged >= 0:
+        may_begin = False
+    manifest = bind(directory, shards=shards, direction=direction, may_begin=may_begin)
+    if sinks is not None:
+        manifest = check_start(directory, manifest, sinks)
+    fence = RunFence(directory)
+    fence.begin()
     exchange = options.get("exchange")
     if exchange is None:
         forget_observation(directory)
@@ -58,7 +74,7 @@ def open_plane(options: dict[str, str], clock: Clock) -> ControlPlane:
     else:
         shared = _shared_quotas(exchange, directory, manifest, direction, clock)
     retained = int(options["batchesretained"])
-    return ControlPlane(directory, policies, direction, shards, clock, shared, batches_retained=retained)
+    return ControlPlane(directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence)
 
 
 def _followed(location: PolicyLocation) -> PolicySource:

@@ -31,6 +31,7 @@ from spark_throttle.spark.batch_sink import BatchSink, Target
 from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.decided_stream import UnpackDecided
 from spark_throttle.spark.destination import Destination, SinkPlan
+from spark_throttle.spark.executor_sight import check_executors_see
 from spark_throttle.spark.file_outlet import FileOutlet
 from spark_throttle.spark.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.operator import STATE_SCHEMA, ShardOperator
@@ -44,6 +45,8 @@ from spark_throttle.spark.payload_columns import (
     with_helpers,
 )
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.spark_paths import SparkPaths
+from spark_throttle.spark.start_check import Sinks
 from spark_throttle.spark.writer import ThrottledStreamWriter
 
 MAX_SHARDS = 4096
@@ -123,8 +126,11 @@ class Throttle:
         Parameters
         ----------
         control_path
-            A directory that the driver and the executors can write: it must live and die with the query's checkpoint.
+            A directory that the driver and the executors can write: it must live and die with the query's checkpoint. A
+            path without a scheme is where Spark resolves it to.
         """
+        control_path = SparkPaths(events.sparkSession).resolve(control_path)
+        check_executors_see(events.sparkSession, control_path)
         frames = self.frames(events, control_path=control_path, is_explained=True)
         schema = StructType([*carried_schema(events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
         unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path)
@@ -149,10 +155,12 @@ class Throttle:
         is_explained: bool,
         plan: SinkPlan | None = None,
         partition_columns: tuple[str, ...] = (),
+        sinks: Sinks | None = None,
     ) -> DataFrame:
         """Return the decided stream as frames: kind and bytes; with a native sink's plan, most rows are in files.
 
-        Rows that have no folder in a sink that is partitioned by `partition_columns` are rejected.
+        Rows that have no folder in a sink that is partitioned by `partition_columns` are rejected. Where the sinks are
+        known, they are looked at when the query starts (`start_check`).
         """
         spark = events.sparkSession
         keys = shard_keys(spark, self._shards)
@@ -161,7 +169,7 @@ class Throttle:
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
         pack = PackFrames(keys, tuple(helped.columns), derived)
         packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
-        together = packed.unionByName(self._control(spark, keys, control_path))
+        together = packed.unionByName(self._control(spark, keys, control_path, sinks))
         outlet = FileOutlet(plan) if plan is not None else None
         operator = ShardOperator(keys, is_explained, self._room(spark), outlet, partition_columns)
         return together.groupBy("shard").applyInPandasWithState(
@@ -197,7 +205,7 @@ class Throttle:
                 return None
             raise
 
-    def _control(self, spark: SparkSession, keys: tuple[int, ...], control_path: str) -> DataFrame:
+    def _control(self, spark: SparkSession, keys: tuple[int, ...], control_path: str, sinks: Sinks | None) -> DataFrame:
         spark.dataSource.register(ThrottleControlSource)
         retained = str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED)))
         options = {
@@ -206,6 +214,8 @@ class Throttle:
         }  # fmt: skip
         if self._exchange is not None:
             options["exchange"] = self._exchange.to_json()
+        if sinks is not None:
+            options["sinks"] = sinks.to_json()
         return spark.readStream.format(CONTROL_FORMAT).options(**options, shardKeys=json.dumps(keys)).load()
 
 

@@ -14,6 +14,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.batch_sink import DELTA, Target
 from spark_throttle.spark.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
+from spark_throttle.spark.executor_sight import check_executors_see
+from spark_throttle.spark.sinks import sinks_of
+from spark_throttle.spark.spark_paths import SparkPaths
 from spark_throttle.spark.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
 
 if TYPE_CHECKING:
@@ -176,20 +179,27 @@ class ThrottledStreamWriter:
                 "the memory sink takes no batches: use "
                 "throttle.apply(events, control_path=…).writeStream.format('memory'), or foreachBatch"
             )
-        checkpoint = self._checkpoint()
+        paths = SparkPaths(self._events.sparkSession)
+        checkpoint = paths.resolve(self._checkpoint())
         control_path = f"{checkpoint.rstrip('/')}/{_CONTROL_FOLDER}"
         options = self._sink_options()
         options.pop("path", None)
-        target = Target(self._format, options, self._partition_columns, path, table)
+        target = Target(self._format, options, self._partition_columns, path, table).resolved(paths)
         admitted = self._function if self._function is not None else target
-        rejected = self._rejected or Target("parquet", path=f"{control_path}/rejected")
-        choice = self._choice(admitted, rejected, control_path)
+        rejected = (self._rejected or Target("parquet", path=f"{control_path}/rejected")).resolved(paths)
+        usage = None if self._usage is None else self._usage.resolved(paths)
+        targets = Targets(admitted, rejected, usage, self._throttle.has_shares)
+        choice = self._choice(targets, control_path)
+        sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
+        if choice.plan is not None:
+            check_executors_see(self._events.sparkSession, control_path, [location for _, location in sinks.tables])
         frames = self._throttle.frames(
             self._events,
             control_path=control_path,
             is_explained=False,
             plan=choice.plan,
             partition_columns=choice.partition_columns,
+            sinks=sinks,
         )
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
@@ -211,13 +221,10 @@ class ThrottledStreamWriter:
         self._throttle.follow(query, control_path)
         return query
 
-    def _choice(
-        self, admitted: Target | Callable[[DataFrame, int], None], rejected: Target, control_path: str
-    ) -> WriterChoice:
+    def _choice(self, targets: Targets, control_path: str) -> WriterChoice:
         words = {key.lower(): value for key, value in self._options.items()}
         asked = parse_writer(words.get(WRITER_OPTION))
         session, schema = self._events.sparkSession, self._events.schema
-        targets = Targets(admitted, rejected, self._usage, self._throttle.has_shares)
         return choose_writer(session, asked, schema, control_path, targets)
 
     def _checkpoint(self) -> str:
@@ -229,7 +236,7 @@ class ThrottledStreamWriter:
         if root and self._name:
             return f"{root.rstrip('/')}/{self._name}"
         if self._function is None and self._format in _WITHOUT_CHECKPOINT:
-            return tempfile.mkdtemp(prefix="throttle-checkpoint-")
+            return f"file:{tempfile.mkdtemp(prefix='throttle-checkpoint-')}"  # wherever Spark's own default is
         raise ConfigurationError(
             "the query needs a checkpoint: set option('checkpointLocation', …); queues and balances live in it"
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from spark_throttle.spark.batch_sink import DELTA, Target
 from spark_throttle.spark.delta_commit import open_table
 from spark_throttle.spark.destination import Destination, SinkPlan
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.spark_paths import local_path
 from spark_throttle.spark.table_features import check_table, check_types
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def _rejected_destination(spark: SparkSession, target: Target, schema: StructTyp
         return _destination(spark, what, target, schema)
     _check(what, target, schema)
     codec = _compression(spark, what)
-    return Destination(str(target.path), is_table=False, schema_json=schema.json(), compression=codec)
+    location = local_path(str(target.path))
+    return Destination(location, is_table=False, schema_json=schema.json(), compression=codec)
 
 
 def _destination(
@@ -216,7 +217,8 @@ def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -
         import deltalake  # noqa: F401 - an extra
     except ImportError as error:
         raise NativeWriterError(what, "the package 'deltalake' is not installed") from error
-    location = _location(target.path) if target.path is not None else _location_of_name(spark, what, target, schema)
+    path = target.path
+    location = _location_of_name(spark, what, target, schema) if path is None else local_path(path)
     table = open_table(location)
     if table is None:
         _make(spark, target, schema)
@@ -226,10 +228,6 @@ def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -
             f"{what} {location}", "Spark keeps it on a file system that this process does not see there"
         )
     return location, table
-
-
-def _location(path: str) -> str:
-    return path if ":" in path.partition("/")[0] else str(Path(path).absolute())
 
 
 def _location_of_name(spark: SparkSession, what: str, target: Target, schema: StructType) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyarrow import fs
 
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports, write_reports
-from spark_throttle.control.manifest import bind, read_manifest
+from spark_throttle.control.manifest import bind, next_line, read_manifest, rename
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
@@ -93,6 +94,7 @@ def test_relative_path_is_of_the_working_directory(tmp_path: Path, monkeypatch: 
 
 def test_dbfs_is_read_through_its_mount() -> None:
     assert Directory("dbfs:/checkpoints/a").path("x") == "/dbfs/checkpoints/a/x"
+    assert Directory("dbfs:/Volumes/main/lake/a").path("x") == "/Volumes/main/lake/a/x"
 
 
 def test_other_file_systems_put_files_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,3 +182,23 @@ def test_damaged_feedback_names_its_file(directory: Directory, damage: Callable[
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DamagedError, match=r"the feedback file .*000000000003\.all"):
         read_reports(directory, after_batch=-1)
+
+
+def test_manifest_that_is_missing_is_not_written_anew_where_an_offset_names_an_epoch(directory: Directory) -> None:
+    with pytest.raises(DamagedError, match=r"manifest\.json is missing"):
+        bind(directory, shards=8, direction="publish", may_begin=False)
+    assert read_manifest(directory) is None
+
+
+def test_query_is_renamed_and_found_under_its_new_name(directory: Directory) -> None:
+    first = bind(directory, shards=8, direction="publish")
+    renamed = rename(directory, first, next_line(first.query))
+    assert bind(directory, shards=8, direction="publish") == renamed
+    assert renamed == replace(first, query=f"{first.query}-1")
+
+
+def test_file_system_that_pyarrow_does_not_know_is_named() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"wasbs://lake/ckpt is on a file system .* pyarrow knows \(file:, s3:"
+    ):
+        Directory("wasbs://lake/ckpt")

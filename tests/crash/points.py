@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_throttle.control.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.storage import Directory
 from spark_throttle.spark import batch_sink, throttle
@@ -83,10 +84,10 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
     write = Target.write
 
-    def stoppable_target_write(self: Target, rows: DataFrame, query: str, batch: int) -> None:
+    def stoppable_target_write(self: Target, rows: DataFrame, mark: BatchMark) -> None:
         if self.path == admitted:
             stop_at(STATE_COMMITTED)
-        write(self, rows, query, batch)
+        write(self, rows, mark)
         if self.path in (admitted, rejected):
             stop_at(ADMITTED_WRITTEN if self.path == admitted else REJECTED_WRITTEN)
 
@@ -186,8 +187,8 @@ class StoppableDeltaWriter(ThrottleDeltaWriter):
     def file_writer(self, destination: Destination) -> TableFileWriter:
         return _stoppable(super().file_writer(destination))
 
-    def add(self, destination: Destination, app: str, batch: int, files: list[WrittenFile]) -> None:
-        super().add(destination, app, batch, files)
+    def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
+        super().add(destination, mark, files)
         stop_at(ADMITTED_WRITTEN if destination == self.plan.admitted else REJECTED_WRITTEN)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -126,6 +126,9 @@ class Lake:
             for path in (self.root / "checkpoint" / log).iterdir():
                 if int(path.name.strip(".cr")) >= first_gone:
                     path.unlink()
+        for path in (self.control / "feedback").iterdir():
+            if int(path.name.partition(".")[0]) > batch:
+                path.unlink()
 
     def last_batch(self) -> int:
         """Return the number of the last batch that was planned."""

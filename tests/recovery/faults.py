@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_throttle.control.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.spark import batch_sink, writer
 from spark_throttle.spark.batch_sink import BatchSink, Target
@@ -54,9 +55,9 @@ def arm(point: str, turn: int, reached: Path, admitted: Path) -> None:
     if point == AFTER_ADMITTED:
         write = Target.write
 
-        def write_and_pause(self: Target, rows: DataFrame, query: str, batch: int) -> None:
-            write(self, rows, query, batch)
-            if self.path == str(admitted) and batch >= turn:
+        def write_and_pause(self: Target, rows: DataFrame, mark: BatchMark) -> None:
+            write(self, rows, mark)
+            if self.path == str(admitted) and mark.batch >= turn:
                 pause(reached)
 
         Target.write = write_and_pause  # type: ignore[method-assign]
@@ -123,10 +124,10 @@ class WatchedDeltaWriter(ThrottleDeltaWriter):
             found.__class__ = TearingFileWriter
         return found
 
-    def add(self, destination: Destination, app: str, batch: int, files: list[WrittenFile]) -> None:
-        super().add(destination, app, batch, files)
+    def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
+        super().add(destination, mark, files)
         if destination == self.plan.admitted:
-            self._pause_at(AFTER_ADMITTED, batch)
+            self._pause_at(AFTER_ADMITTED, mark.batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         shown = [line for message in messages if isinstance(message, WatchedOutput) for line in message.shown]

@@ -32,9 +32,17 @@ from spark_throttle.control.store import Author
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import ConfigurationError, EpochMissingError, ShardCountChangedError
+from spark_throttle.errors import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    DamagedError,
+    EpochMissingError,
+    ShardCountChangedError,
+    TakenOverError,
+)
 from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.frames import FRAME_SCHEMA, FrameKind
+from spark_throttle.spark.start_check import Sinks
 
 KEYS = (11, 7)
 START_MS = 1_760_000_000_000
@@ -257,6 +265,60 @@ def test_reader_is_bound_to_its_checkpoint(driver: Driver) -> None:
         driver.reader.initialOffset()
 
 
+def test_offset_that_names_an_epoch_begins_no_new_query(driver: Driver) -> None:
+    """As where a checkpoint came back without its control directory: sinks would take again what they have."""
+    first = driver.latest(driver.reader.initialOffset())
+    shutil.rmtree(driver.path)
+    start = {"epoch": 0, "file": ""}
+    calls: list[Callable[[ThrottleControlReader], object]] = [
+        lambda reader: reader.latestOffset(first, LIMIT),
+        lambda reader: reader.partitions(start, first),
+        lambda reader: reader.commit(first),
+    ]
+    for call in calls:
+        driver.start()
+        with pytest.raises(DamagedError, match=r"manifest\.json is missing"):
+            call(driver.reader)
+        assert not (driver.path / "manifest.json").exists()
+
+
+def test_checkpoint_that_has_planned_a_batch_begins_no_new_query(driver: Driver, tmp_path: Path) -> None:
+    """Nor where its first batch is run again, and no offset before names an epoch."""
+    driver.latest(driver.reader.initialOffset())
+    shutil.rmtree(driver.path)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1")
+    driver.start(sinks=Sinks(str(tmp_path)).to_json())
+    with pytest.raises(DamagedError, match=r"manifest\.json is missing"):
+        driver.reader.initialOffset()
+    assert not (driver.path / "manifest.json").exists()
+
+
+def test_run_that_is_refused_takes_nothing_over(driver: Driver, tmp_path: Path) -> None:
+    driver.latest(driver.reader.initialOffset())
+    running = driver.reader
+    (tmp_path / "dead" / "batch=7").mkdir(parents=True)
+    driver.start(sinks=Sinks(str(tmp_path), dead_letters=str(tmp_path / "dead")).to_json())
+    with pytest.raises(CheckpointMismatchError, match="holds batches up to 7"):
+        driver.latest(driver.offset)
+    driver.reader = running
+    driver.batch(moved=1)
+    assert running.latestOffset(driver.offset, LIMIT)["epoch"] == 2
+
+
+def test_second_query_in_a_control_directory_ends_the_first_or_is_refused(driver: Driver) -> None:
+    first = driver.latest(driver.reader.initialOffset())
+    running = driver.reader
+    driver.batch(moved=1)
+    driver.start()
+    with pytest.raises(ConfigurationError, match=r"has run batch 0.* give this one a directory of its own"):
+        driver.latest(driver.reader.initialOffset())
+    driver.start()
+    assert driver.latest(first)["epoch"] == 2
+    with pytest.raises(TakenOverError, match="another run has begun in the control directory"):
+        running.latestOffset(first, LIMIT)
+
+
 def test_policies_that_cannot_be_read_bind_nothing(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "control", {"policyfile": str(tmp_path / "nowhere.yaml")})
     for _ in range(2):
@@ -353,4 +415,5 @@ def test_reader_whose_exchange_was_taken_away_says_no_more_of_it(tmp_path: Path)
 def test_reader_without_an_exchange_keeps_nothing_of_it(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     driver.latest(driver.reader.initialOffset())
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["epochs", "followed.json", "manifest.json", "policies"]
+    expected = ["epochs", "followed.json", "manifest.json", "policies", "run"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import CommitProperties, Transaction
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from spark_throttle.control.batch_mark import BatchMark
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.manifest import bind
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.core.codec import pack_policy, pack_usage
-from spark_throttle.errors import ConfigurationError, DamagedError, NativeWriterError
+from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, NativeWriterError
 from spark_throttle.spark import delta_sink, destination
 from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
 from spark_throttle.spark.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
@@ -246,29 +249,106 @@ def files_of(sink: Sink) -> list[WrittenFile]:
     return [file for task in sink.run(0, range(4)) for file in task.admitted]
 
 
+def append(sink: Sink, table: DeltaTable, query: str, batch: int, identity: str = "a") -> None:
+    append_batch(table, str(sink.admitted), BatchMark(query, batch, identity), files_of(sink))
+
+
+def has(sink: Sink, query: str, batch: int, identity: str = "a") -> bool:
+    return has_batch(opened(sink), str(sink.admitted), BatchMark(query, batch, identity))
+
+
 def test_commits_of_other_jobs_in_between_are_no_conflict(sink: Sink) -> None:
     table = opened(sink)
     for number in range(3):
-        append_batch(opened(sink), f"other-{number}", 0, files_of(sink))
-    append_batch(table, sink.query, 0, files_of(sink))
+        append(sink, opened(sink), f"other-{number}", 0)
+    append(sink, table, sink.query, 0)
     assert len(sink.ids) == 16
-    assert all(has_batch(opened(sink), app, 0) for app in (sink.query, "other-0", "other-1", "other-2"))
+    assert all(has(sink, app, 0) for app in (sink.query, "other-0", "other-1", "other-2"))
 
 
 def test_two_processes_of_one_query_commit_a_batch_once(sink: Sink) -> None:
     first, second = opened(sink), opened(sink)
-    append_batch(first, sink.query, 0, files_of(sink))
-    append_batch(second, sink.query, 0, files_of(sink))
+    append(sink, first, sink.query, 0)
+    append(sink, second, sink.query, 0)
     assert sink.ids == list(range(4))
-    assert not has_batch(opened(sink), sink.query, 1)
+    assert not has(sink, sink.query, 1)
 
 
 def test_conflict_that_is_no_repetition_is_raised(sink: Sink) -> None:
     stale = opened(sink)
-    append_batch(opened(sink), sink.query, 0, files_of(sink))
+    append(sink, opened(sink), sink.query, 0)
     with pytest.raises(CommitFailedError):
-        append_batch(stale, sink.query, 1, files_of(sink))
+        append(sink, stale, sink.query, 1)
     assert sink.ids == list(range(4))
+
+
+# Batches of the same number that are not the same
+
+
+def another(sink: Sink, number: int, ids: Sequence[int]) -> list[TaskOutput]:
+    """Write a batch as a checkpoint that was put back plans it: later, of other rows."""
+    frames = [(FrameKind.ADMITTED, frame) for frame in frames_of(ids)]
+    usage = replace(report(0, {"acme/0": (len(ids), len(ids), 0, 0)}), now_ms=77_000 + number)
+    return [sink.task([*frames, (FrameKind.USAGE, pack_usage(usage))])]
+
+
+def test_another_batch_of_a_number_that_the_table_has_is_refused(sink: Sink) -> None:
+    for number in range(3):
+        sink.commit(number, sink.run(number, [number]))
+    before = sink.versions
+    with pytest.raises(CheckpointMismatchError, match=r"already has a batch 2 of this query, decided from other rows"):
+        sink.commit(2, another(sink, 2, [20, 21]))
+    with pytest.raises(CheckpointMismatchError, match=r"already has batch 2 of this query, which now comes to batch 1"):
+        sink.commit(1, another(sink, 1, [10, 11]))
+    assert sink.ids == [0, 1, 2]
+    assert sink.versions == before
+    assert sorted(read_reports(sink.directory, after_batch=-1)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("text", [None, "loaded by hand", '{"throttle": 7}'])
+def test_batch_that_an_older_release_committed_is_skipped_by_its_number(sink: Sink, text: str | None) -> None:
+    more = {} if text is None else {"userMetadata": text}
+    properties = CommitProperties(app_transactions=[Transaction(sink.query, 0)], custom_metadata=more)
+    table = opened(sink)
+    table.create_write_transaction([], "append", table.schema(), ["ns"], commit_properties=properties)
+    sink.commit(0, another(sink, 0, [1, 2]))
+    assert sink.ids == []
+    assert newest_batch(sink.directory) == 0
+
+
+def test_two_copies_of_a_checkpoint_that_meet_at_a_batch_do_not_both_count(sink: Sink) -> None:
+    first, second = opened(sink), opened(sink)
+    append(sink, first, sink.query, 0, "a")
+    with pytest.raises(CheckpointMismatchError, match="a copy of it runs too"):
+        append(sink, second, sink.query, 0, "b")
+    assert sink.ids == list(range(4))
+
+
+def test_identity_is_found_behind_commits_of_others(sink: Sink) -> None:
+    append(sink, opened(sink), sink.query, 0, "a")
+    for number in range(12):
+        append(sink, opened(sink), f"other-{number}", 0, "z")
+    assert has(sink, sink.query, 0, "a")
+    with pytest.raises(CheckpointMismatchError):
+        has(sink, sink.query, 0, "b")
+
+
+def test_batch_whose_commit_was_cleaned_from_the_log_is_skipped_by_its_number(sink: Sink) -> None:
+    append(sink, opened(sink), sink.query, 0, "a")
+    append(sink, opened(sink), "other", 0, "z")
+    opened(sink).create_checkpoint()
+    for version in (0, 1):
+        (sink.admitted / "_delta_log" / f"{version:020}.json").unlink()
+    assert has(sink, sink.query, 0, "b")
+    with pytest.raises(CheckpointMismatchError, match="has batch 0"):
+        has(sink, sink.query, -1)
+
+
+def test_transaction_says_when_it_was_made_for_tables_that_forget_old_ones(sink: Sink) -> None:
+    sink.commit(0, sink.run(0, [1]))
+    log = (sink.admitted / "_delta_log" / f"{1:020}.json").read_text().splitlines()
+    (txn,) = [action["txn"] for action in map(json.loads, log) if "txn" in action]
+    assert txn["lastUpdated"] > 1_700_000_000_000
 
 
 def test_location_that_holds_no_table_is_told_from_one_that_cannot_be_read(tmp_path: Path) -> None:

@@ -1,0 +1,83 @@
+"""A control directory is one run's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.control.plane import NO_EPOCH, ControlPlane
+from spark_throttle.control.run_fence import RunFence
+from spark_throttle.control.storage import Directory
+from spark_throttle.errors import ConfigurationError, TakenOverError
+from tests.control.queries import SHARDS, Query
+
+
+class FencedQuery(Query):
+    """A query whose runs take their control directory over."""
+
+    def restart(self) -> None:
+        fence = RunFence(self.directory)
+        fence.begin()
+        self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms, fence=fence)
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> FencedQuery:
+    return FencedQuery(tmp_path / "control")
+
+
+def test_run_that_was_taken_over_writes_no_epoch_any_more(query: FencedQuery) -> None:
+    """Whether the other run is of this query or of another one that was given the same directory."""
+    query.trigger()
+    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    zombie = query.plane
+    query.restart()
+    epochs = query.directory.names("epochs")
+    with pytest.raises(
+        TakenOverError, match=r"another run has begun in the control directory .* a checkpoint .* of its own"
+    ):
+        zombie.next_epoch(query.name)
+    assert query.directory.names("epochs") == epochs
+    assert query.trigger().number == 2
+
+
+def test_run_that_was_taken_over_deletes_no_file_any_more(query: FencedQuery) -> None:
+    query.trigger()
+    zombie = query.plane
+    query.restart()
+    with pytest.raises(TakenOverError):
+        zombie.forget_before(query.name.__class__(1_100, ""))
+    assert query.directory.names("epochs") == [query.name.file]
+
+
+def test_second_query_in_a_control_directory_is_refused_at_its_start(query: FencedQuery) -> None:
+    query.trigger()
+    query.quiet_batch()
+    other = FencedQuery(query.path)
+    with pytest.raises(ConfigurationError, match=r"has run batch 0.* if it is another query's, give this one"):
+        other.trigger()
+
+
+def test_query_that_began_anew_after_its_first_batch_is_refused(query: FencedQuery) -> None:
+    query.trigger()
+    query.quiet_batch()
+    query.restart()
+    query.name = NO_EPOCH
+    with pytest.raises(ConfigurationError, match="has run batch 0, and the checkpoint has none"):
+        query.trigger()
+
+
+def test_first_epoch_that_was_made_and_not_logged_is_made_again(query: FencedQuery) -> None:
+    first = query.trigger()
+    query.name = NO_EPOCH
+    query.restart()
+    assert query.trigger(0) == first
+
+
+def test_directory_without_a_mark_is_nobody_elses(query: FencedQuery) -> None:
+    fence = RunFence(Directory(str(query.path)))
+    fence.begin()
+    fence.check()
+    (query.path / "run").unlink()
+    fence.check()
