@@ -42,11 +42,14 @@ from spark_throttle.spark.partitioning import shard_keys
 from spark_throttle.spark.payload_columns import (
     ColumnLike,
     carried_schema,
+    check_columns,
+    deciding_columns,
     derived_columns,
     from_carried,
     with_helpers,
 )
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.volatile import volatile_columns
 from spark_throttle.spark.writer import ThrottledStreamWriter
 
 MAX_SHARDS = 4096
@@ -148,7 +151,10 @@ class Throttle:
         spark = events.sparkSession
         keys = shard_keys(spark, self._shards)
         derived = derived_columns(events.schema, self._namespace, self._size, self._order_by)
-        helped = with_helpers(events, self._namespace, self._size, self._order_by, derived.helpers)
+        check_columns(events.schema)
+        decides = deciding_columns(events.schema, self._namespace, self._size, self._order_by)
+        volatile = volatile_columns(events, decides)
+        helped = with_helpers(events, self._namespace, self._size, self._order_by, derived.helpers, volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
         pack = PackFrames(keys, tuple(helped.columns), derived)
         packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
