@@ -6,6 +6,7 @@
     ├── PolicyError                 fix the policy document, then try again
     ├── ConfigurationError          fix the call or the job's settings, then try again
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
+    │   ├── DefinitionChangedError  start once with the old definition
     │   └── NativeWriterError       let Spark's writer write the table
     ├── StoredFormatError           stop: what is stored was written by another version or is damaged
     │   ├── UnknownVersionError
@@ -70,6 +71,23 @@ class ShardCountChangedError(ConfigurationError):
 
     def __reduce__(self) -> tuple[type[ShardCountChangedError], tuple[int, int]]:
         return (type(self), (self.stored_shards, self.asked_shards))
+
+
+class DefinitionChangedError(ConfigurationError):
+    """A batch that stands in a sink and is not committed would be decided otherwise than it was."""
+
+    def __init__(self, batch: int, differences: str, note: str) -> None:
+        self.batch = batch
+        self.differences = differences
+        self.note = note
+        super().__init__(
+            f"batch {batch} is not committed, and an attempt before has written of it what would now be decided "
+            f"otherwise: {differences}; start once with the old definition, then with the new one (or remove {note}, "
+            f"if rows of this batch may be lost and doubled)"
+        )
+
+    def __reduce__(self) -> tuple[type[DefinitionChangedError], tuple[int, str, str]]:
+        return (type(self), (self.batch, self.differences, self.note))
 
 
 class NativeWriterError(ConfigurationError):

@@ -27,6 +27,7 @@ from spark_throttle.control.manifest import bound_manifest
 from spark_throttle.control.storage import Directory, file_system
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.begin_batch import begin_batch
 from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
 from spark_throttle.spark.destination import (
     Destination,
@@ -119,9 +120,11 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         directory = Directory(plan.control_path)
         query = bound_manifest(directory).query
         tasks = [message for message in messages if isinstance(message, TaskOutput)]
+        packed = [block for task in tasks for block in task.usage]
+        reports = (unpack_usage(block, f"a usage report of batch {batchId}") for block in packed)
+        begin_batch(directory, query, batchId, plan.definition, reports)
         self.add(plan.admitted, query, batchId, [file for task in tasks for file in task.admitted])
         self.add(plan.rejected, f"{query}/rejected", batchId, [file for task in tasks for file in task.rejected])
-        packed = [block for task in tasks for block in task.usage]
         if plan.usage is not None and packed:
             append_usage(plan.usage, directory, f"{query}/usage", batchId, packed)
         write_reports(directory, batchId, packed)

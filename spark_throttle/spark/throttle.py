@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.control.codec import dump_policies, load_policies
 from spark_throttle.control.compile import queue_bounds
+from spark_throttle.control.definition import FUNCTION, OWN_SINK, Definition
 from spark_throttle.control.entries import EMPTY, policy_of
 from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.model import Direction, PolicyDocument, QueuePolicy
@@ -49,6 +50,8 @@ from spark_throttle.spark.payload_columns import (
     with_helpers,
 )
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.sink_targets import refuse_changed
+from spark_throttle.spark.stream_definition import stream_definition
 from spark_throttle.spark.volatile import volatile_columns
 from spark_throttle.spark.writer import ThrottledStreamWriter
 
@@ -107,6 +110,7 @@ class Throttle:
         self._shards = shards
         self._exchange = None if exchange is None else ExchangeOptions.parse(exchange)
         self._control_paths: dict[str, str] = {}
+        self._judged: tuple[DataFrame, frozenset[str]] | None = None
 
     @property
     def has_shares(self) -> bool:
@@ -128,9 +132,11 @@ class Throttle:
         control_path
             A directory that the driver and the executors can write: it must live and die with the query's checkpoint.
         """
+        definition = self.definition(events, {OWN_SINK: FUNCTION})
+        refuse_changed(control_path, control_path.rstrip("/").rpartition("/")[0] or "/", definition)
         frames = self.frames(events, control_path=control_path, is_explained=True)
         schema = StructType([*carried_schema(events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
-        unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path)
+        unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())
         return from_carried(frames.mapInArrow(unpack, schema), events.schema)
 
     def status(self, query: StreamingQuery) -> Status:
@@ -151,9 +157,7 @@ class Throttle:
         spark = events.sparkSession
         keys = shard_keys(spark, self._shards)
         derived = derived_columns(events.schema, self._namespace, self._size, self._order_by)
-        check_columns(events.schema)
-        decides = deciding_columns(events.schema, self._namespace, self._size, self._order_by)
-        volatile = volatile_columns(events, decides)
+        volatile = self._volatile(events)
         helped = with_helpers(events, self._namespace, self._size, self._order_by, derived.helpers, volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
         pack = PackFrames(keys, tuple(helped.columns), derived)
@@ -165,6 +169,24 @@ class Throttle:
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
 
+    def definition(self, events: DataFrame, targets: Mapping[str, str]) -> Definition:
+        """Return what a query over a stream decides by, and where its rows go.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not the same at every attempt at a batch.
+        """
+        volatile = self._volatile(events)
+        return stream_definition(events, self._namespace, self._size, self._order_by, volatile, targets)
+
+    def _volatile(self, events: DataFrame) -> frozenset[str]:
+        if self._judged is None or self._judged[0] is not events:
+            check_columns(events.schema)
+            decides = deciding_columns(events.schema, self._namespace, self._size, self._order_by)
+            self._judged = events, volatile_columns(events, decides)
+        return self._judged[1]
+
     def batch_sink(
         self,
         schema: StructType,
@@ -172,12 +194,13 @@ class Throttle:
         admitted: Target | Callable[[DataFrame, int], None],
         rejected: Target,
         usage: Target | Destination | None,
+        definition: Definition,
     ) -> BatchSink:
         """Return what writes the batches of a stream of `schema`."""
         verdict = from_arrow_schema(_VERDICT_SCHEMA)
         rows = to_arrow_schema(carried_schema(schema), timezone="UTC")
         refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
-        return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage)
+        return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage, definition.to_json())
 
     def _room(self) -> QueueBounds | None:
         """Return the queue's bounds as the policies have them now; `None` where this process does not see them."""

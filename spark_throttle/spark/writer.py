@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark_throttle.control.definition import Definition
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.batch_sink import DELTA, Target
 from spark_throttle.spark.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
+from spark_throttle.spark.sink_targets import refuse_changed, targets_of
 from spark_throttle.spark.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
 
 if TYPE_CHECKING:
@@ -183,11 +186,15 @@ class ThrottledStreamWriter:
         target = Target(self._format, options, self._partition_columns, path, table)
         admitted = self._function if self._function is not None else target
         rejected = self._rejected or Target("parquet", path=f"{control_path}/rejected")
-        choice = self._choice(admitted, rejected, control_path)
+        targets = targets_of(self._events.sparkSession, admitted, rejected, self._usage)
+        definition = self._throttle.definition(self._events, targets)
+        refuse_changed(control_path, checkpoint, definition)
+        choice = self._choice(admitted, rejected, control_path, definition)
         frames = self._throttle.frames(self._events, control_path=control_path, is_explained=False, plan=choice.plan)
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
-            sink = self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, choice.usage)
+            schema = self._events.schema
+            sink = self._throttle.batch_sink(schema, control_path, admitted, rejected, choice.usage, definition)
             writer = writer.foreachBatch(sink)
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
@@ -206,13 +213,20 @@ class ThrottledStreamWriter:
         return query
 
     def _choice(
-        self, admitted: Target | Callable[[DataFrame, int], None], rejected: Target, control_path: str
+        self,
+        admitted: Target | Callable[[DataFrame, int], None],
+        rejected: Target,
+        control_path: str,
+        definition: Definition,
     ) -> WriterChoice:
         words = {key.lower(): value for key, value in self._options.items()}
         asked = parse_writer(words.get(WRITER_OPTION))
         session, schema = self._events.sparkSession, self._events.schema
         targets = Targets(admitted, rejected, self._usage, self._throttle.has_shares)
-        return choose_writer(session, asked, schema, control_path, targets)
+        choice = choose_writer(session, asked, schema, control_path, targets)
+        if choice.plan is None:
+            return choice
+        return replace(choice, plan=replace(choice.plan, definition=definition.to_json()))
 
     def _checkpoint(self) -> str:
         for key, value in self._options.items():
