@@ -25,6 +25,10 @@ from spark_throttle.errors import DamagedError, DefinitionChangedError, UnknownV
 NAME: Final = "begun.json"
 FORMAT: Final = 1
 
+_COUNTS: Final = (
+    "(by the stream, by a function that it calls, or by another release) the digest of each namespace's rows"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
@@ -127,7 +131,7 @@ def refuse_other(directory: Directory, before: Begun, now: Begun, is_held: Calla
     """
     differences = before.definition.differences(now.definition)
     if not differences and before.decided and now.decided and before.decided != now.decided:
-        differences = [("how many rows of each namespace come and leave", before.decided, now.decided)]
+        differences = [(_COUNTS, before.decided, now.decided)]
     targets = before.definition.targets
     if differences and any(is_held(kind, target) for kind, target in targets.items()):
         raise DefinitionChangedError(before.batch, shown(differences), directory.path(NAME))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -13,6 +14,8 @@ from spark_throttle.spark.payload_columns import ColumnLike, deciding_columns, r
 
 _SETTINGS: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """What casts, times in JSON and arithmetic depend on."""
+
+_NAMED: Final = re.compile(r" AS \w+$")
 
 _JSON_LENGTH: Final = "the length of the row as JSON"
 
@@ -40,6 +43,6 @@ def stream_definition(
 
 
 def _printed(events: DataFrame, expressions: Sequence[Column]) -> list[str]:
-    """Return expressions as Spark prints them; a column that has a name of its own would print as that alone."""
+    """Return expressions as Spark prints them, without the names that they were given."""
     names = events.select(*map(F.isnull, expressions)).columns
-    return [name.removeprefix("(").removesuffix(" IS NULL)") for name in names]
+    return [_NAMED.sub("", name.removeprefix("(").removesuffix(" IS NULL)")) for name in names]

@@ -69,7 +69,8 @@ class Throttle:
     namespace
         Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
     size
-        Column or SQL expression of a row's size in bytes; by default the length of its JSON form.
+        Column or SQL expression of a row's size in bytes; by default the length of its JSON form, but for columns that
+        have another value when a batch is run again.
     order_by
         Columns or SQL expressions by which the rows of a namespace are ordered; by default Kafka's partition and offset
         where the stream has them, else an arbitrary order that is the same at every attempt.
@@ -81,6 +82,8 @@ class Throttle:
     exchange
         Where this job meets others with which it shares its tenants' and groups' quotas: a directory, ``delta:`` and a
         table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default it has them for itself.
+
+    `docs/changing-a-job.md` says which of these may change between two starts, and what must not be given.
 
     Raises
     ------

@@ -124,7 +124,7 @@ def test_same_definition_is_taken_again(tmp_path: Path) -> None:
 def test_rows_that_are_decided_otherwise_are_refused_though_the_definition_is_the_same(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path))
     begin(directory, 3, OLD, lambda *_: True, "1234")
-    with pytest.raises(DefinitionChangedError, match=r"how many rows of each namespace come and leave was `1234`"):
+    with pytest.raises(DefinitionChangedError, match=r"the digest of each namespace's rows was `1234`"):
         begin(directory, 3, OLD, lambda *_: True, "5678")
     begin(directory, 3, OLD, lambda *_: True)  # whoever has not seen all rows compares none
     begin(directory, 3, OLD, lambda *_: False, "5678")

@@ -15,8 +15,8 @@ from tests.integration.streams import Lake, finish, policies, publish
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-THREE = policies(namespaces={"t/n": publish(messages_per_second=0.003, burst_seconds=1000)})
-"""Three messages at once, and hours for the rest."""
+THREE = policies(namespaces={"t/n": publish(messages_per_second=0.002, burst_seconds=1000)})
+"""Three messages at once (two, and one into debt), and hours for the rest."""
 
 VOLATILE = [
     ("rand()", "rand()"), ("rand(42)", "rand()"), ("randn(1)", "randn()"), ("random()", "rand()"),
