@@ -117,11 +117,11 @@ def begin(
     if before == now:
         return
     if before is not None and before.batch == batch:
-        refuse_other(directory, before, now, is_held)
+        _refuse_other(directory, before, now, is_held)
     write_begun(directory, now)
 
 
-def refuse_other(directory: Directory, before: Begun, now: Begun, is_held: Callable[[str, str], bool]) -> None:
+def _refuse_other(directory: Directory, before: Begun, now: Begun, is_held: Callable[[str, str], bool]) -> None:
     """Refuse an attempt at a batch that would decide it otherwise than the sinks have it.
 
     Raises

@@ -136,7 +136,9 @@ class Throttle:
             A directory that the driver and the executors can write: it must live and die with the query's checkpoint.
         """
         definition = self.definition(events, {OWN_SINK: FUNCTION})
-        refuse_changed(control_path, control_path.rstrip("/").rpartition("/")[0] or "/", definition)
+        refuse_changed(
+            events.sparkSession, control_path, control_path.rstrip("/").rpartition("/")[0] or "/", definition
+        )
         frames = self.frames(events, control_path=control_path, is_explained=True)
         schema = StructType([*carried_schema(events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
         unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())

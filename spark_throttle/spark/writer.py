@@ -186,9 +186,8 @@ class ThrottledStreamWriter:
         target = Target(self._format, options, self._partition_columns, path, table)
         admitted = self._function if self._function is not None else target
         rejected = self._rejected or Target("parquet", path=f"{control_path}/rejected")
-        targets = targets_of(self._events.sparkSession, admitted, rejected, self._usage)
-        definition = self._throttle.definition(self._events, targets)
-        refuse_changed(control_path, checkpoint, definition)
+        definition = self._throttle.definition(self._events, targets_of(admitted, rejected, self._usage))
+        refuse_changed(self._events.sparkSession, control_path, checkpoint, definition)
         choice = self._choice(admitted, rejected, control_path, definition)
         frames = self._throttle.frames(self._events, control_path=control_path, is_explained=False, plan=choice.plan)
         writer: DataStreamWriter = frames.writeStream
