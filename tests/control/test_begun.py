@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,9 +63,11 @@ CHANGES = {
 }
 
 
-def report(names: list[str], counts: list[tuple[int, int, int]], **changes: int) -> UsageReport:
-    pairs = [np.array([[row[at], 100 * row[at]] for row in counts], dtype=np.int64).reshape(-1, 2) for at in range(3)]
-    nothing = np.zeros_like(pairs[0])
+def report(names: list[str], counts: list[tuple[int, int, int]], **changes: Any) -> UsageReport:
+    offered, admitted, rejected = (
+        np.array([[row[at], 100 * row[at]] for row in counts], dtype=np.int64).reshape(-1, 2) for at in range(3)
+    )
+    nothing = np.zeros_like(offered)
     zeros = np.zeros(len(names), dtype=np.int64)
     found = UsageReport(
         0,
@@ -75,7 +78,9 @@ def report(names: list[str], counts: list[tuple[int, int, int]], **changes: int)
         zeros,
         zeros,
         zeros,
-        *pairs,
+        offered,
+        admitted,
+        rejected,
         nothing,
         nothing,
         zeros,

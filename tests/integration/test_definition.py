@@ -108,7 +108,7 @@ def test_order_turned_round_over_an_uncommitted_batch_is_refused(failing: Lake, 
     lake = failing
     fail_once(into(lake).option("throttle.writer", by))
     assert ids(lake) == [0, 1, 2]
-    turned = {"order_by": ["-id"]}
+    turned: dict[str, Any] = {"order_by": ["-id"]}
     with pytest.raises(
         DefinitionChangedError,
         match=r"batch 0 is not committed, .*: order_by\[0\] was `id` and is `\(- id\)`; start once with the old",
@@ -123,7 +123,7 @@ def test_order_turned_round_over_an_uncommitted_batch_is_refused(failing: Lake, 
 
 def test_whatever_decides_is_refused_over_an_uncommitted_batch_and_the_old_definition_is_not(failing: Lake) -> None:
     lake = failing
-    by_hash = {"order_by": None, "size": None}
+    by_hash: dict[str, Any] = {"order_by": None, "size": None}
     fail_once(into(lake, **by_hash))
     events = lake.events()
     narrow, turned = events.withColumn("id", F.expr("int(id)")), events.select("size", "ns", "id")
