@@ -7,6 +7,7 @@
     ├── ConfigurationError          fix the call or the job's settings, then try again
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
+    │   ├── DefinitionChangedError  start once with the old definition
     │   └── NativeWriterError       let Spark's writer write the table
     ├── TakenOverError              let the newer run go on, or stop it and start again
     ├── StoredFormatError           stop: what is stored was written by another version or is damaged
@@ -104,6 +105,23 @@ class TakenOverError(ThrottleError):
 
     def __reduce__(self) -> tuple[type[TakenOverError], tuple[str]]:
         return (type(self), (self.location,))
+
+
+class DefinitionChangedError(ConfigurationError):
+    """A batch that stands in a sink and is not committed would be decided otherwise than it was."""
+
+    def __init__(self, batch: int, differences: str, note: str) -> None:
+        self.batch = batch
+        self.differences = differences
+        self.note = note
+        super().__init__(
+            f"batch {batch} is not committed, and an attempt before has written of it what would now be decided "
+            f"otherwise: {differences}; start once with the old definition, then with the new one (or remove {note}, "
+            f"if rows of this batch may be lost and doubled)"
+        )
+
+    def __reduce__(self) -> tuple[type[DefinitionChangedError], tuple[int, str, str]]:
+        return (type(self), (self.batch, self.differences, self.note))
 
 
 class NativeWriterError(ConfigurationError):

@@ -27,6 +27,7 @@ from spark_throttle.control.shared_status import batch_usage
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.core.codec import unpack_usage
+from spark_throttle.spark.begin_batch import begin_batch
 from spark_throttle.spark.delta_sink import append_usage
 from spark_throttle.spark.destination import Destination
 from spark_throttle.spark.frames import FrameKind, UnpackFrames
@@ -137,6 +138,9 @@ class BatchSink:
     usage: Target | Destination | None
     """A destination is written without Spark."""
 
+    definition: str = ""
+    """What the query decides by, as JSON."""
+
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
         directory = Directory(self.control_path)
@@ -147,6 +151,7 @@ class BatchSink:
             packed = kept.usage
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
             mark = mark_of(manifest, batch, reports)
+            begin_batch(directory, manifest.query, batch, self.definition, reports)
             if not isinstance(self.admitted, Target):
                 self.admitted(self._rows(kept, FrameKind.ADMITTED), batch)
             elif any(report.admitted.any() for report in reports) or batch == 0:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
+from spark_throttle.control.begun import begin
+from spark_throttle.control.definition import Definition
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import unpack_usage
@@ -22,23 +24,34 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 class UnpackDecided:
     """Frames of all kinds to rows; runs in `mapInArrow` on the executors, once a task.
 
-    A usage report is written to the control directory as it passes. A task that runs again writes the same bytes
-    under the same name, and the control plane reads them only when the batch is committed.
+    Before the first row passes, the batch is noted as begun, with the definition that decided it. A usage report is
+    written to the control directory as it passes. A task that runs again writes the same bytes under the same name, and
+    the control plane reads them only when the batch is committed.
     """
 
     schema: pa.Schema
     control_path: str
+    definition: str = ""
+    """What the query decides by, as JSON."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the decided rows."""
         set_loaded_aside()
         unpack = UnpackFrames(self.schema)
+        has_begun = not self.definition
         for batch in batches:
+            if not has_begun:
+                self._begin()
+                has_begun = True
             for kind, frame in zip(batch.column("kind").to_pylist(), batch.column("frame"), strict=True):
                 if kind == FrameKind.USAGE:
                     self._report(frame.as_py())
                 else:
                     yield from unpack.rows(frame.as_buffer())
+
+    def _begin(self) -> None:
+        """Refuse a batch that an attempt before has begun by another definition: the sink may have any of it."""
+        begin(Directory(self.control_path), batch_of_task(), Definition.from_json(self.definition), lambda *_: True)
 
     def _report(self, block: bytes) -> None:
         shard = unpack_usage(block, "a usage report").shard

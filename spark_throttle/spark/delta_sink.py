@@ -30,6 +30,7 @@ from spark_throttle.control.storage import Directory, file_system
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.begin_batch import begin_batch
 from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
 from spark_throttle.spark.destination import (
     Destination,
@@ -123,7 +124,9 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         tasks = [message for message in messages if isinstance(message, TaskOutput)]
         packed = [block for task in tasks for block in task.usage]
         reports = [unpack_usage(block, f"a usage report of batch {batchId}") for block in packed]
-        mark = mark_of(bound_manifest(directory), batchId, reports)
+        manifest = bound_manifest(directory)
+        mark = mark_of(manifest, batchId, reports)
+        begin_batch(directory, manifest.query, batchId, plan.definition, reports)
         self.add(plan.admitted, mark, [file for task in tasks for file in task.admitted])
         self.add(plan.rejected, mark.of_part("rejected"), [file for task in tasks for file in task.rejected])
         if plan.usage is not None and reports:

@@ -56,6 +56,8 @@ class SinkPlan:
     admitted: Destination
     rejected: Destination
     usage: Destination | None
+    definition: str = ""
+    """What the query decides by, as JSON."""
 
     def to_json(self) -> str:
         """Return the plan as text."""
@@ -66,7 +68,8 @@ class SinkPlan:
         """Return the plan that a text describes."""
         fields = json.loads(text)
         found = {name: _destination(fields[name]) for name in ("admitted", "rejected")}
-        return cls(fields["control_path"], **found, usage=_destination(fields["usage"]) if fields["usage"] else None)
+        usage = _destination(fields["usage"]) if fields["usage"] else None
+        return cls(fields["control_path"], **found, usage=usage, definition=fields["definition"])
 
 
 def _destination(fields: dict[str, object]) -> Destination:

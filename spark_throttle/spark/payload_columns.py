@@ -146,22 +146,41 @@ def with_helpers(
     size: ColumnLike | None,
     order_by: Sequence[ColumnLike] | None,
     derived: Collection[str] = (),
+    volatile: Collection[str] = (),
 ) -> DataFrame:
     """Return the events as they travel, with the columns that decisions need, but for those that are `derived`.
 
     The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. One
     that is no number of 64 bits is missing, whether or not the session's casts would fail on it.
-    The order defaults to Kafka's (partition, offset) where the stream has those columns.
+    The order defaults to Kafka's (partition, offset) where the stream has those columns. What is `volatile`
+    (`spark.volatile`) counts for neither size nor hash: rows that differ in nothing else may stand for each other.
     """
     schema = events.schema
     check_columns(schema)
     name = as_column(namespace).cast("string")
-    length = F.octet_length(F.to_json(F.struct(*map(_written, schema)))) if size is None else as_column(size)
     orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, order_by))}
     _check_order(events.select(*(column.alias(helper) for helper, column in orders.items())).schema)
-    helpers = {NAMESPACE: name, SIZE: length.try_cast("bigint"), TIE: _hash(schema), **orders}
+    length, tie = row_columns(schema, size, volatile)
+    helpers = {NAMESPACE: name, SIZE: length.try_cast("bigint"), TIE: tie, **orders}
     sent = [column.alias(helper) for helper, column in helpers.items() if helper not in derived]
     return events.select(*to_carried(schema), *sent)
+
+
+def row_columns(schema: StructType, size: ColumnLike | None, volatile: Collection[str]) -> tuple[Column, Column]:
+    """Return a row's size and its hash."""
+    lasting = StructType([field for field in schema if field.name not in volatile])
+    if size is not None:
+        return as_column(size), _hash(lasting)
+    return F.octet_length(F.to_json(F.struct(*map(_written, lasting or schema)))), _hash(lasting)
+
+
+def deciding_columns(
+    schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
+) -> dict[str, Column]:
+    """Return what the user gave to decide by, by the name of the argument."""
+    given = {"namespace": namespace} | ({"size": size} if size is not None else {})
+    given |= {f"order_by[{place}]": column for place, column in enumerate(_order(schema, order_by))}
+    return {name: as_column(column) for name, column in given.items()}
 
 
 def derived_columns(

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from spark_throttle.control.compile import queue_bounds
+from spark_throttle.control.definition import FUNCTION, OWN_SINK, Definition
 from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.model import Direction
 from spark_throttle.control.plane import BATCHES_RETAINED
@@ -40,13 +41,18 @@ from spark_throttle.spark.partitioning import shard_keys
 from spark_throttle.spark.payload_columns import (
     ColumnLike,
     carried_schema,
+    check_columns,
+    deciding_columns,
     derived_columns,
     from_carried,
     with_helpers,
 )
 from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.sink_targets import refuse_changed
 from spark_throttle.spark.spark_paths import SparkPaths
 from spark_throttle.spark.start_check import Sinks
+from spark_throttle.spark.stream_definition import stream_definition
+from spark_throttle.spark.volatile import volatile_columns
 from spark_throttle.spark.writer import ThrottledStreamWriter
 
 MAX_SHARDS = 4096
@@ -64,7 +70,8 @@ class Throttle:
     namespace
         Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
     size
-        Column or SQL expression of a row's size in bytes; by default the length of its JSON form.
+        Column or SQL expression of a row's size in bytes; by default the length of its JSON form, but for columns that
+        have another value when a batch is run again.
     order_by
         Columns or SQL expressions by which the rows of a namespace are ordered; by default Kafka's partition and offset
         where the stream has them, else an arbitrary order that is the same at every attempt.
@@ -76,6 +83,8 @@ class Throttle:
     exchange
         Where this job meets others with which it shares its tenants' and groups' quotas: a directory, ``delta:`` and a
         table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default it has them for itself.
+
+    `docs/changing-a-job.md` says which of these may change between two starts, and what must not be given.
 
     Raises
     ------
@@ -107,6 +116,7 @@ class Throttle:
         self._shards = shards
         self._exchange = None if exchange is None else ExchangeOptions.parse(exchange)
         self._control_paths: dict[str, str] = {}
+        self._judged: tuple[DataFrame, frozenset[str]] | None = None
 
     @property
     def has_shares(self) -> bool:
@@ -131,9 +141,13 @@ class Throttle:
         """
         control_path = SparkPaths(events.sparkSession).resolve(control_path)
         check_executors_see(events.sparkSession, control_path)
+        definition = self.definition(events, {OWN_SINK: FUNCTION})
+        refuse_changed(
+            events.sparkSession, control_path, control_path.rstrip("/").rpartition("/")[0] or "/", definition
+        )
         frames = self.frames(events, control_path=control_path, is_explained=True)
         schema = StructType([*carried_schema(events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
-        unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path)
+        unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())
         return from_carried(frames.mapInArrow(unpack, schema), events.schema)
 
     def status(self, query: StreamingQuery) -> Status:
@@ -165,7 +179,8 @@ class Throttle:
         spark = events.sparkSession
         keys = shard_keys(spark, self._shards)
         derived = derived_columns(events.schema, self._namespace, self._size, self._order_by)
-        helped = with_helpers(events, self._namespace, self._size, self._order_by, derived.helpers)
+        volatile = self._volatile(events)
+        helped = with_helpers(events, self._namespace, self._size, self._order_by, derived.helpers, volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
         pack = PackFrames(keys, tuple(helped.columns), derived)
         packed = numbered.mapInArrow(pack, "shard int, kind int, frame binary")
@@ -176,6 +191,24 @@ class Throttle:
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
 
+    def definition(self, events: DataFrame, targets: Mapping[str, str]) -> Definition:
+        """Return what a query over a stream decides by, and where its rows go.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not the same at every attempt at a batch.
+        """
+        volatile = self._volatile(events)
+        return stream_definition(events, self._namespace, self._size, self._order_by, volatile, targets)
+
+    def _volatile(self, events: DataFrame) -> frozenset[str]:
+        if self._judged is None or self._judged[0] is not events:
+            check_columns(events.schema)
+            decides = deciding_columns(events.schema, self._namespace, self._size, self._order_by)
+            self._judged = events, volatile_columns(events, decides)
+        return self._judged[1]
+
     def batch_sink(
         self,
         schema: StructType,
@@ -183,12 +216,13 @@ class Throttle:
         admitted: Target | Callable[[DataFrame, int], None],
         rejected: Target,
         usage: Target | Destination | None,
+        definition: Definition,
     ) -> BatchSink:
         """Return what writes the batches of a stream of `schema`."""
         verdict = from_arrow_schema(_VERDICT_SCHEMA)
         rows = to_arrow_schema(carried_schema(schema), timezone="UTC")
         refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
-        return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage)
+        return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage, definition.to_json())
 
     def _room(self, spark: SparkSession) -> QueueBounds | None:
         """Return the queue's bounds as the policies have them now; `None` where this process does not see them.

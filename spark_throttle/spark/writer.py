@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark_throttle.control.definition import Definition
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.batch_sink import DELTA, Target
 from spark_throttle.spark.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.executor_sight import check_executors_see
+from spark_throttle.spark.sink_targets import refuse_changed, targets_of
 from spark_throttle.spark.sinks import sinks_of
 from spark_throttle.spark.spark_paths import SparkPaths
 from spark_throttle.spark.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
@@ -189,7 +192,9 @@ class ThrottledStreamWriter:
         rejected = (self._rejected or Target("parquet", path=f"{control_path}/rejected")).resolved(paths)
         usage = None if self._usage is None else self._usage.resolved(paths)
         targets = Targets(admitted, rejected, usage, self._throttle.has_shares)
-        choice = self._choice(targets, control_path)
+        definition = self._throttle.definition(self._events, targets_of(admitted, rejected, usage))
+        refuse_changed(self._events.sparkSession, control_path, checkpoint, definition)
+        choice = self._choice(targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
         if choice.plan is not None:
             check_executors_see(self._events.sparkSession, control_path, [location for _, location in sinks.tables])
@@ -203,7 +208,8 @@ class ThrottledStreamWriter:
         )
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
-            sink = self._throttle.batch_sink(self._events.schema, control_path, admitted, rejected, choice.usage)
+            schema = self._events.schema
+            sink = self._throttle.batch_sink(schema, control_path, admitted, rejected, choice.usage, definition)
             writer = writer.foreachBatch(sink)
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
@@ -221,11 +227,14 @@ class ThrottledStreamWriter:
         self._throttle.follow(query, control_path)
         return query
 
-    def _choice(self, targets: Targets, control_path: str) -> WriterChoice:
+    def _choice(self, targets: Targets, control_path: str, definition: Definition) -> WriterChoice:
         words = {key.lower(): value for key, value in self._options.items()}
         asked = parse_writer(words.get(WRITER_OPTION))
         session, schema = self._events.sparkSession, self._events.schema
-        return choose_writer(session, asked, schema, control_path, targets)
+        choice = choose_writer(session, asked, schema, control_path, targets)
+        if choice.plan is None:
+            return choice
+        return replace(choice, plan=replace(choice.plan, definition=definition.to_json()))
 
     def _checkpoint(self) -> str:
         for key, value in self._options.items():

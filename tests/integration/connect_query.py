@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.state_reader import read_queued
 from tests.sessions import pin_interpreter, session_settings
@@ -58,6 +59,13 @@ def run(root: Path) -> dict[str, Any]:
     usage = spark.read.format("delta").load(str(root / "usage")).where("level = 'job'")
     counts = usage.selectExpr("sum(admitted_messages)", "sum(rejected_messages)", "max(batch_id)").collect()[0]
 
+    refused = []
+    for namespace, stream in (("uuid()", events), ("string(now())", events), ("u", events.selectExpr("uuid() u"))):
+        try:
+            Throttle(POLICIES, namespace=namespace, size="1").apply(stream, control_path=str(root / "unused"))
+        except ConfigurationError as error:
+            refused.append(str(error).partition(",")[0])
+
     kept = str(root / "kept")
 
     def keep(admitted: DataFrame, batch: int) -> None:
@@ -76,6 +84,7 @@ def run(root: Path) -> dict[str, Any]:
         "queued": [row["id"] for row in read_queued(spark, str(root / "checkpoint")).orderBy("id").collect()],
         "kept": [row["id"] for row in spark.read.parquet(kept).orderBy("id").collect()],
         "usage": list(counts[:2]),
+        "refused": refused,
         "status": throttle.status(query).batch_id == counts[2],
     }
 

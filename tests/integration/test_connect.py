@@ -23,4 +23,5 @@ def test_throttled_queries_run_on_spark_connect(tmp_path: Path) -> None:
     assert told["rejected"] == bad
     assert told["queued"] == shut
     assert told["usage"] == [50, 25]
+    assert told["refused"] == ["namespace has uuid()", "namespace depends on now()", "namespace depends on uuid()"]
     assert told["status"]

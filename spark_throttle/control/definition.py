@@ -1,0 +1,134 @@
+"""What decides a batch beside its rows and its policies, as text: two runs of a query are compared by it.
+
+Policies and grants are pinned in epochs. The expressions of namespace, size and order, the columns of the stream (rows
+that are equal in the order are put in order by their hash) and some settings of the session are given anew at every
+start. They may change between batches; over a batch that may stand in a sink already they may not, for its rows would
+be decided otherwise than those that the sink has.
+
+Expressions are compared as Spark prints them once it has resolved them. What prints alike is taken for the same: two
+Python functions of one name, the body of a scalar subquery, a word in quotes and a column of that name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+Difference: TypeAlias = tuple[str, str, str]
+"""What differs, its old text and its new one."""
+
+FUNCTION: Final = "a function"
+"""The target of rows that are given to a function: nobody can ask it what it has."""
+
+OWN_SINK: Final = "the query's own sink"
+"""The kind of all rows where the user writes them."""
+
+NOTHING: Final = "not there"
+"""The text of what one of two definitions does not have."""
+
+_LONGEST_TEXT: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a run of a query decides by, and where it sends its rows.
+
+    Examples
+    --------
+    >>> old = Definition({"namespace": "ns", "order_by[0]": "id"}, {"id": "bigint", "ns": "string"})
+    >>> new = Definition({"namespace": "ns", "order_by[0]": "negative(id)"}, {"id": "bigint", "ns": "string"})
+    >>> old.differences(new)
+    [('order_by[0]', 'id', 'negative(id)')]
+    """
+
+    expressions: Mapping[str, str]
+    """By the name of the argument."""
+
+    columns: Mapping[str, str]
+    """Types of the stream's columns, in their order."""
+
+    ties: str = ""
+    """Digest of how rows that are equal in the order are told apart; it says nothing that a reader would know."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the session, those that values depend on."""
+
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """Where each kind of rows goes, by `sink_targets`' words; it decides nothing."""
+
+    def differences(self, new: Definition) -> list[Difference]:
+        """Return what decides otherwise in `new`."""
+        found = [*_differing("", self.expressions, new.expressions)]
+        found += _differing("column ", self.columns, new.columns)
+        if not found and self.ties != new.ties:
+            is_reordered = list(self.columns) != list(new.columns)
+            found.append(
+                ("the order of the columns", ", ".join(self.columns), ", ".join(new.columns))
+                if is_reordered
+                else ("the hash of a row", self.ties, new.ties)
+            )
+        return [*found, *_differing("", self.settings, new.settings)]
+
+    def moved(self, new: Definition) -> list[Difference]:
+        """Return which kinds of rows go elsewhere in `new`."""
+        return list(_differing("", self.targets, new.targets))
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return what `from_fields` takes."""
+        return {
+            "expressions": dict(self.expressions),
+            "columns": dict(self.columns),
+            "ties": self.ties,
+            "settings": dict(self.settings),
+            "targets": dict(self.targets),
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Definition:
+        """Return the definition that `to_fields` wrote."""
+        expressions, columns, settings, targets = (
+            {str(k): str(v) for k, v in fields[name].items()}
+            for name in ("expressions", "columns", "settings", "targets")
+        )
+        return cls(expressions, columns, str(fields["ties"]), settings, targets)
+
+    def to_json(self) -> str:
+        """Return the definition as text."""
+        return json.dumps(self.to_fields())
+
+    @classmethod
+    def from_json(cls, text: str) -> Definition:
+        """Return the definition that a text describes."""
+        return cls.from_fields(json.loads(text))
+
+
+def _differing(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
+    names = [*old, *(name for name in new if name not in old)]
+    return [
+        (f"{kind}{name}", old.get(name, NOTHING), new.get(name, NOTHING))
+        for name in names
+        if old.get(name) != new.get(name)
+    ]
+
+
+def digest(text: str) -> str:
+    """Return a short name of a long text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def shown(differences: list[Difference]) -> str:
+    """Return differences as a message has them.
+
+    Examples
+    --------
+    >>> shown([("namespace", "ns", "concat(tenant, ns)"), ("column x", "not there", "int")])
+    'namespace was `ns` and is `concat(tenant, ns)`; column x was `not there` and is `int`'
+    """
+    return "; ".join(f"{what} was `{_short(old)}` and is `{_short(new)}`" for what, old, new in differences)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

@@ -1,0 +1,262 @@
+"""What has another value when a batch is run again: refused where it decides, left out where it would.
+
+A batch that was stopped half-way is planned anew from the same input, and its rows must then be decided the same. Two
+things know better than a list of names what is not the same then. Spark's analyzer refuses a nondeterministic
+expression as the condition of a join, Python functions that are marked so among them. And the plan of the stream, as
+``EXPLAIN`` prints it, says from which functions a column comes that the stream itself has made.
+
+Spark holds two functions for deterministic that are not (tried on 4.2.0): ``now()`` and ``current_time()`` are set when
+a batch is optimized. ``current_timestamp()``, ``current_date()``, ``localtimestamp()`` and ``unix_timestamp()`` are the
+batch's time, which is logged. A seed helps nothing: Spark draws a new one for every attempt. ``input_file_name()`` is
+nondeterministic to Spark, and the same at every attempt.
+
+Not seen are: a function that is not what it says (a Python function that draws numbers and is not marked
+`asNondeterministic`), and one that is marked so where the stream below makes a column by it; what a function of frames
+(`mapInPandas`) does; and the user, catalog or schema that `current_user()` and its like name, if another starts the
+query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import contextmanager
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+
+from spark_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+_FUNCTION: Final = re.compile(
+    r"(?<![\w.`])(rand|randn|random|uuid|shuffle|randstr|uniform|now|current_time|spark_partition_id"
+    r"|monotonically_increasing_id|reflect|java_method|try_reflect)\(",
+    re.IGNORECASE,
+)
+_FILE_FUNCTION: Final = re.compile(r"(?<![\w.`])input_file_(name|block_start|block_length)\(", re.IGNORECASE)
+_CONDITION: Final = "INVALID_NON_DETERMINISTIC_EXPRESSIONS"
+_ANALYZED: Final = re.compile(r"^== Analyzed Logical Plan ==\n(.*?)^== ", re.MULTILINE | re.DOTALL)
+_NODE: Final = re.compile(r"^[\s:|+\-~'!]*")
+_MADE: Final = re.compile(r" AS (.+?)#(\d+)[^#]*$")
+_ATTRIBUTE: Final = re.compile(r"#(\d+)")
+_PRINTED: Final = re.compile(r"^(.*)#(\d+)[^#]*$")
+_FIELDS_CONF: Final = "spark.sql.debug.maxToStringFields"
+_INDENT: Final = 3
+"""By which Spark prints a node further in than the one above it."""
+
+_OTHER: Final = "__throttle_other"
+_PREFIX: Final = "__throttle_asked_"
+
+
+def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> frozenset[str]:
+    """Return the columns of a stream that have other values at the next attempt, as far as its plan says.
+
+    Parameters
+    ----------
+    expressions
+        What decides, by the name of the argument.
+
+    Raises
+    ------
+    ConfigurationError
+        If one of `expressions` has another value at the next attempt, or the stream's rows are chosen by such a value.
+    """
+    _refuse_nondeterministic(events, expressions)
+    asked = {name: f"{_PREFIX}{place}" for place, name in enumerate(expressions)}
+    frame = events.select("*", *(expressions[name].alias(column) for name, column in asked.items()))
+    text = _analyzed_plan(frame)
+    if _FUNCTION.search(text) is None:
+        return frozenset()
+    plan = _Plan(text)
+    if plan.chooser is not None:
+        raise ConfigurationError(
+            f"the stream chooses its rows by {plan.chooser}, {_BECAUSE}; choose them by their own columns, or write "
+            f"them down before the throttle"
+        )
+    for name, column in asked.items():
+        function = plan.function_of(column)
+        if function is not None:
+            raise _refused(name, function, is_below=True)
+    return frozenset(name for name in events.columns if plan.function_of(name) is not None)
+
+
+_BECAUSE: Final = "which has another value when a batch is run again after a crash: rows would be lost and doubled"
+
+
+def _refused(name: str, function: str, *, is_below: bool = False) -> ConfigurationError:
+    remedy = (
+        "take current_timestamp(), which is the batch's own time"
+        if function in ("now()", "current_time()")
+        else "take a column that comes with the row"
+    )
+    verb = "depends on" if is_below else "has"
+    return ConfigurationError(f"{name} {verb} {function}, {_BECAUSE}; {remedy}")
+
+
+def _refuse_nondeterministic(events: DataFrame, expressions: Mapping[str, Column]) -> None:
+    """Ask Spark's analyzer, which takes no nondeterministic condition of a join."""
+    if not expressions:
+        return
+    other = events.sparkSession.range(1).toDF(_OTHER)
+    if _problem(events, other, list(expressions.values())) is None:
+        return
+    for name, expression in expressions.items():
+        text = _problem(events, other, [expression])
+        if text is None:
+            continue
+        found = _FUNCTION.search(text)
+        if found is None and _FILE_FUNCTION.search(text) is not None:
+            continue
+        raise _refused(name, f"{found[1].lower()}()" if found else text)
+
+
+def _problem(events: DataFrame, other: DataFrame, expressions: list[Column]) -> str | None:
+    """Return the nondeterministic expressions as Spark prints them, `None` if there are none."""
+    try:
+        _ = events.join(other, reduce(and_, map(F.isnull, expressions))).schema
+    except AnalysisException as error:
+        if error.getCondition() != _CONDITION:
+            raise
+        text = (error.getMessageParameters() or {}).get("sqlExprs", str(error))
+        return str(text).strip('"').removeprefix("(").removesuffix(" IS NULL)")
+    return None
+
+
+def _analyzed_plan(frame: DataFrame) -> str:
+    """Return the analyzed plan as Spark prints it, the empty text where it does not."""
+    try:
+        with _whole_lists(frame.sparkSession):
+            rows = frame.sparkSession.sql("EXPLAIN EXTENDED SELECT * FROM {frame}", frame=frame).collect()
+    except PySparkException:
+        return ""
+    found = _ANALYZED.search(str(rows[0][0]))
+    return found[1] if found is not None else ""
+
+
+@contextmanager
+def _whole_lists(spark: SparkSession) -> Iterator[None]:
+    """Make Spark print all columns of a plan, not the first 25."""
+    before = spark.conf.get(_FIELDS_CONF, None)
+    try:
+        spark.conf.set(_FIELDS_CONF, "100000")
+    except PySparkException:  # a platform may let nobody set it
+        yield
+        return
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_FIELDS_CONF)
+        else:
+            spark.conf.set(_FIELDS_CONF, before)
+
+
+class _Plan:
+    """The columns of an analyzed plan, and the functions that they come from."""
+
+    def __init__(self, text: str) -> None:
+        self.chooser: str | None = None
+        """The first function that decides which rows there are."""
+
+        self._output: dict[str, str] = {}
+        self._made: dict[str, tuple[str | None, set[str]]] = {}
+        self._unions: dict[int, list[str] | None] = {}
+        for line in text.splitlines():
+            node = _NODE.sub("", line)
+            self._take(node, depth=len(line) - len(node))
+
+    def function_of(self, name: str) -> str | None:
+        """Return the function that a column of the plan's output comes from, `None` if from none."""
+        seen: set[str] = set()
+        ahead = [self._output[name]] if name in self._output else []
+        while ahead:
+            at = ahead.pop()
+            if at in seen or at not in self._made:
+                continue
+            seen.add(at)
+            function, sources = self._made[at]
+            if function is not None:
+                return function
+            ahead += sources
+        return None
+
+    def _take(self, node: str, *, depth: int) -> None:
+        self._unions = {at: first for at, first in self._unions.items() if at < depth}
+        if node.startswith("Union"):
+            self._unions[depth] = None
+        elif node.startswith("Project ["):
+            names = self._take_project(_items(node.removeprefix("Project ")))
+            self._output = self._output or dict(names)
+            self._join_branches([number for _, number in names], depth)
+        elif node.startswith("Generate "):
+            expression, _, made = node.rpartition("[")
+            for number in _ATTRIBUTE.findall(made):
+                self._note(number, expression)
+        elif node.startswith(("Filter ", "Join ")) and self.chooser is None:
+            self.chooser = _function_in(node)
+
+    def _take_project(self, items: list[str]) -> list[tuple[str, str]]:
+        """Return the names and numbers of what a projection gives."""
+        names = []
+        for item in items:
+            made = _MADE.search(item)
+            if made is not None:
+                self._note(made[2], item[: made.start()])
+            printed = made or _PRINTED.match(item)
+            names.append((printed[1], printed[2]) if printed is not None else (item, ""))
+        return names
+
+    def _join_branches(self, numbers: list[str], depth: int) -> None:
+        """Note that the columns of a union, which have the numbers of its first branch, come from the others too."""
+        for at, first in self._unions.items():
+            if depth != at + _INDENT:
+                continue
+            if first is None:
+                self._unions[at] = numbers
+            else:
+                for number, other in zip(first, numbers, strict=False):
+                    function, sources = self._made.get(number, (None, set()))
+                    self._made[number] = (function, {*sources, other})
+
+    def _note(self, number: str, expression: str) -> None:
+        function, sources = self._made.get(number, (None, set()))
+        self._made[number] = (function or _function_in(expression), {*sources, *_ATTRIBUTE.findall(expression)})
+
+
+def _function_in(expression: str) -> str | None:
+    """Return the first function of an expression that has another value at the next attempt."""
+    for found in _FUNCTION.finditer(expression):
+        depth, end = 1, found.end()
+        while depth and end < len(expression):
+            depth += {"(": 1, ")": -1}.get(expression[end], 0)
+            end += 1
+        if not expression.startswith("#", end):  # a Python function of that name is printed with its number
+            return f"{found[1].lower()}()"
+    return None
+
+
+def _items(text: str) -> list[str]:
+    """Return the parts of a printed list.
+
+    Examples
+    --------
+    >>> _items("[id#1L, concat(ns#2, [1,2][0]) AS v#3]")
+    ['id#1L', 'concat(ns#2, [1,2][0]) AS v#3']
+    """
+    items, depth, start = [], 0, 1
+    for at, mark in enumerate(text):
+        depth += {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}.get(mark, 0)
+        if (depth == 1 and text.startswith(", ", at)) or (depth == 0 and at):
+            items.append(text[start:at])
+            start = at + 2
+        if depth == 0 and at:
+            break
+    return [item for item in items if item]
