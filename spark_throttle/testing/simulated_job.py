@@ -183,7 +183,9 @@ class SimulatedJob:
         self.documents: dict[str, PolicyDocument] = {}
         """All policies that the job ever had, by the revision of its direction."""
 
-        self.last: SimulatedBatch | None = None
+        self.attempts: list[SimulatedBatch] = []
+        """What every attempt at a batch decided, those that died later included."""
+
         self._crash_at: CrashPoint | None = None
         self._attempts = 0
         self._policies = _Policies(self._snapshot(policies))
@@ -429,6 +431,12 @@ class SimulatedJob:
         admitted = [outside.source[row] for outcome in outcomes.values() for row in ids_of(outcome.admitted)]
         rejected = [row for outcome in outcomes.values() for row in dead_letters(outcome.rejected, outside.source)]
         usage = [outcome.usage for outcome in outcomes.values()]
+        epoch = running.reader.plane().load(EpochName(int(logged.end["epoch"]), str(logged.end["file"])))
+        batch = SimulatedBatch(
+            number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
+            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), _digest(outcomes),
+        )  # fmt: skip
+        self.attempts.append(batch)
         self._passes("before table")
         if admitted:
             outside.table.append(running.query, number, admitted)
@@ -443,16 +451,11 @@ class SimulatedJob:
         self._passes("before feedback")
         write_reports(running.directory, number, usage)
         self._passes("after feedback")
-        epoch = running.reader.plane().load(EpochName(int(logged.end["epoch"]), str(logged.end["file"])))
-        self.last = SimulatedBatch(
-            number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
-            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), _digest(outcomes),
-        )  # fmt: skip
         self._passes("before commit")
         checkpoint.committed = number + 1
         checkpoint.forget(self.batches_retained)
         self._passes("after commit")
-        return self.last
+        return batch
 
     def _decide(
         self, running: _Running, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
