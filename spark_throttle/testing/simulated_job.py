@@ -16,14 +16,11 @@ the control plane see.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import pyarrow as pa
 
 from spark_throttle.control.codec import load_policies
 from spark_throttle.control.compile import queue_bounds, revision_of
@@ -34,9 +31,9 @@ from spark_throttle.control.plane import ControlPlane, EpochName
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.control_source import GrantPartition, ThrottleControlReader
-from spark_throttle.spark.frames import encode
+from spark_throttle.spark.control_source import GrantPartition
 from spark_throttle.spark.shard_batch import ShardOutcome, run_batch
+from spark_throttle.testing.simulated_batch import FollowedPolicies, SimulatedBatch, SimulatedSource, digest_of
 from spark_throttle.testing.simulated_disk import (
     CRASH_POINTS,
     Checkpoint,
@@ -53,58 +50,10 @@ START_MS = 1_760_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedBatch:
-    """What one batch came to."""
-
-    number: int
-    now_ms: int
-    """The batch time, of the wall clock."""
-
-    steady_ms: int
-    """True time since the job began."""
-
-    revision: str
-    """Of the policies that the batch applied."""
-
-    epoch: int
-    arrived: tuple[Row, ...]
-    admitted: tuple[Row, ...]
-    """In the order in which they left: shard by shard."""
-
-    rejected: tuple[RejectedRow, ...]
-    usage: tuple[bytes, ...]
-    """What the shards reported."""
-
-    digest: str
-    """Of all that left and of the new state, byte for byte."""
-
-
-@dataclass(slots=True)
-class _Policies:
-    """The policies that the job follows."""
-
-    snapshot: PolicySnapshot
-
-    def current(self) -> PolicySnapshot:
-        return self.snapshot
-
-
-class _Reader(ThrottleControlReader):
-    """The control source of a job, with a plane that was made for it."""
-
-    def __init__(self, options: dict[str, str], plane: ControlPlane) -> None:
-        super().__init__(options)
-        self._given = plane
-
-    def plane(self) -> ControlPlane:
-        return self._given
-
-
-@dataclass(frozen=True, slots=True)
 class _Running:
     """What a crash takes with it."""
 
-    reader: _Reader
+    reader: SimulatedSource
     directory: MemoryDirectory
     query: str
     """Names the job at its sinks."""
@@ -188,7 +137,7 @@ class SimulatedJob:
 
         self._crash_at: CrashPoint | None = None
         self._attempts = 0
-        self._policies = _Policies(self._snapshot(policies))
+        self._policies = FollowedPolicies(self._snapshot(policies))
         self._running: _Running | None = None
         self._waiting: dict[int, tuple[bytes, list[int]]] = {}
         self.restart()
@@ -392,7 +341,7 @@ class SimulatedJob:
             directory, self._policies, self.direction, self.shards, lambda: self.wall_ms,
             batches_retained=self.batches_retained,
         )  # fmt: skip
-        reader = _Reader({"shardkeys": json.dumps(list(range(self.shards)))}, plane)
+        reader = SimulatedSource({"shardkeys": json.dumps(list(range(self.shards)))}, plane)
         self._running = _Running(reader, directory, manifest.query, queue_bounds(self.policies.queue))
         checkpoint = self.checkpoint
         if len(checkpoint.log) > checkpoint.committed:
@@ -434,9 +383,13 @@ class SimulatedJob:
         epoch = running.reader.plane().load(EpochName(int(logged.end["epoch"]), str(logged.end["file"])))
         batch = SimulatedBatch(
             number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
-            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), _digest(outcomes),
+            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcomes),
         )  # fmt: skip
         self.attempts.append(batch)
+        self._passes("before state")
+        states = {shard: outcome.state for shard, outcome in outcomes.items()}
+        checkpoint.states[number + 1] = checkpoint.states[number] | states
+        self._passes("after state")
         self._passes("before table")
         if admitted:
             outside.table.append(running.query, number, admitted)
@@ -460,32 +413,17 @@ class SimulatedJob:
     def _decide(
         self, running: _Running, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
     ) -> dict[int, ShardOutcome]:
-        """Let every shard that a control row or a row reaches decide, in any order, and keep the new states."""
+        """Let every shard that a control row or a row reaches decide, in any order."""
         grants: dict[int, bytes] = {}
         for partition in running.reader.partitions(logged.start, logged.end):
             assert isinstance(partition, GrantPartition)
             grants |= dict(partition.grants)
         frames = frames_of(arrived, self.shards, attempt)
         before = self.checkpoint.states[number]
-        outcomes = {
+        return {
             shard: run_batch(
                 before.get(shard), grants.get(shard), frames.get(shard, []), shard=shard, shards=self.shards,
                 now_ms=logged.now_ms, is_explained=False, room=running.room,
             )
             for shard in sorted(grants.keys() | frames.keys())
         }  # fmt: skip
-        self._passes("before state")
-        self.checkpoint.states[number + 1] = before | {shard: outcome.state for shard, outcome in outcomes.items()}
-        self._passes("after state")
-        return outcomes
-
-
-def _digest(outcomes: Mapping[int, ShardOutcome]) -> str:
-    digest = hashlib.sha256()
-    for shard, outcome in outcomes.items():
-        digest.update(f"{shard}".encode() + outcome.state + outcome.usage)
-        for tables in (outcome.admitted, outcome.rejected):
-            if tables:
-                for frame in encode(pa.concat_tables(tables)):
-                    digest.update(frame)
-    return digest.hexdigest()

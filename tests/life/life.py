@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_throttle.errors import PolicyError, QueueOverflowError, ThrottleError
+from spark_throttle.testing.simulated_disk import Checkpoint
 from spark_throttle.testing.simulated_job import SimulatedBatch, SimulatedJob
 from tests.life import policies
 from tests.life.account import Account
@@ -149,6 +150,13 @@ class Life:
         self._first = {number: batch for number, batch in self._first.items() if number < keep}
         self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
         self._judged = self.job.checkpoint.committed
+
+    def restore(self, backup: Checkpoint) -> None:
+        """Give the job a checkpoint back, and start it."""
+        self.job.stop()
+        self.job.checkpoint = backup
+        self.forget()
+        self.restart(0)
 
     # ------------------------------------------------------------------------------------------ the laws asked
 

@@ -221,9 +221,7 @@ def _was_put_back(life: Life, batches: int, rows: Traffic) -> None:
         life.restart(1_000, may_refuse=True)
         life.trigger(1_000, may_refuse=True)
     except ThrottleError:
-        life.job.stop()
-        life.job.checkpoint = backup
-        life.restart(0)
+        life.restore(backup)
 
 
 def _lose_control(d: Drawing) -> dict[str, Any]:
@@ -239,9 +237,7 @@ def _lost_control(life: Life) -> None:
         life.restart(1_000, may_refuse=True)
         life.trigger(1_000, may_refuse=True)
     except ThrottleError:
-        life.job.stop()
-        life.job.checkpoint = backup
-        life.restart(0)
+        life.restore(backup)
 
 
 def _clone(d: Drawing) -> dict[str, Any]:
