@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from spark_throttle.testing.simulated_job import SimulatedBatch
+from spark_throttle.testing.simulated_batch import SimulatedBatch
 from spark_throttle.testing.simulated_rows import Row, shard_of
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope, text_of
 

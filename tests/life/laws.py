@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
-from spark_throttle.testing.simulated_job import SimulatedBatch, SimulatedJob
+from spark_throttle.testing.simulated_batch import SimulatedBatch
+from spark_throttle.testing.simulated_job import SimulatedJob
 from spark_throttle.testing.simulated_rows import Row
 from tests.life.account import Account
 from tests.life.contract import Contracts, text_of
+
+LONGEST_HOLD_MS: Final = 1_000
+"""Longest delay that a Pegasus string of `policies` asks for."""
 
 
 class Violation(Exception):  # noqa: N818 - a law was broken, not the program that finds it
@@ -43,7 +48,9 @@ class World:
     asked_revision: str = ""
     """Of the policies that were in force when the batch was planned."""
 
-    was_put_back: bool = False
+    held_until_ms: dict[str, int] = field(default_factory=dict)
+    """True time up to which a Pegasus rule may hold rows, by namespace."""
+
     _contracts: dict[str, Contracts] = field(default_factory=dict)
 
     def contracts(self, revision: str) -> Contracts:
@@ -51,6 +58,18 @@ class World:
         if revision not in self._contracts:
             self._contracts[revision] = Contracts(self.job.documents[revision], self.job.direction)
         return self._contracts[revision]
+
+    def may_be_held(self, name: str) -> bool:
+        """Return whether a Pegasus rule may hold rows of a namespace."""
+        return self.held_until_ms.get(name, -1) >= self.job.steady_ms
+
+    def hold(self, batch: SimulatedBatch) -> None:
+        """Note whose arrivals a Pegasus rule may have delayed."""
+        contracts = self.contracts(batch.revision)
+        for row in batch.arrived:
+            name = text_of(row.namespace)
+            if contracts.of(name).has_rules:
+                self.held_until_ms[name] = batch.steady_ms + LONGEST_HOLD_MS
 
     def look(self) -> None:
         """See what waits."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from spark_throttle.core.codec import unpack_usage
-from spark_throttle.testing.simulated_job import SimulatedBatch
+from spark_throttle.testing.simulated_batch import SimulatedBatch
 from tests.life.contract import fault_of, text_of
 from tests.life.laws import Law, World
 

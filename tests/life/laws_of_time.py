@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
-from spark_throttle.testing.simulated_job import SimulatedBatch
+from spark_throttle.testing.simulated_batch import SimulatedBatch
 from spark_throttle.testing.simulated_rows import shard_of
 from tests.life.account import DIMENSIONS, cost_of
 from tests.life.contract import MICRO, Contracts, text_of
@@ -73,21 +73,23 @@ class Fairness(Law):
         served: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for row in batch.admitted:
             total = served[text_of(row.namespace)]
-            for dimension in (0, 1):
-                total[dimension] += cost_of(row, dimension)
-        backlogged = [name for name in world.waited.keys() & world.waiting.keys() if not contracts.of(name).has_rules]
+            total[0] += cost_of(row, 0)
+            total[1] += cost_of(row, 1)
+        backlogged = [name for name in world.waited.keys() & world.waiting.keys() if not world.may_be_held(name)]
+        for name in backlogged:
+            sizes = [row.size_bytes or 0 for row in (*world.waited[name], *world.waiting[name])]
+            self._largest[name] = max(self._largest.get(name, 0), *sizes)
         kept: dict[tuple[str, str], _Pair] = {}
         shards = world.job.shards
         for one, other in combinations(sorted(backlogged), 2):
-            dimension = _compared(contracts, one, other)
-            if dimension is None:
+            if (dimension := _compared(contracts, one, other)) is None:
                 continue
             weights = [contracts.of(name).weight for name in (one, other)]
             service = [Fraction(served[name][dimension], w) for name, w in zip((one, other), weights, strict=True)]
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
             apart = pair.add(service[0] - service[1])
             message = sum(
-                Fraction(self._largest_of(world, batch, name, dimension), w)
+                Fraction(MICRO * (self._largest[name] if dimension else 1), w)
                 for name, w in zip((one, other), weights, strict=True)
             )
             is_together = shard_of(_raw(one), shards) == shard_of(_raw(other), shards)
@@ -100,13 +102,6 @@ class Fairness(Law):
                     f"of each (a shard) is {float(bound / MICRO):g}"
                 )
         self._pairs = kept
-
-    def _largest_of(self, world: World, batch: SimulatedBatch, name: str, dimension: int) -> int:
-        if dimension == 0:
-            return MICRO
-        sizes = [row.size_bytes or 0 for row in (*world.waited[name], *world.waiting[name])]
-        self._largest[name] = max(self._largest.get(name, 0), *sizes)
-        return MICRO * self._largest[name]
 
     def forget(self) -> None:
         """Forget who was ahead."""
@@ -166,7 +161,7 @@ class WorkConservation(Law):
         passed_over = {
             name: self._passed_over[name] + 1
             for name in world.waiting
-            if not contracts.of(name).has_rules and world.account.has_tokens(contracts, name)
+            if not world.may_be_held(name) and world.account.has_tokens(contracts, name)
         }
         self._passed_over = defaultdict(int, passed_over)
         for name, triggers in passed_over.items():

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_throttle.errors import PolicyError, QueueOverflowError, ThrottleError
+from spark_throttle.testing.simulated_batch import SimulatedBatch
 from spark_throttle.testing.simulated_disk import Checkpoint
-from spark_throttle.testing.simulated_job import SimulatedBatch, SimulatedJob
+from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.testing.simulated_rows import Name
 from tests.life import policies
 from tests.life.account import Account
 from tests.life.contract import text_of
@@ -114,11 +116,10 @@ class Life:
 
     def offer(self, rows: Traffic) -> None:
         """Offer runs of rows."""
-        for name, size, count in rows:
-            raw = name
-            if name is not None and any("\udc80" <= letter <= "\udcff" for letter in name):
-                raw = name.encode(errors="surrogateescape")  # type: ignore[assignment] - text that is no UTF-8
-            self.job.offer([(raw, size)] * count)
+        for text, size, count in rows:
+            is_broken = text is not None and any("\udc80" <= letter <= "\udcff" for letter in text)
+            name: Name = text.encode(errors="surrogateescape") if text is not None and is_broken else text
+            self.job.offer([(name, size)] * count)
 
     def trigger(self, after_ms: int, *, may_refuse: bool = False, **options: Any) -> None:
         """Let the job run a batch if one is due."""
@@ -201,6 +202,7 @@ class Life:
         self.batches += 1
         world.asked_revision = self._asked[batch.number]
         world.look()
+        world.hold(batch)
         contracts = world.contracts(batch.revision)
         names = {text_of(row.namespace) for row in (*batch.arrived, *batch.admitted)} | world.waiting.keys()
         world.account.advance(contracts, names, at_ms=batch.steady_ms, unpaid_ms=world.unpaid_ms)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core import grants, token_bucket
+from spark_throttle.core import codec, grants, token_bucket
 from spark_throttle.core.fair_order import FairOrder
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
@@ -82,10 +82,8 @@ def follows_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def charges_twice(patch: pytest.MonkeyPatch) -> None:
-    pack = shard_batch.pack_usage
-
     def pack_usage(usage: UsageReport) -> bytes:
-        return pack(replace(usage, admitted=2 * usage.admitted))
+        return codec.pack_usage(replace(usage, admitted=2 * usage.admitted))
 
     patch.setattr(shard_batch, "pack_usage", pack_usage)
 

@@ -108,9 +108,9 @@ def test_a_source_may_give_few_rows_to_a_batch() -> None:
 
 def test_text_that_is_no_utf8_and_broken_rows_are_rows() -> None:
     job = SimulatedJob(limited(100), shards=2)
-    job.offer([(b"caf\xe9", 1), ("", 1), ("acme/a", None), ("acme/a", -1)])
+    job.offer([(b"k\xe9", 1), ("", 1), ("acme/a", None), ("acme/a", -1)])
     job.trigger()
-    assert [row.namespace for row in job.admitted] == [b"caf\xe9"]
+    assert [row.namespace for row in job.admitted] == [b"k\xe9"]
     assert sorted(letter.reason for letter in job.rejected) == ["namespace_missing", "size_missing", "size_negative"]
 
 
