@@ -71,8 +71,4 @@ class SimulatedSource(ThrottleControlReader):
 
     def __init__(self, options: dict[str, str], plane: ControlPlane) -> None:
         super().__init__(options)
-        self._given = plane
-
-    def plane(self) -> ControlPlane:
-        """Return it."""
-        return self._given
+        self._plane = plane
