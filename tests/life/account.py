@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from spark_throttle.testing.simulated_batch import SimulatedBatch
 from spark_throttle.testing.simulated_rows import Row, shard_of
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope, text_of
 
-DIMENSIONS = ("messages", "bytes")
+DIMENSIONS: Final = ("messages", "bytes")
+_UNKNOWN: Final = -(10**30)
 
 
 def cost_of(row: Row, dimension: int) -> int:
@@ -82,8 +84,9 @@ class Account:
         self._names: set[str] = set()
 
     def forget(self) -> None:
-        """Begin anew, with full buckets."""
-        self.shadows.clear()
+        """Know no more than that no bucket holds more than its burst."""
+        for shadow in self.shadows.values():
+            shadow.most, shadow.least = shadow.limit.burst, _UNKNOWN
 
     def wait(self, *, at_ms: int, unpaid_ms: int) -> None:
         """Let time pass in which no batch runs."""

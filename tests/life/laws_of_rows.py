@@ -50,6 +50,11 @@ class Conservation(Law):
         if unusable:
             yield f"{unusable[0]} was admitted and is unusable"
 
+    def forget(self) -> None:
+        """Count the sinks anew: they may have been put back."""
+        self._seen = [0, 0, 0]
+        self._count[:] = 0
+
 
 class Order(Law):
     """L5: rows of a namespace leave in order, and none before one that waits."""

@@ -45,21 +45,32 @@ class _Pair:
     ahead: Fraction = Fraction(0)
     most: Fraction = Fraction(0)
     least: Fraction = Fraction(0)
+    slack: Fraction = Fraction(0)
+    """What they may be apart for batches whose tokens were divided before it was known who wants some."""
+
     batches: int = 0
 
-    def add(self, difference: Fraction) -> Fraction:
+    def add(self, difference: Fraction, *, is_slack: bool) -> Fraction:
         """Add a batch's difference, and return the widest over any window."""
         self.ahead += difference
         self.most, self.least = max(self.most, self.ahead), min(self.least, self.ahead)
+        self.slack += abs(difference) if is_slack else 0
         self.batches += 1
-        return self.most - self.least
+        return self.most - self.least - self.slack
 
 
 @dataclass(slots=True)
 class Fairness(Law):
-    """L3: weighted service of two that stay backlogged in one domain differs by a message of each (a shard)."""
+    """L3: weighted service of two that stay backlogged in one domain differs by a message of each (a shard).
+
+    Between shards the shares are right one batch after a change in demand (L4), so that a batch in which others came or
+    went is not held against two that live in different ones.
+    """
 
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
+    _active: set[str] = field(default_factory=set)
+    """Who offered or waited in the last batch."""
+
     _revision: str = ""
     _largest: dict[str, int] = field(default_factory=dict)
     name = "L3"
@@ -79,6 +90,9 @@ class Fairness(Law):
         for name in backlogged:
             sizes = [row.size_bytes or 0 for row in (*world.waited[name], *world.waiting[name])]
             self._largest[name] = max(self._largest.get(name, 0), *sizes)
+        arrived = {text_of(row.namespace) for row in batch.arrived}
+        is_known = self._active == world.waited.keys() and arrived <= world.waited.keys()
+        self._active = arrived | world.waited.keys()
         kept: dict[tuple[str, str], _Pair] = {}
         shards = world.job.shards
         for one, other in combinations(sorted(backlogged), 2):
@@ -87,12 +101,12 @@ class Fairness(Law):
             weights = [contracts.of(name).weight for name in (one, other)]
             service = [Fraction(served[name][dimension], w) for name, w in zip((one, other), weights, strict=True)]
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
-            apart = pair.add(service[0] - service[1])
+            is_together = shard_of(_raw(one), shards) == shard_of(_raw(other), shards)
+            apart = pair.add(service[0] - service[1], is_slack=not is_together and not is_known)
             message = sum(
                 Fraction(MICRO * (self._largest[name] if dimension else 1), w)
                 for name, w in zip((one, other), weights, strict=True)
             )
-            is_together = shard_of(_raw(one), shards) == shard_of(_raw(other), shards)
             bound = message * (1 if is_together else shards)
             if apart > bound:
                 where = "one shard" if is_together else f"{shards} shards"

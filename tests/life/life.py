@@ -5,6 +5,7 @@ A seed and a number make a life; a life is a list of steps; a list of steps make
 
 from __future__ import annotations
 
+import copy
 import random
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,8 @@ from spark_throttle.errors import PolicyError, QueueOverflowError, ThrottleError
 from spark_throttle.testing.simulated_batch import SimulatedBatch
 from spark_throttle.testing.simulated_disk import Checkpoint
 from spark_throttle.testing.simulated_job import SimulatedJob
-from spark_throttle.testing.simulated_rows import Name
+from spark_throttle.testing.simulated_rows import Name, RejectedRow, Row
+from spark_throttle.testing.simulated_sinks import TransactionalTable
 from tests.life import policies
 from tests.life.account import Account
 from tests.life.contract import text_of
@@ -66,6 +68,16 @@ def draw_script(
     drawing = Drawing(rng, tempers, names, sizes, document, [])
     birth = Birth(document, rng.choice(SHARDS))
     return Script(birth, tuple(draw_step(drawing, chosen) for _ in range(rng.randint(steps // 3, steps))))
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What can be restored."""
+
+    checkpoint: Checkpoint
+    table: TransactionalTable[Row]
+    letters: TransactionalTable[RejectedRow]
+    account: Account
 
 
 @dataclass(slots=True)
@@ -152,11 +164,20 @@ class Life:
         self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
         self._judged = self.job.checkpoint.committed
 
-    def restore(self, backup: Checkpoint) -> None:
-        """Give the job a checkpoint back, and start it."""
+    def backup(self) -> Backup:
+        """Return all that the job and its sinks keep, and what is known of them."""
+        outside = self.job.outside
+        return Backup(
+            self.job.checkpoint.copy(), outside.table.copy(), outside.letters.copy(), copy.deepcopy(self.world.account)
+        )
+
+    def restore(self, backup: Backup) -> None:
+        """Give the job and its sinks a backup back, and start it."""
         self.job.stop()
-        self.job.checkpoint = backup
+        self.job.checkpoint = backup.checkpoint
+        self.job.outside.table, self.job.outside.letters = backup.table, backup.letters
         self.forget()
+        self.world.account = backup.account
         self.restart(0)
 
     # ------------------------------------------------------------------------------------------ the laws asked

@@ -213,7 +213,7 @@ def _put_back(d: Drawing) -> dict[str, Any]:
 
 def _was_put_back(life: Life, batches: int, rows: Traffic) -> None:
     """Put the checkpoint back; a job that refuses to go on so gets its newest checkpoint again."""
-    backup = life.job.checkpoint.copy()
+    backup = life.backup()
     life.job.put_back(batches)
     life.forget()
     life.offer(rows)
@@ -230,7 +230,7 @@ def _lose_control(d: Drawing) -> dict[str, Any]:
 
 def _lost_control(life: Life) -> None:
     """Restore a checkpoint without its control directory: that is refused, and the directory is then found again."""
-    backup = life.job.checkpoint.copy()
+    backup = life.backup()
     life.job.lose_control()
     life.forget()
     try:
@@ -245,7 +245,11 @@ def _clone(d: Drawing) -> dict[str, Any]:
 
 
 def _cloned(life: Life, rows: Traffic) -> None:
-    """Start a copy of the job on the same sinks; one that refuses harms nothing."""
+    """Start a copy of the job on the same sinks: one of the two is refused, before anything is lost or doubled.
+
+    Where it is the job itself, the sinks are put back to before the copy, as the error says.
+    """
+    backup = life.backup()
     life.offer(rows)
     clone = life.job.clone()
     try:
@@ -253,6 +257,11 @@ def _cloned(life: Life, rows: Traffic) -> None:
         clone.trigger(0)
     except ThrottleError:
         return
+    life.offer(rows)
+    try:
+        life.trigger(1_000, may_refuse=True)
+    except ThrottleError:
+        life.restore(backup)
 
 
 Draw: TypeAlias = Callable[[Drawing], dict[str, Any]]
