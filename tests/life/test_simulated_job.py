@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.errors import ConfigurationError, EpochMissingError, QueueOverflowError
+from spark_throttle.errors import ConfigurationError, DamagedError, EpochMissingError, QueueOverflowError
 from spark_throttle.testing.simulated_disk import CRASH_POINTS, CrashPoint
 from spark_throttle.testing.simulated_job import START_MS, SimulatedJob
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_without_its_control_directory_is_refused() -> None:
         job.restart()
         job.trigger()
 
-    with pytest.raises((EpochMissingError, ConfigurationError)):
+    with pytest.raises((EpochMissingError, ConfigurationError, DamagedError)):
         go_on()
 
 
