@@ -163,6 +163,7 @@ class Life:
         self._first = {number: batch for number, batch in self._first.items() if number < keep}
         self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
         self._judged = self.job.checkpoint.committed
+        self._compared = len(self.job.attempts)
 
     def backup(self) -> Backup:
         """Return all that the job and its sinks keep, and what is known of them."""
