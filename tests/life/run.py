@@ -46,7 +46,8 @@ def broken_by(
             if tally is not None:
                 tally.steps += 1
     except Violation as violation:
-        return violation, at
+        # A life that cannot go on ends, also where that is not what is asked about.
+        return (violation, at) if violation.law in laws else None
     finally:
         if tally is not None:
             tally.batches += life.batches
