@@ -155,6 +155,15 @@ def _move(rng: random.Random, tempers: Tempers, document: Document) -> None:
         entry["resource_group"] = rng.choice(GROUPS)
 
 
+def _dry_run(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Let a quota that is enforced only observe, and enforce one that observes."""
+    quotas = _quotas(document)
+    if quotas:
+        quota = rng.choice(quotas)
+        is_dry = quota.get("on_excess") == "observe"
+        quota["on_excess"] = rng.choice(("delay", "delay", "reject")) if is_dry else "observe"
+
+
 def _exempt(rng: random.Random, tempers: Tempers, document: Document) -> None:
     """Exempt a namespace or a glob, or no longer."""
     name = rng.choice((*NAMESPACES, "cora/*"))
@@ -195,5 +204,5 @@ def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
 
 
 _BY_KIND: Final[dict[str, Callable[[random.Random, Tempers, Document], None]]] = {
-    "move": _move, "exempt": _exempt, "queue": _queue, "age": _age, "pegasus": _pegasus, "absent": _remove,
+    "move": _move, "observe": _dry_run, "exempt": _exempt, "queue": _queue, "age": _age, "pegasus": _pegasus, "absent": _remove,
 }  # fmt: skip
