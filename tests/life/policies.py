@@ -204,5 +204,6 @@ def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
 
 
 _BY_KIND: Final[dict[str, Callable[[random.Random, Tempers, Document], None]]] = {
-    "move": _move, "observe": _dry_run, "exempt": _exempt, "queue": _queue, "age": _age, "pegasus": _pegasus, "absent": _remove,
+    "move": _move, "observe": _dry_run, "exempt": _exempt, "queue": _queue, "age": _age,
+    "pegasus": _pegasus, "absent": _remove,
 }  # fmt: skip
