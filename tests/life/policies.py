@@ -164,6 +164,19 @@ def _dry_run(rng: random.Random, tempers: Tempers, document: Document) -> None:
         quota["on_excess"] = rng.choice(("delay", "delay", "reject")) if is_dry else "observe"
 
 
+def dry_run(rng: random.Random, document: Document) -> tuple[Document, Document]:
+    """Return a document in which one quota only observes, and the same in which it is enforced."""
+    observing = copy.deepcopy(document)
+    quotas = _quotas(observing)
+    if quotas:
+        rng.choice(quotas)["on_excess"] = "observe"
+    enforced = copy.deepcopy(observing)
+    for quota in _quotas(enforced):
+        if quota.get("on_excess") == "observe":
+            quota["on_excess"] = "delay"
+    return observing, enforced
+
+
 def _exempt(rng: random.Random, tempers: Tempers, document: Document) -> None:
     """Exempt a namespace or a glob, or no longer."""
     name = rng.choice((*NAMESPACES, "cora/*"))

@@ -160,6 +160,19 @@ def _set_policies(life: Life, document: Document) -> None:
         return  # refused whole, and what was in force stays
 
 
+def _dry_run(d: Drawing) -> dict[str, Any]:
+    observing, d.document = policies.dry_run(d.rng, d.document)
+    return {"observing": observing, "enforced": d.document} | _steady(d)
+
+
+def _enforced(life: Life, observing: Document, enforced: Document, rows: Traffic, triggers: int, after_ms: int) -> None:
+    """Let a quota observe under some traffic, then enforce it under the same."""
+    _set_policies(life, observing)
+    _triggers(life, rows, triggers, after_ms)
+    _set_policies(life, enforced)
+    _triggers(life, rows, 10, after_ms)
+
+
 def _jump(d: Drawing) -> dict[str, Any]:
     return {"by_ms": d.rng.choice(JUMPS_MS)}
 
@@ -274,6 +287,7 @@ RULES: Final[dict[str, tuple[int, Draw, Callable[..., None]]]] = {
     "long_pause": (1, _long_pause, _triggers),
     "slow": (1, _slow, _slow_trigger),
     "policy": (4, _policy, _set_policies),
+    "dry_run": (1, _dry_run, _enforced),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),
     "jump": (2, _jump, _jumped),
