@@ -141,7 +141,7 @@ class WorkConservation(Law):
     """L4: a namespace whose scopes have tokens does not wait; batches end when nothing can leave, and not before."""
 
     name = "L4"
-    _MOST_VAIN: Final = 8
+    _MOST_VAIN: Final = 3
 
     def __init__(self) -> None:
         self._passed_over: dict[str, int] = defaultdict(int)
@@ -154,7 +154,7 @@ class WorkConservation(Law):
         is_vain = not (batch.arrived or batch.admitted or batch.rejected) and batch.revision == self._revision
         self._vain = self._vain + 1 if is_vain else 0
         self._revision = batch.revision
-        if self._vain > self._MOST_VAIN + 2 * world.job.shards:
+        if self._vain > self._MOST_VAIN:
             yield f"{self._vain} batches in a row moved nothing, and {len(world.job.waiting)} rows wait"
 
     def after_idle(self, world: World) -> Iterator[str]:

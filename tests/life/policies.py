@@ -18,8 +18,8 @@ TENANTS: Final = ("acme", "blue", "cora")
 GROUPS: Final = ("gold", "iron")
 NAMESPACES: Final = ("acme/a", "acme/b", "acme/c", "blue/a", "blue/b", "cora/ü", "solo")
 GLOBS: Final = ("acme/*", "*/a", "b*")
-RATES: Final = (0, 0.001, 0.01, 0.2, 1, 1, 2, 5, 5, 10, 10, 20, 50, 1_000, 10**9)
-BYTE_RATES: Final = (0, 0.001, 1, 100, 1_000, 1_000, 10_000, 10_000, 10_000, 10**6, 8 * 2**20, 10**9)
+RATES: Final = (0.001, 0.01, 0.2, 1, 1, 2, 5, 5, 10, 10, 20, 50, 1_000, 10**9)
+BYTE_RATES: Final = (0.001, 1, 100, 1_000, 1_000, 10_000, 10_000, 10_000, 10**6, 8 * 2**20, 10**9)
 BURSTS: Final = (0.001, 1, 1, 1, 2, 10, 100)
 FACTORS: Final = (0.001, 0.02, 0.5, 2, 50, 1_000)
 STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
@@ -80,8 +80,9 @@ def _quota(rng: random.Random, tempers: Tempers) -> Document:
 
 
 def _rate(rng: random.Random, tempers: Tempers, rates: tuple[float, ...]) -> float:
-    rate = rng.choice(rates)
-    return rate if rate or tempers.has("zero") else rates[-2]
+    if tempers.has("zero") and rng.random() < 0.2:
+        return 0
+    return rng.choice(rates)
 
 
 def _action(rng: random.Random, tempers: Tempers) -> str:
@@ -175,6 +176,13 @@ def dry_run(rng: random.Random, document: Document) -> tuple[Document, Document]
         if quota.get("on_excess") == "observe":
             quota["on_excess"] = "delay"
     return observing, enforced
+
+
+def first_quota(rng: random.Random, tempers: Tempers, document: Document, name: str) -> Document:
+    """Return a document in which a namespace has a quota of its own, as it had none before or another."""
+    document = copy.deepcopy(document)
+    document.setdefault("namespaces", {}).setdefault(name, {})["publish"] = _quota(rng, tempers)
+    return document
 
 
 def _exempt(rng: random.Random, tempers: Tempers, document: Document) -> None:

@@ -173,6 +173,19 @@ def _enforced(life: Life, observing: Document, enforced: Document, rows: Traffic
     _triggers(life, rows, 10, after_ms)
 
 
+def _first_quota(d: Drawing) -> dict[str, Any]:
+    rows = [(name, size, 150) for name, size, _ in d.rows(2)]
+    d.document = policies.first_quota(d.rng, d.tempers, d.document, d.rng.choice(rows)[0] or "")
+    return {"rows": rows, "document": d.document, "triggers": d.rng.randint(3, 12), "after_ms": 1_000}
+
+
+def _limited(life: Life, rows: Traffic, document: Document, triggers: int, after_ms: int) -> None:
+    """Give a namespace a quota of its own while it has a backlog."""
+    _flooded(life, rows, 2, after_ms)
+    _set_policies(life, document)
+    _triggers(life, [], triggers, after_ms)
+
+
 def _jump(d: Drawing) -> dict[str, Any]:
     return {"by_ms": d.rng.choice(JUMPS_MS)}
 
@@ -288,6 +301,7 @@ RULES: Final[dict[str, tuple[int, Draw, Callable[..., None]]]] = {
     "slow": (1, _slow, _slow_trigger),
     "policy": (4, _policy, _set_policies),
     "dry_run": (1, _dry_run, _enforced),
+    "first_quota": (1, _first_quota, _limited),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),
     "jump": (2, _jump, _jumped),
