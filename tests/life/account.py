@@ -81,10 +81,12 @@ class Account:
         self._shards = shards
         self.shadows: dict[tuple[Key, int], Shadow] = {}
         self._epoch = -1
+        self._is_known = True
         self._names: set[str] = set()
 
     def forget(self) -> None:
-        """Know no more than that no bucket holds more than its burst."""
+        """Know no more than that no bucket holds more than its burst: what is unknown counts as used."""
+        self._is_known = False
         for shadow in self.shadows.values():
             shadow.most, shadow.least = shadow.limit.burst, _UNKNOWN
 
@@ -110,7 +112,8 @@ class Account:
         shadow = self.shadows.get((scope.key, dimension))
         is_enforced = scope.on_excess != "observe"
         if shadow is None:
-            self.shadows[scope.key, dimension] = Shadow.full(limit, is_enforced=is_enforced, at_ms=at_ms)
+            shadow = self.shadows[scope.key, dimension] = Shadow.full(limit, is_enforced=is_enforced, at_ms=at_ms)
+            shadow.least = limit.burst if self._is_known else _UNKNOWN
         else:
             shadow.advance(limit, is_enforced=is_enforced, at_ms=at_ms, unpaid_ms=unpaid_ms)
 
