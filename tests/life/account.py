@@ -98,7 +98,8 @@ class Account:
     def advance(self, contracts: Contracts, names: Iterable[str], *, at_ms: int, unpaid_ms: int = 0) -> None:
         """Bring all shadows to a time and a policy; `names` are the namespaces that are seen there."""
         self._names.update(names)
-        scopes = {scope.key: scope for name in self._names for scope in contracts.of(name).scopes}
+        scopes = {scope.key: scope for scope in contracts.shared}
+        scopes |= {scope.key: scope for name in self._names for scope in contracts.of(name).scopes}
         for key, dimension in list(self.shadows):
             scope = scopes.get(key)
             if scope is None or scope.limits[dimension] is None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from spark_throttle.control.model import NamespacePolicy, PolicyDocument, Quota
+from spark_throttle.control.model import NamespacePolicy, PolicyDocument, Quota, ScopePolicy
 from spark_throttle.testing.simulated_rows import Name
 
 MICRO: Final = 1_000_000
@@ -99,6 +99,17 @@ class Contracts:
         self.document = document
         self._direction = direction
         self.of = lru_cache(maxsize=None)(self._of)
+
+    @property
+    def shared(self) -> list[Scope]:
+        """The scopes that namespaces share, whether one is in them or not."""
+        document = self.document
+        keyed: list[tuple[Key, ScopePolicy]] = [
+            *((("tenant", name), tenant) for name, tenant in document.tenants.items()),
+            *((("group", name), group) for name, group in document.resource_groups.items()),
+            (("job", ""), document.job),
+        ]
+        return [self._scope(key, getattr(policy, self._direction)) for key, policy in keyed]
 
     def _of(self, name: str) -> Contract:
         document = self.document

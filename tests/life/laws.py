@@ -45,8 +45,8 @@ class World:
     unpaid_ms: int = 0
     """True time since the last batch that the job could not see pass."""
 
-    clock_sets: int = 0
-    """How often the wall clock was set, or the job started: a batch may be planned for that alone."""
+    other_causes: int = 0
+    """How often the clock was set, the job started, or the source gave an empty batch: causes of a batch by themselves."""
 
     asked_revision: str = ""
     """Of the policies that were in force when the batch was planned."""

@@ -147,15 +147,15 @@ class WorkConservation(Law):
         self._passed_over: dict[str, int] = defaultdict(int)
         self._vain = 0
         self._revision = ""
-        self._clock_sets = 0
+        self._other_causes = 0
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Count how often a namespace was passed over, and batches that moved nothing."""
         yield from self._waits(world, batch.revision)
         is_empty = not (batch.arrived or batch.admitted or batch.rejected)
-        cause = batch.revision, world.clock_sets
-        self._vain = self._vain + 1 if is_empty and cause == (self._revision, self._clock_sets) else 0
-        self._revision, self._clock_sets = cause
+        cause = batch.revision, world.other_causes
+        self._vain = self._vain + 1 if is_empty and cause == (self._revision, self._other_causes) else 0
+        self._revision, self._other_causes = cause
         if self._vain > self._MOST_VAIN:
             yield f"{self._vain} batches in a row moved nothing, and {len(world.job.waiting)} rows wait"
 

@@ -139,19 +139,20 @@ class Life:
 
     def drop(self, after_ms: int) -> None:
         """Let the job run a batch whose rows were all filtered out."""
+        self.world.other_causes += 1
         self._run(lambda: self.job.drop(after_ms), may_refuse=False)
 
     def restart(self, down_ms: int, *, may_refuse: bool = False) -> None:
         """Start the job again."""
         if not self.job.is_down:
             self.job.stop()
-        self.world.clock_sets += 1
+        self.world.other_causes += 1
         self._run(lambda: self.job.restart(down_ms), may_refuse=may_refuse, is_start=True)
 
     def set_clock(self, by_ms: int) -> None:
         """Set the wall clock."""
         self.job.set_clock(by_ms)
-        self.world.clock_sets += 1
+        self.world.other_causes += 1
         if by_ms < 0:
             self.world.unpaid_ms += -by_ms
 
