@@ -46,7 +46,7 @@ class World:
     """True time since the last batch that the job could not see pass."""
 
     other_causes: int = 0
-    """How often the clock was set, the job started, or the source gave an empty batch: causes of a batch by themselves."""
+    """How often the clock was set, the job started, or the source gave an empty batch: each is a cause of a batch."""
 
     asked_revision: str = ""
     """Of the policies that were in force when the batch was planned."""
