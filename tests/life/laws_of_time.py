@@ -102,7 +102,9 @@ class Fairness(Law):
             service = [Fraction(served[name][dimension], w) for name, w in zip((one, other), weights, strict=True)]
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
             is_together = shard_of(_raw(one), shards) == shard_of(_raw(other), shards)
-            apart = pair.add(service[0] - service[1], is_slack=not is_together and not is_known)
+            # Who got all that was known to wait was held back by nothing but that.
+            is_drained = any(served[name][0] >= MICRO * len(world.waited[name]) for name in (one, other))
+            apart = pair.add(service[0] - service[1], is_slack=not is_together and (is_drained or not is_known))
             message = sum(
                 Fraction(MICRO * (self._largest[name] if dimension else 1), w)
                 for name, w in zip((one, other), weights, strict=True)
