@@ -95,6 +95,10 @@ MINUTES ?= 30
 soak: setup jars ## run a job for MINUTES at an overload while everything changes: memory, state, files; a picture
 	@$(call spark_env,delta) $(PYTHON) jobs/soak.py --minutes $(MINUTES) $(ARGS)
 
+.PHONY: life
+life: setup ## play lives of a job for MINUTES as SEED draws them, without a JVM, all laws asked; one line of JSON
+	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.life.run --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ measurements
 
 REPEATS ?= 5

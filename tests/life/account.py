@@ -1,0 +1,155 @@
+"""Shadow buckets: between what two balances each bucket of the job must stand, by the laws and by true time.
+
+`most` starts full, is paid the better of the rates in force, and is cut to the burst in force: what is admitted may
+never overdraw it by more than a message (a shared scope: a message a shard). `least` is paid the worse of them, and
+owes what the laws let a scope owe: while it is not negative, the scope has tokens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_throttle.testing.simulated_batch import SimulatedBatch
+from spark_throttle.testing.simulated_rows import Row, shard_of
+from tests.life.contract import MICRO, Contracts, Key, Limit, Scope, text_of
+
+DIMENSIONS: Final = ("messages", "bytes")
+_UNKNOWN: Final = -(10**30)
+
+
+def cost_of(row: Row, dimension: int) -> int:
+    """Return what a row takes of a bucket, in micro-tokens."""
+    return MICRO * (1 if dimension == 0 else row.size_bytes or 0)
+
+
+@dataclass(slots=True)
+class Shadow:
+    """The shadow of one bucket."""
+
+    limit: Limit
+    is_enforced: bool
+    most: int
+    least: int
+    most_at_ms: int
+    """True time to which `most` is paid: that of the last batch, since when all is paid at the rate in force now."""
+
+    least_at_ms: int
+
+    overdraft: dict[int, int] = field(default_factory=dict)
+    """Largest cost of a message of every shard since the last epoch."""
+
+    was_used: bool = False
+    """Whether the last batch admitted something here; one that did not may still be in debt for an earlier one."""
+
+    @classmethod
+    def full(cls, limit: Limit, *, is_enforced: bool, at_ms: int) -> Shadow:
+        """Return the shadow of a new bucket."""
+        return cls(limit, is_enforced, limit.burst, limit.burst, at_ms, at_ms)
+
+    def wait(self, *, at_ms: int, unpaid_ms: int) -> None:
+        """Let time pass in which no batch runs.
+
+        Parameters
+        ----------
+        unpaid_ms
+            Time that the job could not see pass, for its wall clock was set back meanwhile.
+        """
+        earned = self.limit.rate * max(0, at_ms - self.least_at_ms - unpaid_ms)
+        self.least = min(self.least + earned, self.limit.burst)
+        self.least_at_ms = at_ms
+
+    def advance(self, limit: Limit, *, is_enforced: bool, at_ms: int, unpaid_ms: int) -> None:
+        """Bring it to a batch, and to the limit in force there."""
+        before = self.limit
+        better, worse = max(before.rate, limit.rate), min(before.rate, limit.rate)
+        self.most = min(self.most + better * (at_ms - self.most_at_ms), limit.burst)
+        least = self.least + worse * max(0, at_ms - self.least_at_ms - unpaid_ms)
+        self.least = min(least, before.burst, limit.burst)
+        if is_enforced and not self.is_enforced:
+            # What an observing scope was overdrawn by is no debt: it owes one burst at most.
+            self.most, self.least = limit.burst, -limit.burst
+        self.limit, self.is_enforced, self.most_at_ms, self.least_at_ms = limit, is_enforced, at_ms, at_ms
+
+
+class Account:
+    """The shadows of all scopes of a job."""
+
+    def __init__(self, shards: int) -> None:
+        self._shards = shards
+        self.shadows: dict[tuple[Key, int], Shadow] = {}
+        self._epoch = -1
+        self._is_known = True
+        self._names: set[str] = set()
+
+    def forget(self) -> None:
+        """Know no more than that no bucket holds more than its burst: what is unknown counts as used."""
+        self._is_known = False
+        for shadow in self.shadows.values():
+            shadow.most, shadow.least = shadow.limit.burst, _UNKNOWN
+
+    def wait(self, *, at_ms: int, unpaid_ms: int) -> None:
+        """Let time pass in which no batch runs."""
+        for shadow in self.shadows.values():
+            shadow.wait(at_ms=at_ms, unpaid_ms=unpaid_ms)
+
+    def advance(self, contracts: Contracts, names: Iterable[str], *, at_ms: int, unpaid_ms: int = 0) -> None:
+        """Bring all shadows to a time and a policy; `names` are the namespaces that are seen there."""
+        self._names.update(names)
+        scopes = {scope.key: scope for scope in contracts.shared}
+        scopes |= {scope.key: scope for name in self._names for scope in contracts.of(name).scopes}
+        for key, dimension in list(self.shadows):
+            scope = scopes.get(key)
+            if scope is None or scope.limits[dimension] is None:
+                del self.shadows[key, dimension]  # what has no limit starts full when it gets one
+        for scope in scopes.values():
+            for dimension, limit in enumerate(scope.limits):
+                if limit is not None:
+                    self._one(scope, dimension, limit, at_ms, unpaid_ms)
+
+    def _one(self, scope: Scope, dimension: int, limit: Limit, at_ms: int, unpaid_ms: int) -> None:
+        shadow = self.shadows.get((scope.key, dimension))
+        is_enforced = scope.on_excess != "observe"
+        if shadow is None:
+            shadow = self.shadows[scope.key, dimension] = Shadow.full(limit, is_enforced=is_enforced, at_ms=at_ms)
+            shadow.least = limit.burst if self._is_known else _UNKNOWN
+        else:
+            shadow.advance(limit, is_enforced=is_enforced, at_ms=at_ms, unpaid_ms=unpaid_ms)
+
+    def debit(self, contracts: Contracts, batch: SimulatedBatch) -> None:
+        """Take what a batch admitted."""
+        for shadow in self.shadows.values():
+            shadow.was_used = False
+        if batch.epoch != self._epoch:
+            self._epoch = batch.epoch
+            for shadow in self.shadows.values():
+                shadow.overdraft = {}
+        taken: dict[tuple[Key, int], int] = defaultdict(int)
+        largest: dict[tuple[Key, int, int], int] = defaultdict(int)
+        for row in batch.admitted:
+            shard = shard_of(row.namespace, self._shards)
+            costs = (cost_of(row, 0), cost_of(row, 1))
+            for scope in contracts.of(text_of(row.namespace)).scopes:
+                for dimension, cost in enumerate(costs):
+                    if scope.limits[dimension] is not None:
+                        taken[scope.key, dimension] += cost
+                        at = scope.key, dimension, shard
+                        largest[at] = max(largest[at], cost)
+        for (key, dimension), cost in taken.items():
+            shadow = self.shadows[key, dimension]
+            shadow.was_used = True
+            shadow.most -= cost
+            shadow.least -= cost
+        for (key, dimension, shard), cost in largest.items():
+            overdraft = self.shadows[key, dimension].overdraft
+            overdraft[shard] = max(overdraft.get(shard, 0), cost)
+
+    def has_tokens(self, contracts: Contracts, name: str) -> bool:
+        """Return whether every scope that can stop a namespace surely has tokens for one more message."""
+        return all(
+            limit is None or (limit.rate > 0 and self.shadows[scope.key, dimension].least >= 0)
+            for scope in contracts.of(name).enforced
+            for dimension, limit in enumerate(scope.limits)
+        )

@@ -1,0 +1,168 @@
+"""What a policy document says of one namespace: an oracle that is slow and obvious, and shares no code with the core.
+
+Numbers are exact integers: micro-tokens, and micro-tokens a millisecond.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias
+
+from spark_throttle.control.model import NamespacePolicy, PolicyDocument, Quota, ScopePolicy
+from spark_throttle.testing.simulated_rows import Name
+
+MICRO: Final = 1_000_000
+MAX_NAME_BYTES: Final = 1024
+MAX_SIZE_BYTES: Final = 2**36
+
+Level: TypeAlias = Literal["namespace", "tenant", "group", "job"]
+Key: TypeAlias = tuple[Level, str]
+"""Names a scope, under whatever policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The limit of one scope in one dimension."""
+
+    rate: int
+    """Micro-tokens a millisecond."""
+
+    burst: int
+    """Micro-tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One scope that a namespace passes."""
+
+    key: Key
+    limits: tuple[Limit | None, Limit | None]
+    """By messages, by bytes."""
+
+    on_excess: str
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether it can stop a row."""
+        return self.on_excess != "observe" and self.limits != (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What holds for one namespace."""
+
+    scopes: tuple[Scope, ...]
+    """Its own, its tenant's, its group's and the job's, as far as there are any; none where it is exempt."""
+
+    weight: int
+    has_rules: bool
+    """Whether a Pegasus string concerns it."""
+
+    @property
+    def enforced(self) -> tuple[Scope, ...]:
+        """Those that can stop a row."""
+        return tuple(scope for scope in self.scopes if scope.is_enforced)
+
+    @property
+    def domain(self) -> Scope | None:
+        """The shared scope whose tokens it competes for: its group, else its tenant, else the job."""
+        shared = {scope.key[0]: scope for scope in self.enforced}
+        return shared.get("group") or shared.get("tenant") or shared.get("job")
+
+
+def text_of(name: Name) -> str:
+    """Return a name as text, whatever its bytes."""
+    return name.decode(errors="surrogateescape") if isinstance(name, bytes) else name or ""
+
+
+def fault_of(name: Name, size_bytes: int | None) -> str | None:
+    """Return why a row is unusable, or `None`."""
+    raw = text_of(name).encode(errors="surrogateescape")
+    if not raw:
+        return "namespace_missing"
+    if len(raw) > MAX_NAME_BYTES:
+        return "namespace_too_long"
+    if size_bytes is None:
+        return "size_missing"
+    if size_bytes < 0:
+        return "size_negative"
+    return "size_too_large" if size_bytes > MAX_SIZE_BYTES else None
+
+
+class Contracts:
+    """The contracts of all namespaces under one document."""
+
+    def __init__(self, document: PolicyDocument, direction: str = "publish") -> None:
+        self.document = document
+        self._direction = direction
+        self.of = lru_cache(maxsize=None)(self._of)
+
+    @property
+    def shared(self) -> list[Scope]:
+        """The scopes that namespaces share, whether one is in them or not."""
+        document = self.document
+        keyed: list[tuple[Key, ScopePolicy]] = [
+            *((("tenant", name), tenant) for name, tenant in document.tenants.items()),
+            *((("group", name), group) for name, group in document.resource_groups.items()),
+            (("job", ""), document.job),
+        ]
+        return [self._scope(key, getattr(policy, self._direction)) for key, policy in keyed]
+
+    def _of(self, name: str) -> Contract:
+        document = self.document
+        if any(_matches(pattern, name) for pattern in document.exempt):
+            return Contract((), 1, has_rules=False)
+        tenant = name.partition("/")[0]
+        rule, is_default = self._rule(name)
+        of_tenant = document.tenants.get(tenant)
+        group = rule.resource_group
+        if of_tenant is not None and of_tenant.resource_group is not None and (is_default or group is None):
+            group = of_tenant.resource_group
+        scopes = [self._scope(("namespace", name), getattr(rule, self._direction))]
+        if of_tenant is not None:
+            scopes.append(self._scope(("tenant", tenant), getattr(of_tenant, self._direction)))
+        if group is not None:
+            scopes.append(self._scope(("group", group), getattr(document.resource_groups[group], self._direction)))
+        scopes.append(self._scope(("job", ""), getattr(document.job, self._direction)))
+        strings = (
+            (rule.write_throttling, rule.write_throttling_by_size)
+            if self._direction == "publish"
+            else (rule.read_throttling,)
+        )
+        own: Quota = getattr(rule, self._direction)
+        return Contract(tuple(scopes), own.weight, has_rules=any(strings))
+
+    def _rule(self, name: str) -> tuple[NamespacePolicy, bool]:
+        """Return the entry of a namespace, and whether it is the default."""
+        named = self.document.namespaces
+        if name in named and "*" not in name:
+            return named[name], False
+        globs = [pattern for pattern in named if "*" in pattern and _matches(pattern, name)]
+        if globs:
+            return named[min(globs, key=_least_specific_last)], False
+        return self.document.defaults, True
+
+    @staticmethod
+    def _scope(key: Key, quota: Quota) -> Scope:
+        rates = (quota.messages_per_second, quota.bytes_per_second)
+        return Scope(key, (_limit(rates[0], quota), _limit(rates[1], quota)), quota.on_excess)
+
+
+def _limit(per_second: Decimal | None, quota: Quota) -> Limit | None:
+    if per_second is None:
+        return None
+    rate = int(per_second * 1000)
+    return Limit(rate, rate * int(quota.burst_seconds * 1000))
+
+
+def _matches(pattern: str, name: str) -> bool:
+    return re.fullmatch(".*".join(re.escape(part) for part in pattern.split("*")), name, re.DOTALL) is not None
+
+
+def _least_specific_last(pattern: str) -> tuple[int, int, int, bytes]:
+    before = pattern.partition("*")[0]
+    beside = pattern.replace("*", "")
+    return -len(before.encode()), -len(beside.encode()), pattern.count("*"), pattern.encode()

@@ -1,0 +1,99 @@
+"""What every law is asked, and what it may look at.
+
+A law is asked after each batch that was committed for the first time, and after each trigger that found none due. It
+yields a sentence for everything that breaks it. Laws are independent: any of them can be switched off.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_throttle.testing.simulated_batch import SimulatedBatch
+from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.testing.simulated_rows import Row
+from tests.life.account import Account
+from tests.life.contract import Contracts, text_of
+
+LONGEST_HOLD_MS: Final = 1_000
+"""Longest delay that a Pegasus string of `policies` asks for."""
+
+
+class Violation(Exception):  # noqa: N818 - a law was broken, not the program that finds it
+    """A law that was broken."""
+
+    def __init__(self, law: str, what: str) -> None:
+        self.law = law
+        self.what = what
+        super().__init__(f"{law}: {what}")
+
+
+@dataclass(slots=True)
+class World:
+    """A job, and what an observer knows of it who sees everything."""
+
+    job: SimulatedJob
+    account: Account
+    waiting: dict[str, list[Row]] = field(default_factory=dict)
+    """By namespace, in order, after the last batch."""
+
+    waited: dict[str, list[Row]] = field(default_factory=dict)
+    """The same before it."""
+
+    unpaid_ms: int = 0
+    """True time since the last batch that the job could not see pass."""
+
+    other_causes: int = 0
+    """How often the clock was set, the job started, or the source gave an empty batch: each is a cause of a batch."""
+
+    asked_revision: str = ""
+    """Of the policies that were in force when the batch was planned."""
+
+    held_until_ms: dict[str, int] = field(default_factory=dict)
+    """True time up to which a Pegasus rule may hold rows, by namespace."""
+
+    _contracts: dict[str, Contracts] = field(default_factory=dict)
+
+    def contracts(self, revision: str) -> Contracts:
+        """Return the contracts under a revision."""
+        if revision not in self._contracts:
+            self._contracts[revision] = Contracts(self.job.documents[revision], self.job.direction)
+        return self._contracts[revision]
+
+    def may_be_held(self, name: str) -> bool:
+        """Return whether a Pegasus rule may hold rows of a namespace."""
+        return self.held_until_ms.get(name, -1) >= self.job.steady_ms
+
+    def hold(self, batch: SimulatedBatch) -> None:
+        """Note whose arrivals a Pegasus rule may have delayed."""
+        contracts = self.contracts(batch.revision)
+        for row in batch.arrived:
+            name = text_of(row.namespace)
+            if contracts.of(name).has_rules:
+                self.held_until_ms[name] = batch.steady_ms + LONGEST_HOLD_MS
+
+    def look(self) -> None:
+        """See what waits."""
+        self.waited, waiting = self.waiting, defaultdict(list)
+        for row in self.job.waiting:
+            waiting[text_of(row.namespace)].append(row)
+        self.waiting = dict(waiting)
+
+
+class Law:
+    """One law; a subclass answers the questions that concern it."""
+
+    name = ""
+
+    def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
+        """Yield what a batch broke."""
+        yield from ()
+
+    def after_idle(self, world: World) -> Iterator[str]:
+        """Yield what is broken where a trigger found no batch due."""
+        yield from ()
+
+    def forget(self) -> None:
+        """Forget the past: the job was put back to an older checkpoint."""

@@ -1,0 +1,252 @@
+"""One life of a job: drawn from a seed, played step by step, all laws asked after every batch.
+
+A seed and a number make a life; a life is a list of steps; a list of steps makes the same history always.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from spark_throttle.errors import PolicyError, QueueOverflowError, ThrottleError
+from spark_throttle.testing.simulated_batch import SimulatedBatch
+from spark_throttle.testing.simulated_disk import Checkpoint
+from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.testing.simulated_rows import Name, RejectedRow, Row
+from spark_throttle.testing.simulated_sinks import TransactionalTable
+from tests.life import policies
+from tests.life.account import Account
+from tests.life.contract import text_of
+from tests.life.laws import Law, Violation, World
+from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
+from tests.life.laws_of_time import Fairness, Limit, WorkConservation
+from tests.life.steps import ALWAYS, RULES, Drawing, Step, Traffic, draw_names, draw_step
+
+ISOLATION: Final = "Isolation"
+LAWS: Final[dict[str, Callable[[], Law]]] = {
+    law.name: law for law in (Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit)
+}
+LAW_NAMES: Final = (*LAWS, ISOLATION)
+SHARDS: Final = (1, 1, 1, 2, 2, 3, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a life begins with."""
+
+    document: policies.Document
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A whole life, as plain data."""
+
+    birth: Birth
+    steps: tuple[Step, ...]
+
+
+def draw_script(
+    seed: int,
+    number: int,
+    *,
+    rules: Sequence[str] = tuple(RULES),
+    kinds: Sequence[str] = policies.KINDS,
+    steps: int = 30,
+) -> Script:
+    """Draw a life; the same always from the same numbers."""
+    rng = random.Random(f"{seed}/{number}")
+    tempers = policies.Tempers(frozenset(kind for kind in kinds if rng.random() < 0.5))
+    chosen = tuple(rule for rule in RULES if rule in rules and (rule in ALWAYS or rng.random() < 0.5))
+    names, sizes = draw_names(rng)
+    document = policies.first(rng, tempers)
+    drawing = Drawing(rng, tempers, names, sizes, document, [])
+    birth = Birth(document, rng.choice(SHARDS))
+    return Script(birth, tuple(draw_step(drawing, chosen) for _ in range(rng.randint(steps // 3, steps))))
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What can be restored."""
+
+    checkpoint: Checkpoint
+    table: TransactionalTable[Row]
+    letters: TransactionalTable[RejectedRow]
+    account: Account
+
+
+@dataclass(slots=True)
+class Life:
+    """A job that lives, and those who watch it."""
+
+    birth: Birth
+    laws: Sequence[str] = LAW_NAMES
+    batches: int = 0
+    triggers: int = 0
+    world: World = field(init=False)
+    _watching: list[Law] = field(init=False)
+    _first: dict[int, SimulatedBatch] = field(default_factory=dict)
+    """The first attempt at every batch."""
+
+    _asked: dict[int, str] = field(default_factory=dict)
+    """The revision in force when every batch was planned."""
+
+    _compared: int = 0
+    _judged: int = 0
+    _revision: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            job = SimulatedJob(self.birth.document, self.birth.shards)
+        except PolicyError:
+            job = SimulatedJob({"version": 1}, self.birth.shards)
+        self.world = World(job, Account(self.birth.shards))
+        self._watching = [LAWS[name]() for name in self.laws if name in LAWS]
+
+    @property
+    def job(self) -> SimulatedJob:
+        """The job."""
+        return self.world.job
+
+    def play(self, steps: Sequence[Step]) -> None:
+        """Play a history.
+
+        Raises
+        ------
+        Violation
+            Where a law is broken.
+        """
+        for step in steps:
+            RULES[step.rule][2](self, **step.args)
+
+    # --------------------------------------------------------------------------------------- what rules may do
+
+    def offer(self, rows: Traffic) -> None:
+        """Offer runs of rows."""
+        for text, size, count in rows:
+            is_broken = text is not None and any("\udc80" <= letter <= "\udcff" for letter in text)
+            name: Name = text.encode(errors="surrogateescape") if text is not None and is_broken else text
+            self.job.offer([(name, size)] * count)
+
+    def trigger(self, after_ms: int, *, may_refuse: bool = False, **options: Any) -> None:
+        """Let the job run a batch if one is due."""
+        self._run(lambda: self.job.trigger(after_ms, **options), may_refuse=may_refuse)
+
+    def drop(self, after_ms: int) -> None:
+        """Let the job run a batch whose rows were all filtered out."""
+        self.world.other_causes += 1
+        self._run(lambda: self.job.drop(after_ms), may_refuse=False)
+
+    def restart(self, down_ms: int, *, may_refuse: bool = False) -> None:
+        """Start the job again."""
+        if not self.job.is_down:
+            self.job.stop()
+        self.world.other_causes += 1
+        self._run(lambda: self.job.restart(down_ms), may_refuse=may_refuse, is_start=True)
+
+    def set_clock(self, by_ms: int) -> None:
+        """Set the wall clock."""
+        self.job.set_clock(by_ms)
+        self.world.other_causes += 1
+        if by_ms < 0:
+            self.world.unpaid_ms += -by_ms
+
+    def forget(self) -> None:
+        """The job is put back to what it was: laws over time begin anew."""
+        self.world.account.forget()
+        self.world.waiting = {}
+        for law in self._watching:
+            law.forget()
+        keep = len(self.job.checkpoint.log)
+        self._first = {number: batch for number, batch in self._first.items() if number < keep}
+        self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
+        self._judged = self.job.checkpoint.committed
+        self._compared = len(self.job.attempts)
+
+    def backup(self) -> Backup:
+        """Return all that the job and its sinks keep, and what is known of them."""
+        outside = self.job.outside
+        return Backup(
+            self.job.checkpoint.copy(), outside.table.copy(), outside.letters.copy(), copy.deepcopy(self.world.account)
+        )
+
+    def restore(self, backup: Backup) -> None:
+        """Give the job and its sinks a backup back, and start it."""
+        self.job.stop()
+        self.job.checkpoint = backup.checkpoint
+        self.job.outside.table, self.job.outside.letters = backup.table, backup.letters
+        self.forget()
+        self.world.account = backup.account
+        self.restart(0)
+
+    # ------------------------------------------------------------------------------------------ the laws asked
+
+    def _run(self, run: Callable[[], object], *, may_refuse: bool, is_start: bool = False) -> None:
+        if self.job.is_down and not is_start:
+            self.restart(0)
+        self.triggers += 1
+        asked = self.job.revision
+        try:
+            batch = run()
+        except QueueOverflowError:
+            # The queue's bounds say so; the remedy is to raise them, and to start again.
+            wide = type(self.job.policies.queue)(messages=2**40, bytes=2**59)
+            self.job.set_policies(self.job.policies.model_copy(update={"queue": wide}))
+            self.restart(0, may_refuse=may_refuse)
+            return
+        except Exception as error:
+            if may_refuse and isinstance(error, ThrottleError):
+                raise
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise Violation(ISOLATION, f"{error!r} at {Path(where.filename).name}:{where.lineno}") from error
+        finally:
+            if self.job.checkpoint.log:
+                self._asked.setdefault(len(self.job.checkpoint.log) - 1, asked)
+        self._compare()
+        while self._judged < self.job.checkpoint.committed:
+            self._judge(self._first[self._judged])
+            self._judged += 1
+        if batch is None and not is_start and not self.job.is_down:
+            self._idle()
+
+    def _compare(self) -> None:
+        """Compare the new attempts with the first at their batches."""
+        for batch in self.job.attempts[self._compared :]:
+            first = self._first.setdefault(batch.number, batch)
+            self._raise(Replay.name, Replay.replayed(first, batch))
+        self._compared = len(self.job.attempts)
+
+    def _judge(self, batch: SimulatedBatch) -> None:
+        """Ask all laws about a batch that is committed."""
+        world = self.world
+        self.batches += 1
+        world.asked_revision = self._asked[batch.number]
+        world.look()
+        world.hold(batch)
+        contracts = world.contracts(batch.revision)
+        names = {text_of(row.namespace) for row in (*batch.arrived, *batch.admitted)} | world.waiting.keys()
+        world.account.advance(contracts, names, at_ms=batch.steady_ms, unpaid_ms=world.unpaid_ms)
+        world.account.debit(contracts, batch)
+        world.unpaid_ms, self._revision = 0, batch.revision
+        for law in self._watching:
+            self._raise(law.name, law.after_batch(world, batch))
+
+    def _idle(self) -> None:
+        """Ask all laws about a trigger that found nothing to do."""
+        world = self.world
+        if not self._revision:
+            return
+        world.account.wait(at_ms=self.job.steady_ms, unpaid_ms=world.unpaid_ms)
+        world.unpaid_ms = 0
+        for law in self._watching:
+            self._raise(law.name, law.after_idle(world))
+
+    def _raise(self, law: str, found: Iterator[str]) -> None:
+        if law in self.laws:
+            for what in found:
+                raise Violation(law, what)

@@ -1,0 +1,230 @@
+"""Every change that a policy can make, drawn from one generator; documents are plain mappings.
+
+A change is a new document. Earlier documents come back too, so that scopes are removed and brought back. Which changes
+a life has at all is drawn once for it (`Tempers`): where everything changes at once, little is ever compared.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+Document: TypeAlias = dict[str, Any]
+
+TENANTS: Final = ("acme", "blue", "cora")
+GROUPS: Final = ("gold", "iron")
+NAMESPACES: Final = ("acme/a", "acme/b", "acme/c", "blue/a", "blue/b", "cora/ü", "solo")
+GLOBS: Final = ("acme/*", "*/a", "b*")
+RATES: Final = (0.001, 0.01, 0.2, 1, 1, 2, 5, 5, 10, 10, 20, 50, 1_000, 10**9)
+BYTE_RATES: Final = (0.001, 1, 100, 1_000, 1_000, 10_000, 10_000, 10_000, 10**6, 8 * 2**20, 10**9)
+BURSTS: Final = (0.001, 1, 1, 1, 2, 10, 100)
+FACTORS: Final = (0.001, 0.02, 0.5, 2, 50, 1_000)
+STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
+
+KINDS: Final = (
+    "rate", "zero", "absent", "bytes", "burst", "weight", "on_excess", "observe", "namespace", "tenant", "group",
+    "job", "glob", "default", "exempt", "move", "queue", "age", "fail", "pegasus", "revert",
+)  # fmt: skip
+"""What a life's policies may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tempers:
+    """What one life's policies do."""
+
+    kinds: frozenset[str]
+
+    def has(self, kind: str) -> bool:
+        """Return whether they do that."""
+        return kind in self.kinds
+
+
+def first(rng: random.Random, tempers: Tempers) -> Document:
+    """Draw the document that a life begins with: something is limited."""
+    document: Document = {"version": 1}
+    if rng.random() < 0.8:
+        document["resource_groups"] = {"gold": {"publish": _quota(rng, tempers)}}
+        document["defaults"] = {"resource_group": "gold"}
+    for _ in range(rng.randint(0, 3)):
+        document = changed(rng, tempers, document, [])
+    return document
+
+
+def changed(rng: random.Random, tempers: Tempers, document: Document, past: list[Document]) -> Document:
+    """Draw the next document."""
+    if past and tempers.has("revert") and rng.random() < 0.2:
+        return rng.choice(past)
+    document = copy.deepcopy(document)
+    changes: list[Callable[[random.Random, Tempers, Document], None]] = [_set, _set, _alter, _alter, _alter]
+    changes += [change for kind, change in _BY_KIND.items() if tempers.has(kind)]
+    rng.choice(changes)(rng, tempers, document)
+    return document
+
+
+def _quota(rng: random.Random, tempers: Tempers) -> Document:
+    quota: Document = {}
+    in_bytes = tempers.has("bytes") and rng.random() < 0.4
+    if in_bytes:
+        quota["bytes_per_second"] = _rate(rng, tempers, BYTE_RATES)
+    if not in_bytes or rng.random() < 0.3:
+        quota["messages_per_second"] = _rate(rng, tempers, RATES)
+    quota["burst_seconds"] = rng.choice(BURSTS)
+    if rng.random() < 0.3:
+        quota["weight"] = rng.choice((1, 2, 3, 7))
+    if tempers.has("on_excess") and rng.random() < 0.3:
+        quota["on_excess"] = _action(rng, tempers)
+    return quota
+
+
+def _rate(rng: random.Random, tempers: Tempers, rates: tuple[float, ...]) -> float:
+    if tempers.has("zero") and rng.random() < 0.2:
+        return 0
+    return rng.choice(rates)
+
+
+def _action(rng: random.Random, tempers: Tempers) -> str:
+    return rng.choice(("delay", "delay", "reject", "observe") if tempers.has("observe") else ("delay", "reject"))
+
+
+def _quotas(document: Document) -> list[Document]:
+    """Return all quotas that a document has."""
+    entries = [
+        entry
+        for section in ("resource_groups", "tenants", "namespaces")
+        for entry in document.get(section, {}).values()
+    ]
+    entries += [document[single] for single in ("defaults", "job") if single in document]
+    return [entry["publish"] for entry in entries if entry.get("publish")]
+
+
+def _places(tempers: Tempers, document: Document) -> list[tuple[str, str | None]]:
+    places: list[tuple[str, str | None]] = [("resource_groups", name) for name in document.get("resource_groups", {})]
+    for kind, section, names in (
+        ("group", "resource_groups", GROUPS), ("tenant", "tenants", TENANTS), ("namespace", "namespaces", NAMESPACES),
+        ("glob", "namespaces", GLOBS),
+    ):  # fmt: skip
+        if tempers.has(kind):
+            places += [(section, name) for name in names]
+    places += [(single, None) for kind, single in (("job", "job"), ("default", "defaults")) if tempers.has(kind)]
+    return places or [("resource_groups", "gold")]
+
+
+def _set(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Give a scope a quota, or take its entry away."""
+    section, name = rng.choice(_places(tempers, document))
+    entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
+    if tempers.has("absent") and rng.random() < 0.25:
+        entry.pop("publish", None)
+    else:
+        entry["publish"] = _quota(rng, tempers)
+
+
+def _alter(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Alter one number or word of one quota."""
+    quotas = _quotas(document)
+    if not quotas:
+        return
+    quota = rng.choice(quotas)
+    key = rng.choice([*(key for key in ("rate", "burst", "weight", "on_excess") if tempers.has(key)), "rate"])
+    if key == "rate":
+        rate = rng.choice([name for name in quota if name.endswith("per_second")] or ["messages_per_second"])
+        value = round(float(quota.get(rate, 1)) * rng.choice(FACTORS), 3)
+        quota[rate] = min(max(value, 0.001), 10**9) if value or not tempers.has("zero") else rng.choice((0, 5))
+    elif key == "burst":
+        quota["burst_seconds"] = rng.choice(BURSTS)
+    elif key == "weight":
+        quota["weight"] = rng.choice((1, 2, 3, 10))
+    else:
+        quota["on_excess"] = _action(rng, tempers)
+
+
+def _move(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Move a namespace, a tenant or the default to a group, or out of all."""
+    for group in GROUPS:
+        document.setdefault("resource_groups", {}).setdefault(group, {"publish": _quota(rng, tempers)})
+    section, name = rng.choice(
+        [("tenants", rng.choice(TENANTS)), ("namespaces", rng.choice(NAMESPACES)), ("defaults", "")]
+    )
+    entry = document.setdefault(section, {})
+    entry = entry.setdefault(name, {}) if name else entry
+    if rng.random() < 0.2:
+        entry.pop("resource_group", None)
+    else:
+        entry["resource_group"] = rng.choice(GROUPS)
+
+
+def _dry_run(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Let a quota that is enforced only observe, and enforce one that observes."""
+    quotas = _quotas(document)
+    if quotas:
+        quota = rng.choice(quotas)
+        is_dry = quota.get("on_excess") == "observe"
+        quota["on_excess"] = rng.choice(("delay", "delay", "reject")) if is_dry else "observe"
+
+
+def dry_run(rng: random.Random, document: Document) -> tuple[Document, Document]:
+    """Return a document in which one quota only observes, and the same in which it is enforced."""
+    observing = copy.deepcopy(document)
+    quotas = _quotas(observing)
+    if quotas:
+        rng.choice(quotas)["on_excess"] = "observe"
+    enforced = copy.deepcopy(observing)
+    for quota in _quotas(enforced):
+        if quota.get("on_excess") == "observe":
+            quota["on_excess"] = "delay"
+    return observing, enforced
+
+
+def first_quota(rng: random.Random, tempers: Tempers, document: Document, name: str) -> Document:
+    """Return a document in which a namespace has a quota of its own, as it had none before or another."""
+    document = copy.deepcopy(document)
+    document.setdefault("namespaces", {}).setdefault(name, {})["publish"] = _quota(rng, tempers)
+    return document
+
+
+def _exempt(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Exempt a namespace or a glob, or no longer."""
+    name = rng.choice((*NAMESPACES, "cora/*"))
+    names = set(document.get("exempt", []))
+    document["exempt"] = sorted(names ^ {name})
+
+
+def _queue(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Bound the queue."""
+    queue: Document = {"messages": rng.choice((1, 10, 100, 10**6, 10**6)), "bytes": rng.choice((1_000, 10**6, 2**40))}
+    if tempers.has("fail") and rng.random() < 0.3:
+        queue["on_overflow"] = "fail"
+    document["queue"] = queue
+
+
+def _age(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Bound the time that a row may wait, or no longer."""
+    queue = document.setdefault("queue", {})
+    if queue.pop("age_seconds", None) is None:
+        queue["age_seconds"] = rng.choice((0.5, 5, 600))
+
+
+def _pegasus(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Give a namespace Pegasus' strings, or take them away."""
+    entry = document.setdefault("namespaces", {}).setdefault(rng.choice(NAMESPACES), {})
+    key = rng.choice(("write_throttling", "write_throttling_by_size"))
+    if entry.pop(key, None) is None or rng.random() < 0.5:
+        entry[key] = rng.choice(STRINGS)
+
+
+def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Remove an entry whole."""
+    section = rng.choice(("resource_groups", "tenants", "namespaces", "defaults", "job"))
+    if section in ("defaults", "job"):
+        document.pop(section, None)
+    elif document.get(section):
+        document[section].pop(rng.choice(sorted(document[section])))
+
+
+_BY_KIND: Final[dict[str, Callable[[random.Random, Tempers, Document], None]]] = {
+    "move": _move, "observe": _dry_run, "exempt": _exempt, "queue": _queue, "age": _age,
+    "pegasus": _pegasus, "absent": _remove,
+}  # fmt: skip

@@ -1,0 +1,42 @@
+"""Lives of a job under all laws: a short run here, ``make life`` for long."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.life.life import LAW_NAMES, draw_script
+from tests.life.run import broken_by, main, report
+from tests.life.shrink import shrunk
+from tests.life.steps import Step
+
+
+# A seed that is smaller is no simpler: `report` takes steps out instead.
+@settings(max_examples=25, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(seed=st.integers(0, 2**32 - 1))
+def test_no_law_is_broken_in_any_life(seed: int) -> None:
+    script = draw_script(seed, 0)
+    found = broken_by(script, script.steps, LAW_NAMES)
+    if found is not None:
+        command = f"python -m tests.life.run --seed {seed} --life 0"
+        pytest.fail("\n".join(report(script, found, LAW_NAMES, command, is_cut=True)))
+
+
+def test_a_seed_and_a_number_are_one_life() -> None:
+    assert draw_script(3, 4) == draw_script(3, 4)
+    assert draw_script(3, 4) != draw_script(3, 5)
+
+
+def test_shrinking_leaves_the_steps_that_matter() -> None:
+    steps = [Step("burst", {"number": number}) for number in range(40)]
+    needed = [steps[5], steps[23]]
+    assert shrunk(steps, lambda some: all(step in some for step in needed)) == needed
+
+
+def test_the_last_line_of_a_run_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "1", "--minutes", "0"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        '{"seed": 1, "steps": 0, "violations": 0, "by_law": {"L1": 0, "L2": 0, "L3": 0, "L4": 0, "L5": 0, "L6": 0, '
+        '"L7": 0, "L8": 0, "Isolation": 0}, "lives": 0, "batches": 0}'
+    )

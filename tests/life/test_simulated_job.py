@@ -1,0 +1,164 @@
+"""What the simulated job promises: Spark's order, a death at every write, one history from one sequence of calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_throttle.errors import ConfigurationError, DamagedError, EpochMissingError, QueueOverflowError
+from spark_throttle.testing.simulated_disk import CRASH_POINTS, CrashPoint
+from spark_throttle.testing.simulated_job import START_MS, SimulatedJob
+
+ROWS = [("acme/a", 10), ("blue/a", 20), ("acme/b", 30)] * 4
+
+
+def limited(rate: float = 2) -> dict[str, Any]:
+    """Return a group of `rate` messages a second for all, with a burst of one second."""
+    group = {"publish": {"messages_per_second": rate, "burst_seconds": 1}}
+    return {"version": 1, "resource_groups": {"gold": group}, "defaults": {"resource_group": "gold"}}
+
+
+def ids(rows: list[Any]) -> list[int]:
+    return sorted(row.id for row in rows)
+
+
+@pytest.mark.parametrize("at", CRASH_POINTS)
+def test_a_crash_at_any_write_leaves_what_an_undisturbed_job_leaves(at: CrashPoint) -> None:
+    jobs = []
+    for point in (None, at):
+        job = SimulatedJob(limited(), shards=3)
+        job.offer(ROWS)
+        job.trigger()
+        if point is not None:
+            job.crash(at=point)
+        job.offer([(None, 1)])  # so that there is a dead letter
+        died = job.trigger() is None
+        assert died is (point is not None)
+        if died:
+            job.set_policies({"version": 1})  # what is planned is not planned anew
+            job.restart()
+            job.set_policies(limited())
+            if len(job.checkpoint.log) < 2:  # it died before it was planned
+                job.trigger(0)
+        jobs.append(job)
+    undisturbed, restarted = jobs
+    assert ids(restarted.admitted) == ids(undisturbed.admitted)
+    assert restarted.rejected == undisturbed.rejected
+    assert restarted.waiting == undisturbed.waiting
+    assert set(ids(restarted.written)) == set(ids(undisturbed.written))
+
+
+def test_attempts_at_a_batch_decide_the_same_bytes() -> None:
+    job = SimulatedJob(limited(), shards=3)
+    job.offer(ROWS)
+    for point in ("after state", "after plain sink", "before commit"):
+        job.crash(at=point)
+        assert (job.trigger() if not job.is_down else job.restart()) is None
+    job.restart()
+    assert len(job.attempts) == 4
+    assert len({attempt.digest for attempt in job.attempts}) == 1
+    assert len(job.written) == 3 * len(job.admitted), "three attempts came as far as the sink without transactions"
+
+
+def test_equal_calls_make_equal_histories() -> None:
+    histories = []
+    for _ in range(2):
+        job = SimulatedJob(limited(), shards=5)
+        for _ in range(4):
+            job.offer(ROWS)
+            job.trigger(700)
+        histories.append([attempt.digest for attempt in job.attempts])
+    assert histories[0] == histories[1]
+
+
+def test_a_batch_that_leaves_no_row_is_a_batch() -> None:
+    job = SimulatedJob({"version": 1}, shards=2)
+    dropped = job.drop()
+    assert dropped is not None
+    assert not dropped.arrived
+
+
+def test_an_idle_job_runs_no_batch() -> None:
+    job = SimulatedJob(limited(), shards=2)
+    job.offer(ROWS)
+    job.trigger()
+    while job.waiting:
+        job.trigger()
+    job.trigger()
+    assert [job.trigger(), job.trigger(86_400_000)] == [None, None]
+
+
+def test_the_wall_clock_may_be_set_while_no_time_passes() -> None:
+    job = SimulatedJob({"version": 1}, shards=1)
+    job.offer(ROWS)
+    job.set_clock(-60_000)
+    batch = job.trigger(1_000)
+    assert batch is not None
+    assert (batch.now_ms, batch.steady_ms) == (START_MS - 59_000, 1_000)
+
+
+def test_a_source_may_give_few_rows_to_a_batch() -> None:
+    job = SimulatedJob({"version": 1}, shards=2)
+    job.offer(ROWS)
+    batch = job.trigger(most_rows=5)
+    assert batch is not None
+    assert len(batch.arrived) == len(job.admitted) == 5
+
+
+def test_text_that_is_no_utf8_and_broken_rows_are_rows() -> None:
+    job = SimulatedJob(limited(100), shards=2)
+    job.offer([(b"k\xe9", 1), ("", 1), ("acme/a", None), ("acme/a", -1)])
+    job.trigger()
+    assert [row.namespace for row in job.admitted] == [b"k\xe9"]
+    assert sorted(letter.reason for letter in job.rejected) == ["namespace_missing", "size_missing", "size_negative"]
+
+
+def test_a_job_whose_queue_may_not_overflow_goes_on_with_more_room() -> None:
+    job = SimulatedJob(limited() | {"queue": {"messages": 1, "on_overflow": "fail"}}, shards=1)
+    job.offer(ROWS)
+    with pytest.raises(QueueOverflowError):
+        job.trigger()
+    assert job.is_down
+    job.set_policies(limited() | {"queue": {"messages": 100, "on_overflow": "fail"}})
+    again = job.restart()
+    assert again is not None
+    assert len(again.admitted) + len(job.waiting) == len(ROWS)
+
+
+def test_a_job_that_is_down_says_so() -> None:
+    job = SimulatedJob({"version": 1}, shards=1)
+    job.stop()
+    with pytest.raises(ConfigurationError, match=r"call restart\(\)"):
+        job.trigger()
+
+
+def test_a_crash_point_that_is_none_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="before epoch"):
+        SimulatedJob({"version": 1}, shards=1).crash(at="at lunch")  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_without_its_control_directory_is_refused() -> None:
+    job = SimulatedJob(limited(), shards=1)
+    job.offer(ROWS)
+    job.trigger()
+    job.lose_control()
+
+    def go_on() -> None:
+        job.restart()
+        job.trigger()
+
+    with pytest.raises((EpochMissingError, ConfigurationError, DamagedError)):
+        go_on()
+
+
+def test_a_job_that_was_put_back_has_the_state_of_then() -> None:
+    job = SimulatedJob(limited(), shards=1)
+    job.offer(ROWS)
+    job.trigger()
+    before = job.waiting
+    job.trigger()
+    assert job.waiting != before
+    job.put_back(1)
+    assert job.is_down
+    assert job.waiting == before
