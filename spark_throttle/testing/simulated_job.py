@@ -22,13 +22,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_throttle.control.batch_mark import mark_of
+from spark_throttle.control.clock import Clock
 from spark_throttle.control.codec import load_policies
 from spark_throttle.control.compile import queue_bounds, revision_of
-from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.manifest import bind
+from spark_throttle.control.feedback import forget_reports, write_reports
+from spark_throttle.control.manifest import Manifest, bind
 from spark_throttle.control.model import Direction, PolicyDocument
 from spark_throttle.control.plane import ControlPlane, EpochName
 from spark_throttle.control.source import PolicySnapshot
+from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.control_source import GrantPartition
@@ -55,7 +58,7 @@ class _Running:
 
     reader: SimulatedSource
     directory: MemoryDirectory
-    query: str
+    manifest: Manifest
     """Names the job at its sinks."""
 
     room: QueueBounds
@@ -336,13 +339,19 @@ class SimulatedJob:
     def _start(self) -> SimulatedBatch | None:
         """Do what a query does when it starts."""
         directory = MemoryDirectory(self.checkpoint.control, self._passes)
-        manifest = bind(directory, shards=self.shards, direction=self.direction)
+        logged = len(self.checkpoint.log) - 1
+        manifest = bind(directory, shards=self.shards, direction=self.direction, may_begin=logged < 0)
+        self.outside.table.check_start(manifest.query, logged)
+        self.outside.letters.check_start(f"{manifest.query}/rejected", logged)
+        if logged >= 0:
+            forget_reports(directory, from_batch=logged + 1)
+        clock = Clock(lambda: self.wall_ms, lambda: self.steady_ms, "simulated")
         plane = ControlPlane(
-            directory, self._policies, self.direction, self.shards, lambda: self.wall_ms,
+            directory, self._policies, self.direction, self.shards, clock,
             batches_retained=self.batches_retained,
         )  # fmt: skip
         reader = SimulatedSource({"shardkeys": json.dumps(list(range(self.shards)))}, plane)
-        self._running = _Running(reader, directory, manifest.query, queue_bounds(self.policies.queue))
+        self._running = _Running(reader, directory, manifest, queue_bounds(self.policies.queue))
         checkpoint = self.checkpoint
         if len(checkpoint.log) > checkpoint.committed:
             return self._run(self._running, checkpoint.committed, checkpoint.log[-1])
@@ -390,16 +399,18 @@ class SimulatedJob:
         states = {shard: outcome.state for shard, outcome in outcomes.items()}
         checkpoint.states[number + 1] = checkpoint.states[number] | states
         self._passes("after state")
+        reports = [unpack_usage(block, "a simulated usage report") for block in usage]
+        mark = mark_of(running.manifest, number, reports)
         self._passes("before table")
         if admitted:
-            outside.table.append(running.query, number, admitted)
+            outside.table.append(mark, admitted)
         self._passes("after table")
         self._passes("before plain sink")
         outside.plain.append(admitted)
         self._passes("after plain sink")
         self._passes("before dead letters")
         if rejected:
-            outside.letters.append(f"{running.query}/rejected", number, rejected)
+            outside.letters.append(mark.of_part("rejected"), rejected)
         self._passes("after dead letters")
         self._passes("before feedback")
         write_reports(running.directory, number, usage)

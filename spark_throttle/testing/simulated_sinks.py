@@ -5,43 +5,64 @@ Both outlive the job's process and know nothing of it, as real ones.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from spark_throttle.control.batch_mark import BatchMark
 
 RowT = TypeVar("RowT")
 
 
 @dataclass(slots=True)
 class TransactionalTable(Generic[RowT]):
-    """Skips a batch that it has, by the writer's name and the batch's number, as Delta by `txnAppId` and `txnVersion`.
+    """Skips a batch that it has, by its mark, and refuses another one of its number, as the Delta sinks do.
 
     Examples
     --------
     >>> table = TransactionalTable[str]()
-    >>> table.append("query", 0, ["a"])
+    >>> table.append(BatchMark("query", 0, "5eed"), ["a"])
     True
-    >>> table.append("query", 0, ["a"])
+    >>> table.append(BatchMark("query", 0, "5eed"), ["a"])
     False
     >>> table.rows
     ['a']
     """
 
     rows: list[RowT] = field(default_factory=list)
-    newest: dict[str, int] = field(default_factory=dict)
-    """Number of the newest batch of every writer."""
+    newest: dict[str, BatchMark] = field(default_factory=dict)
+    """Mark of the newest batch of every writer."""
 
-    def append(self, writer: str, batch: int, rows: list[RowT]) -> bool:
-        """Append a batch, and return whether that was done; nothing is done for one that the table has."""
-        if batch <= self.newest.get(writer, -1):
+    def append(self, mark: BatchMark, rows: list[RowT]) -> bool:
+        """Append a batch, and return whether that was done; nothing is done for one that the table has.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If it has another batch of that number, or a later one.
+        """
+        newest = self.newest.get(mark.query)
+        if newest is not None and newest.batch >= mark.batch:
+            mark.check("the simulated table", newest.batch, newest.identity)
             return False
         self.rows += rows
-        self.newest[writer] = batch
+        self.newest[mark.query] = mark
         return True
 
     def copy(self) -> TransactionalTable[RowT]:
         """Return a table with the same rows and transactions."""
-        return TransactionalTable(copy.copy(self.rows), dict(self.newest))
+        return TransactionalTable(list(self.rows), dict(self.newest))
+
+    def check_start(self, query: str, logged: int) -> None:
+        """Refuse a checkpoint that knows no batch beyond `logged`, as `spark.start_check` does.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If the table has a later one.
+        """
+        newest = self.newest.get(query)
+        if logged >= 0 and newest is not None and newest.batch > logged:
+            BatchMark(query, logged, "").check("the simulated table", newest.batch, None)
 
 
 @dataclass(slots=True)

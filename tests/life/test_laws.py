@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pytest
 
+from spark_throttle.control.batch_mark import BatchMark
 from spark_throttle.core import codec, grants, token_bucket
 from spark_throttle.core.fair_order import FairOrder
 from spark_throttle.core.quota import Int64s
@@ -36,7 +37,7 @@ POLICY = Step("policy", {"document": {"version": 1}})
 
 
 def takes_a_batch_again(patch: pytest.MonkeyPatch) -> None:
-    def append(self: TransactionalTable[Any], writer: str, batch: int, rows: list[Any]) -> bool:
+    def append(self: TransactionalTable[Any], mark: BatchMark, rows: list[Any]) -> bool:
         self.rows += rows
         return True
 
