@@ -44,7 +44,7 @@ def by_flow(rows: list[DecidedRow]) -> dict[str, list[DecidedRow]]:
 def is_usable(row: DecidedRow) -> bool:
     """Return whether the row belongs to a flow at all."""
     # A size may also be over the bound of a scope, which rejects the row of a flow.
-    return row.decision.level >= 0 or not row.decision.reason.startswith(("namespace_", "size_"))
+    return row.decision.level >= 0 or not row.decision.reason.startswith(("namespace_", "size_", "partition_"))
 
 
 @law
@@ -316,7 +316,8 @@ def riffled(random: Random, flows: list[Hashable]) -> list[int]:
 
 def taken(arrivals: Arrivals, order: list[int]) -> Arrivals:
     index = pa.array(order, pa.int64())
-    return Arrivals(arrivals.namespaces.take(index), arrivals.size_bytes.take(index))
+    is_writable = None if arrivals.is_writable is None else arrivals.is_writable[np.array(order, dtype=np.int64)]
+    return Arrivals(arrivals.namespaces.take(index), arrivals.size_bytes.take(index), is_writable)
 
 
 def reordered(state: ShardState, flow_order: list[int], queue_order: list[int]) -> ShardState:
