@@ -10,9 +10,9 @@ a message of a shard, once.
 from __future__ import annotations
 
 import numpy as np
-import pyarrow.compute as pc
 
 from spark_throttle.core.grants import Lending, by_scope, lent_tokens, scopes_of
+from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
 
@@ -58,17 +58,7 @@ def scopes_that_stand(
     reports, rematched
         The flows that were active, under the old policy and under the new.
     """
-    old = np.full(len(after.shared), -1, dtype=np.int64)
-    old[0] = 0
-    old_at, new_at = 1, 1
-    for old_names, new_names in (
-        (before.tenant_names, after.tenant_names),
-        (before.group_names, after.group_names),
-    ):
-        found = pc.fill_null(pc.index_in(new_names, value_set=old_names), -1).to_numpy(zero_copy_only=False)
-        at = slice(new_at, new_at + len(new_names))
-        old[at] = np.where(found >= 0, found.astype(np.int64) + old_at, -1)
-        old_at, new_at = old_at + len(old_names), new_at + len(new_names)
+    old = former_scopes(before, after)
     is_same = old >= 0
     for name in ("rate_micro_per_ms", "burst_micro", "on_excess", "weight"):
         is_equal = getattr(before.shared, name)[old] == getattr(after.shared, name)

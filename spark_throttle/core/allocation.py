@@ -21,19 +21,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_throttle.core.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.segments import sums
 
 PLENTY = 1 << 52
 """What a scope has of a resource that it does not limit."""
 
-_BITS = 30
-_WHOLE = 1 << _BITS
-MOST_STRETCH = 4 * _WHOLE
+MOST_STRETCH = 4 * WHOLE
 """Largest level: the product with a part stays in int64."""
-
-_DIGIT = 10
-"""Bits of a quotient that are drawn at a time: a divisor may take 52."""
 
 _THOUSAND = 1000
 
@@ -117,8 +113,8 @@ class Filling:
         rows = rows[np.argsort(scope[rows], kind="stable")]
         whole = available[scope[rows]]
         capped = _capped(demand[rows], whole)
-        part = quotient(capped, whole, _BITS, round_up=True)
-        counted = part if stretch is None else -(-part * stretch[scope[rows]] >> _BITS)
+        part = quotient(capped, whole, FACTOR_BITS, round_up=True)
+        counted = part if stretch is None else -(-part * stretch[scope[rows]] >> FACTOR_BITS)
         share = -(-counted.max(axis=1, initial=0) // weight[rows])
         return cls(demand, rows, scope[rows], capped, part, share, len(available))
 
@@ -135,7 +131,7 @@ class Filling:
         """Return what every claimant gets at the level of its scope, shape (n, 2)."""
         granted = self.demand.copy()
         level = levels[self.scope]
-        factor = np.where(self.share <= level, _WHOLE, (level << _BITS) // np.maximum(self.share, 1))
+        factor = np.where(self.share <= level, WHOLE, (level << FACTOR_BITS) // np.maximum(self.share, 1))
         granted[self.rows] = times(self.capped, factor[:, None])
         return granted
 
@@ -144,7 +140,7 @@ class Filling:
         demand, share = self.demand[self.rows], np.maximum(self.share, 1)
         times_whole, rest = np.divmod(levels[self.scope], share)
         most = demand // np.maximum(self.capped, 1)
-        factor = (rest << _BITS) // share
+        factor = (rest << FACTOR_BITS) // share
         passed = self.demand.copy()
         passed[self.rows] = self.capped * np.minimum(times_whole[:, None], most) + times(self.capped, factor[:, None])
         return np.minimum(passed, self.demand)
@@ -154,27 +150,11 @@ def _capped(demand: Int64s, whole: Int64s) -> Int64s:
     """Return each demand, scaled down in its own proportion where it is more than the whole of a resource."""
     is_over = demand > whole
     # 60 bits of a ratio below 1, so that a long backlog of a slow scope keeps its proportion.
-    ratio = np.where(is_over, quotient(np.minimum(demand, whole), demand, 2 * _BITS), 1 << 2 * _BITS)
+    ratio = np.where(is_over, quotient(np.minimum(demand, whole), demand, 2 * FACTOR_BITS), 1 << 2 * FACTOR_BITS)
     least = ratio.min(axis=1, keepdims=True)
-    high, low = least >> _BITS, least & (_WHOLE - 1)
-    scaled = times(demand, high) + (times(demand, low) >> _BITS)
+    high, low = least >> FACTOR_BITS, least & (WHOLE - 1)
+    scaled = times(demand, high) + (times(demand, low) >> FACTOR_BITS)
     return np.where(is_over & (ratio == least), whole, scaled)
-
-
-def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = False) -> Int64s:
-    """Return ``amount / divisor``, at most 1, in `bits` binary places; 0 of nothing."""
-    divisor = np.maximum(divisor, 1)
-    quotient, rest = np.divmod(amount, divisor)
-    for _ in range(0, bits, _DIGIT):
-        digit, rest = np.divmod(rest << _DIGIT, divisor)
-        quotient = (quotient << _DIGIT) + digit
-    return quotient + (rest > 0) if round_up else quotient
-
-
-def times(amount: Int64s, factor: Int64s) -> Int64s:
-    """Return `amount` times a factor of 2**-30ths, which is at most 1, rounded down."""
-    high, low = amount >> _BITS, amount & (_WHOLE - 1)
-    return high * factor + (low * factor >> _BITS)
 
 
 def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
@@ -184,7 +164,7 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
     def fits(levels: Int64s) -> Bools:
         level = np.repeat(levels, counts)
         at_level = np.where((share <= level)[:, None], part, -(-part * level[:, None] // shares[:, None]))
-        return np.logical_and.reduce(np.add.reduceat(at_level, starts, axis=0) <= _WHOLE, axis=1)
+        return np.logical_and.reduce(np.add.reduceat(at_level, starts, axis=0) <= WHOLE, axis=1)
 
     # What is given out grows with the level, so a bracket that holds at both ends holds the level.
     guess, slack = _guessed_level(part, shares, starts, counts), 4 * counts + 16
@@ -204,14 +184,14 @@ def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) 
     scope = np.repeat(np.arange(len(starts)), counts)
     order = np.lexsort((share, scope))
     share = share[order]
-    slope = (part[order] << _BITS) // share[:, None]
+    slope = (part[order] << FACTOR_BITS) // share[:, None]
     first = starts[scope]
     taken = np.cumsum(part[order], axis=0) - part[order]
     taken -= taken[first]
     steepness = np.cumsum(slope, axis=0) - slope
     steepness -= steepness[first]
     rest = np.add.reduceat(slope, starts, axis=0)[scope] - steepness
-    level = (np.maximum(_WHOLE - taken, 0) << _BITS) // np.maximum(rest, 1)
+    level = (np.maximum(WHOLE - taken, 0) << FACTOR_BITS) // np.maximum(rest, 1)
     # Of each resource, the level of the first claimant that is above it.
     position = np.arange(len(share))[:, None]
     above = np.minimum.reduceat(np.where(level <= share[:, None], position, len(share)), starts, axis=0)

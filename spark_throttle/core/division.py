@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.core.allocation import PLENTY, quotient, times, water_fill
+from spark_throttle.core.allocation import PLENTY, water_fill
+from spark_throttle.core.fixed_point import bit_length, quotient, times
 from spark_throttle.core.quota import Bools, Int64s
-from spark_throttle.core.rate_codes import bit_length
 from spark_throttle.core.segments import Segments, sums
 
 _EXACT_FLOWS = 16

@@ -19,7 +19,7 @@ import numpy as np
 
 from spark_throttle.core.allocation import divide_whole
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
-from spark_throttle.core.segments import sums
+from spark_throttle.core.segments import by_row, sums
 from spark_throttle.core.shard_parts import Claims, Holding, divide_among_shards
 from spark_throttle.core.size_bounds import bounded_floor
 from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit, full, observed_floor, refill
@@ -157,10 +157,8 @@ def lend(
     """
     shape = (shards, len(policy.shared), 2)
     limited = policy.shared.is_limited
-    messages = admissible_messages(buckets.balance_micro[:, Dimension.MESSAGES])
-    room_bytes = byte_room(buckets.balance_micro[:, Dimension.BYTES])
-    held = np.stack([messages, np.maximum(room_bytes, 0)], axis=1)
-    is_shut = (limited & (np.stack([messages, room_bytes + 1], axis=1) == 0)).any(axis=1)
+    held = lent_tokens(buckets.balance_micro)
+    is_shut = by_row(np.logical_or, limited & (buckets.balance_micro < 0))
     before = np.zeros(shape, dtype=np.int64) if advance_micro is None else advance_micro
     parts = divide_among_shards(
         claims, Holding(held, policy.shared.rate_micro_per_ms, limited, is_shut), before, policy

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from spark_throttle.core.fixed_point import bit_length
 from spark_throttle.core.quota import Int64s
 
 Codes: TypeAlias = npt.NDArray[np.uint32]
@@ -61,17 +62,3 @@ class CodedRates:
 
     def __set__(self, holder: object, rate: Int64s) -> None:
         setattr(holder, self._slot, encode(rate))
-
-
-def bit_length(value: Int64s) -> Int64s:
-    """Return how many bits each value takes, which is not negative.
-
-    Examples
-    --------
-    >>> bit_length(np.array([0, 1, 7, 8, 2**52])).tolist()
-    [0, 1, 3, 4, 53]
-    """
-    filled = value.copy()
-    for shift in (1, 2, 4, 8, 16, 32):
-        filled |= filled >> shift
-    return np.bitwise_count(filled).astype(np.int64)

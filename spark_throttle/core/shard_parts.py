@@ -31,7 +31,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.allocation import MOST_STRETCH, PLENTY, Filling, quotient, times
+from spark_throttle.core.allocation import MOST_STRETCH, PLENTY, Filling
+from spark_throttle.core.fixed_point import FACTOR_BITS, WHOLE, bit_length, floor_shifted, quotient, shifted, times
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.segments import by_row, sums
 
@@ -39,8 +40,6 @@ _FINE_BITS = 20
 _FINE_MASK = (1 << _FINE_BITS) - 1
 _HALF_MILLI = (1 << _FINE_BITS) // 2000
 _MOST_TOKENS_BITS = 42
-_LEVEL_BITS = 30
-_WHOLE = 1 << _LEVEL_BITS
 _NO_CREDIT = 1 << 62
 _SUM_BITS = 50
 """What the claims on a scope together may take: they are at most twice what it has."""
@@ -107,7 +106,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     shape = advance_micro.shape
     seats = shape[0] * shape[1]
     observes = policy.shared.on_excess == OnExcess.OBSERVE
-    surplus_bits = np.maximum(_bit_length(claims.demand.max(axis=1, initial=0)) - _MOST_TOKENS_BITS, 0)
+    surplus_bits = np.maximum(bit_length(claims.demand.max(axis=1, initial=0)) - _MOST_TOKENS_BITS, 0)
     demand = claims.demand >> surplus_bits[:, None] << _FINE_BITS
     due, account = np.zeros((2, seats, 2), dtype=np.int64)
     is_counted, is_filled = np.zeros((2, seats, 2), dtype=np.bool_)
@@ -169,11 +168,11 @@ class _Level:
         bits = self._bits(seat_scope)
         coarse_bits = self._coarse_bits(bits)
         demand, rounded_up = self.demand >> coarse_bits, -(-self.demand >> coarse_bits)
-        held = np.where(self.holding.is_limited, _shifted(self.holding.tokens, bits), PLENTY)
+        held = np.where(self.holding.is_limited, shifted(self.holding.tokens, bits), PLENTY)
         is_shut = self.holding.is_shut
         is_short = (sums(self.scope, rounded_up, scopes) > held).any(axis=1) & ~is_shut
         counts = is_short[seat_scope][:, None] & self.holding.is_limited[seat_scope]
-        account = np.where(counts, _floor_shifted(self.advance_micro, bits[seat_scope]), 0)
+        account = np.where(counts, floor_shifted(self.advance_micro, bits[seat_scope]), 0)
         has_flow = np.bincount(self.seat, minlength=seats) > 0
         weights = np.maximum(sums(self.seat, self.weight, seats), 1)
         account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
@@ -215,7 +214,7 @@ class _Level:
         fine = _FINE_BITS - bits
         is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
         granted = np.where(is_shut[self.scope][:, None], 0, granted << fine[self.scope])
-        unchanged = np.where(stands, _floor_shifted(self.advance_micro, np.full(1, _FINE_BITS)), 0)
+        unchanged = np.where(stands, floor_shifted(self.advance_micro, np.full(1, _FINE_BITS)), 0)
         return _Division(
             np.where(is_whole[:, None], self.demand, granted),
             np.where(counts, due << fine[seat_scope], 0),
@@ -237,7 +236,7 @@ class _Level:
         np.maximum.at(most, self.scope, self.demand >> _FINE_BITS)
         top = np.where(self.holding.is_limited, self.holding.tokens + ahead, most)
         flows = np.bincount(self.scope, minlength=scopes)
-        return np.minimum(_SUM_BITS - _bit_length(top) - _bit_length(flows)[:, None], _FINE_BITS)
+        return np.minimum(_SUM_BITS - bit_length(top) - bit_length(flows)[:, None], _FINE_BITS)
 
     def _coarse_bits(self, bits: Int64s) -> Int64s:
         """Return by how many bits each claim is counted coarser, shape (n, 2).
@@ -245,7 +244,7 @@ class _Level:
         A claim of far more than there is keeps its proportion, and is still more than there is.
         """
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << _MOST_TOKENS_BITS), 1)
-        surplus = (_bit_length(self.demand >> _FINE_BITS) - _bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
+        surplus = (bit_length(self.demand >> _FINE_BITS) - bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
         return _FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
 
 
@@ -256,23 +255,23 @@ def _stretch(available: Int64s, bits: Int64s, holding: Holding) -> Int64s:
     the whole, but where the other is more than four times as long.
     """
     time, exponent = _time_to_earn(available, bits, holding.rate_micro_per_ms)
-    ratio = np.minimum((time << _LEVEL_BITS) // np.maximum(time[:, ::-1], 1), _WHOLE << 3)
+    ratio = np.minimum((time << FACTOR_BITS) // np.maximum(time[:, ::-1], 1), WHOLE << 3)
     exponent = exponent - exponent[:, ::-1]
-    against = np.minimum(_shifted(ratio, np.clip(exponent, -62, 3)), MOST_STRETCH)
-    of_four = _shifted(ratio, np.clip(exponent + 2, -62, 3))
+    against = np.minimum(shifted(ratio, np.clip(exponent, -62, 3)), MOST_STRETCH)
+    of_four = shifted(ratio, np.clip(exponent + 2, -62, 3))
     is_far_shorter = against[:, ::-1] == MOST_STRETCH
-    both = np.where(against >= _WHOLE, against, np.where(is_far_shorter, np.maximum(of_four, 1), _WHOLE))
+    both = np.where(against >= WHOLE, against, np.where(is_far_shorter, np.maximum(of_four, 1), WHOLE))
     is_limited = holding.is_limited
-    return np.where(by_row(np.logical_and, is_limited)[:, None], both, np.where(is_limited, _WHOLE, 0))
+    return np.where(by_row(np.logical_and, is_limited)[:, None], both, np.where(is_limited, WHOLE, 0))
 
 
 def _time_to_earn(available: Int64s, bits: Int64s, rate_micro_per_ms: Int64s) -> tuple[Int64s, Int64s]:
     """Return the time in which each rate earns what is there, as numbers of 31 bits and exponents of 2."""
-    room = np.minimum(62 - _bit_length(available), 62)
+    room = np.minimum(62 - bit_length(available), 62)
     rate = np.maximum(rate_micro_per_ms, 1)
-    wide = np.maximum(_bit_length(rate) - 31, 0)
+    wide = np.maximum(bit_length(rate) - 31, 0)
     time = (available << room) // (rate >> wide)
-    surplus = np.maximum(_bit_length(time) - 31, 0)
+    surplus = np.maximum(bit_length(time) - 31, 0)
     return time >> surplus, surplus - room - wide - bits
 
 
@@ -287,45 +286,18 @@ def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
     """Return what of each seat's credit a division takes up: together, half of what there is."""
     credit = np.maximum(credit, 0)
     claimed = sums(seat_scope, credit, len(held))
-    part = quotient(np.minimum(held >> 1, claimed), claimed, _LEVEL_BITS)
+    part = quotient(np.minimum(held >> 1, claimed), claimed, FACTOR_BITS)
     return np.where((claimed <= held >> 1)[seat_scope], credit, times(credit, part[seat_scope]))
 
 
 def _of_seats(granted: Int64s, seat: Int64s, filled: Int64s, due: Int64s) -> Int64s:
     """Return what the flows of every seat get when not `filled` but `due` is there for them: rounded up, or down."""
     less, more = np.clip(filled - due, 0, filled), np.clip(due - filled, 0, filled)
-    bits = np.maximum(_bit_length(filled) - _LEVEL_BITS, 0)
+    bits = np.maximum(bit_length(filled) - FACTOR_BITS, 0)
     whole = np.maximum(filled >> bits, 1)
-    lost = np.minimum((less >> bits << _LEVEL_BITS) // whole, _WHOLE)
-    gained = np.minimum(-(-(more >> bits << _LEVEL_BITS) // whole), _WHOLE)
+    lost = np.minimum((less >> bits << FACTOR_BITS) // whole, WHOLE)
+    gained = np.minimum(-(-(more >> bits << FACTOR_BITS) // whole), WHOLE)
     return granted - times(granted, lost[seat]) + times(granted, gained[seat])
-
-
-def _bit_length(amount: Int64s) -> Int64s:
-    """Return the number of bits of every amount.
-
-    Examples
-    --------
-    >>> _bit_length(np.array([0, 1, 7, 8, 2**62])).tolist()
-    [0, 1, 3, 4, 63]
-    """
-    bits, rest = np.zeros_like(amount), amount
-    for step in (32, 16, 8, 4, 2, 1):
-        is_longer = rest >> step > 0
-        bits += np.where(is_longer, step, 0)
-        rest = np.where(is_longer, rest >> step, rest)
-    return bits + rest
-
-
-def _shifted(amount: Int64s, bits: Int64s) -> Int64s:
-    """Return tokens in parts of ``2**-bits`` tokens, rounded down; `bits` may be negative."""
-    return np.where(bits >= 0, amount << np.maximum(bits, 0), amount >> np.maximum(-bits, 0))
-
-
-def _floor_shifted(amount_micro: Int64s, bits: Int64s) -> Int64s:
-    """Return micro-tokens in parts of ``2**-bits`` tokens, rounded down."""
-    tokens, rest = np.divmod(amount_micro, MICRO)
-    return _shifted(tokens, bits) + _shifted(rest, bits) // MICRO
 
 
 def _in_units(fine: Int64s, unit: int) -> Int64s:

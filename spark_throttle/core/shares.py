@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spark_throttle.core.allocation import quotient, times
+from spark_throttle.core.fixed_point import quotient, times
 from spark_throttle.core.grants import Buckets
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 

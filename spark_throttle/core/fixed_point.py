@@ -1,0 +1,59 @@
+"""Products, quotients and shifts of integers that would not fit int64 if they were computed at once.
+
+A *factor* is a number of 2**-30ths, at most 1. Everything is rounded down, but where it says otherwise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_throttle.core.quota import MICRO, Int64s
+
+FACTOR_BITS = 30
+
+WHOLE = 1 << FACTOR_BITS
+"""The factor 1."""
+
+_DIGIT = 10
+"""Bits of a quotient that are drawn at a time: a divisor may take 52."""
+
+
+def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = False) -> Int64s:
+    """Return ``amount / divisor``, at most 1, in `bits` binary places; 0 of nothing."""
+    divisor = np.maximum(divisor, 1)
+    quotient, rest = np.divmod(amount, divisor)
+    for _ in range(0, bits, _DIGIT):
+        digit, rest = np.divmod(rest << _DIGIT, divisor)
+        quotient = (quotient << _DIGIT) + digit
+    return quotient + (rest > 0) if round_up else quotient
+
+
+def times(amount: Int64s, factor: Int64s) -> Int64s:
+    """Return `amount` times a factor of 2**-30ths, which is at most 1, rounded down."""
+    high, low = amount >> FACTOR_BITS, amount & (WHOLE - 1)
+    return high * factor + (low * factor >> FACTOR_BITS)
+
+
+def bit_length(value: Int64s) -> Int64s:
+    """Return how many bits each value takes, which is not negative.
+
+    Examples
+    --------
+    >>> bit_length(np.array([0, 1, 7, 8, 2**62])).tolist()
+    [0, 1, 3, 4, 63]
+    """
+    filled = value.copy()
+    for shift in (1, 2, 4, 8, 16, 32):
+        filled |= filled >> shift
+    return np.bitwise_count(filled).astype(np.int64)
+
+
+def shifted(amount: Int64s, bits: Int64s) -> Int64s:
+    """Return tokens in parts of ``2**-bits`` tokens, rounded down; `bits` may be negative."""
+    return np.where(bits >= 0, amount << np.maximum(bits, 0), amount >> np.maximum(-bits, 0))
+
+
+def floor_shifted(amount_micro: Int64s, bits: Int64s) -> Int64s:
+    """Return micro-tokens in parts of ``2**-bits`` tokens, rounded down."""
+    tokens, rest = np.divmod(amount_micro, MICRO)
+    return shifted(tokens, bits) + shifted(rest, bits) // MICRO
