@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.control.definition import Definition, digest
 from spark_throttle.spark.payload_columns import ColumnLike, deciding_columns, row_columns
+from spark_throttle.spark.row_digests import VERSION
 
 _SETTINGS: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """What casts, times in JSON and arithmetic depend on."""
@@ -27,8 +28,12 @@ def stream_definition(
     order_by: Sequence[ColumnLike] | None,
     volatile: Collection[str],
     targets: Mapping[str, str],
+    partition_columns: Sequence[str] = (),
 ) -> Definition:
-    """Return the definition of a query over a stream."""
+    """Return the definition of a query over a stream.
+
+    The sink's partition columns decide too: a row that has no folder by them is rejected.
+    """
     schema, session = events.schema, events.sparkSession
     given = deciding_columns(schema, namespace, size, order_by)
     length, tie = row_columns(schema, size, volatile)
@@ -38,8 +43,11 @@ def stream_definition(
     if size is None:
         expressions["size"] = _JSON_LENGTH
         tie_text = f"{length_text}, {tie_text}"
+    if partition_columns:
+        expressions["partitionBy"] = ", ".join(partition_columns)
     settings = {name: str(session.conf.get(name, None)) for name in _SETTINGS}
-    return Definition(expressions, columns, digest(tie_text), settings, dict(targets))
+    ties = digest(f"{tie_text}, digests {VERSION}")
+    return Definition(expressions, columns, ties, settings, dict(targets))
 
 
 def _printed(events: DataFrame, expressions: Sequence[Column]) -> list[str]:

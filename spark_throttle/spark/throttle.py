@@ -191,7 +191,9 @@ class Throttle:
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
 
-    def definition(self, events: DataFrame, targets: Mapping[str, str]) -> Definition:
+    def definition(
+        self, events: DataFrame, targets: Mapping[str, str], partition_columns: Sequence[str] = ()
+    ) -> Definition:
         """Return what a query over a stream decides by, and where its rows go.
 
         Raises
@@ -200,7 +202,9 @@ class Throttle:
             If it is not the same at every attempt at a batch.
         """
         volatile = self._volatile(events)
-        return stream_definition(events, self._namespace, self._size, self._order_by, volatile, targets)
+        return stream_definition(
+            events, self._namespace, self._size, self._order_by, volatile, targets, partition_columns
+        )
 
     def _volatile(self, events: DataFrame) -> frozenset[str]:
         if self._judged is None or self._judged[0] is not events:

@@ -137,6 +137,7 @@ def test_whatever_decides_is_refused_over_an_uncommitted_batch_and_the_old_defin
         (r"column size was `bigint` and is `not there`", into(lake, events=events.drop("size"), **by_hash)),
         (r"column id was `bigint` and is `int`", into(lake, events=narrow, **by_hash)),
         (r"the order of the columns was `id, ns, size`", into(lake, events=turned, **by_hash)),
+        (r"partitionBy was `not there` and is `ns`", into(lake, **by_hash).partitionBy("ns")),
         (r"the sink was `Delta .*/admitted` and is `Delta .*/other`", into(lake, "other", **by_hash)),
         (r"the dead letters was `folders in .*", into(lake, **by_hash).rejected("delta", path=letters)),
     ]
