@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import hmac
-import json
 import os
 import re
 import secrets
@@ -23,9 +22,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
-from spark_throttle.errors import ConfigurationError, DamagedError, NotFoundError, UnknownVersionError, did_you_mean
+from spark_throttle.control.versioned_json import parse_versioned, versioned
+from spark_throttle.errors import ConfigurationError, NotFoundError, did_you_mean
 
 Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -178,14 +178,12 @@ class TokenFile:
     def _read(self) -> dict[str, Token]:
         what = f"the token file {self.path}"
         try:
-            fields: dict[str, Any] = json.loads(self.path.read_text())
-            if fields["format"] > FORMAT:
-                raise UnknownVersionError(what, fields["format"], FORMAT)
-            return {token["id"]: Token(**token) for token in fields["tokens"]}
+            text = self.path.read_bytes()
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedError(what, type(error).__name__) from error
+        return parse_versioned(
+            text, what, FORMAT, lambda fields: {token["id"]: Token(**token) for token in fields["tokens"]}
+        )
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Token]]:
@@ -195,11 +193,11 @@ class TokenFile:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = self._read()
             yield tokens
-            text = json.dumps({"format": FORMAT, "tokens": [asdict(token) for token in tokens.values()]}, indent=1)
+            text = versioned(FORMAT, {"tokens": [asdict(token) for token in tokens.values()]})
             written = self.path.with_name(self.path.name + ".tmp")
             written.unlink(missing_ok=True)
-            with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(text + "\n")
+            with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(text + b"\n")
             written.replace(self.path)
 
 

@@ -8,7 +8,6 @@ that failed before its sinks has left no trace here, and may be decided by any d
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -19,8 +18,9 @@ import pyarrow.compute as pc
 
 from spark_throttle.control.definition import FUNCTION, NOTHING, Definition, shown
 from spark_throttle.control.storage import Directory
+from spark_throttle.control.versioned_json import parse_versioned, versioned
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import DamagedError, DefinitionChangedError, UnknownVersionError
+from spark_throttle.errors import DefinitionChangedError
 
 NAME: Final = "begun.json"
 FORMAT: Final = 1
@@ -54,26 +54,20 @@ def read_begun(directory: Directory) -> Begun | None:
     content = directory.read(NAME)
     if content is None:
         return None
-    what = f"the begun batch {directory.path(NAME)}"
-    try:
-        fields = json.loads(content)
-        found = int(fields["format"])
-        if found > FORMAT:
-            raise UnknownVersionError(what, found, FORMAT)
-        return Begun(int(fields["batch"]), str(fields["decided"]), Definition.from_fields(fields["definition"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(what, repr(error)) from error
+    return parse_versioned(
+        content,
+        f"the begun batch {directory.path(NAME)}",
+        FORMAT,
+        lambda fields: Begun(
+            int(fields["batch"]), str(fields["decided"]), Definition.from_fields(fields["definition"])
+        ),
+    )
 
 
 def write_begun(directory: Directory, begun: Begun) -> None:
     """Note that a batch is about to reach its sinks."""
-    fields = {
-        "format": FORMAT,
-        "batch": begun.batch,
-        "decided": begun.decided,
-        "definition": begun.definition.to_fields(),
-    }
-    directory.write(NAME, json.dumps(fields, indent=1).encode())
+    fields = {"batch": begun.batch, "decided": begun.decided, "definition": begun.definition.to_fields()}
+    directory.write(NAME, versioned(FORMAT, fields))
 
 
 def decided_digest(reports: Iterable[UsageReport]) -> str:

@@ -26,13 +26,12 @@ from spark_throttle.control.codec import dump_policies, parse_policies
 from spark_throttle.control.entries import changes_between, document_of, entries_of
 from spark_throttle.control.memory_store import Commit, MemoryStore
 from spark_throttle.control.store import Author, Change, Entry, Kind, Revision
+from spark_throttle.control.versioned_json import parse_versioned
 from spark_throttle.errors import (
     ConflictError,
-    DamagedError,
     OutcomeUnknownError,
     PolicyError,
     StoreUnavailableError,
-    UnknownVersionError,
 )
 
 HAND: Final = "edited by hand"
@@ -257,11 +256,8 @@ def _line(commit: Commit, digest: str) -> str:
 
 
 def _parsed(line: bytes, what: str) -> tuple[Commit, str]:
-    try:
-        fields: dict[str, Any] = json.loads(line)
-        if fields["format"] > FORMAT:
-            raise UnknownVersionError(what, fields["format"], FORMAT)
+    def commit_of(fields: dict[str, Any]) -> tuple[Commit, str]:
         revision = Revision(*(fields[name] for name in ("revision", "at_ms", "who", "why", "changes")))
         return Commit(revision, tuple(Change(*change) for change in fields["entries"])), str(fields["document"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedError(what, repr(error)) from error
+
+    return parse_versioned(line, what, FORMAT, commit_of)

@@ -5,11 +5,10 @@ It is for people and for `status`; no decision reads it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 
 from spark_throttle.control.storage import Directory
-from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.control.versioned_json import parse_versioned, versioned
 
 _NAME = "followed.json"
 FORMAT = 1
@@ -31,7 +30,7 @@ class Followed:
 
 def write_followed(directory: Directory, followed: Followed) -> None:
     """Write what a job follows, over what stood there."""
-    directory.write(_NAME, json.dumps({"format": FORMAT, **asdict(followed)}, indent=1).encode())
+    directory.write(_NAME, versioned(FORMAT, asdict(followed)))
 
 
 def read_followed(directory: Directory) -> Followed | None:
@@ -39,11 +38,9 @@ def read_followed(directory: Directory) -> Followed | None:
     content = directory.read(_NAME)
     if content is None:
         return None
-    what = f"the file {directory.path(_NAME)}"
-    try:
-        fields = json.loads(content)
-        if fields["format"] > FORMAT:
-            raise UnknownVersionError(what, fields["format"], FORMAT)
-        return Followed(fields["revision"], fields["store_revision"], fields["problem"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedError(what, repr(error)) from error
+    return parse_versioned(
+        content,
+        f"the file {directory.path(_NAME)}",
+        FORMAT,
+        lambda fields: Followed(fields["revision"], fields["store_revision"], fields["problem"]),
+    )

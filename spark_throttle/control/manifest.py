@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import asdict, dataclass, replace
 
 from spark_throttle.control.storage import Directory
-from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
+from spark_throttle.control.versioned_json import parse_versioned, versioned
+from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError
 
 _NAME = "manifest.json"
 _INCARNATION = "incarnation"
@@ -18,7 +18,6 @@ FORMAT = 1
 class Manifest:
     """The identity of a throttled query."""
 
-    format: int
     query: str
     """Names the query in transactions of its sinks; it lives and dies with the checkpoint.
 
@@ -35,15 +34,12 @@ def read_manifest(directory: Directory) -> Manifest | None:
     content = directory.read(_NAME)
     if content is None:
         return None
-    what = f"the manifest {directory.path(_NAME)}"
-    try:
-        fields = json.loads(content)
-        found = int(fields["format"])
-        if found > FORMAT:
-            raise UnknownVersionError(what, found, FORMAT)
-        return Manifest(found, str(fields["query"]), int(fields["shards"]), str(fields["direction"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedError(what, repr(error)) from error
+    return parse_versioned(
+        content,
+        f"the manifest {directory.path(_NAME)}",
+        FORMAT,
+        lambda fields: Manifest(str(fields["query"]), int(fields["shards"]), str(fields["direction"])),
+    )
 
 
 def bound_manifest(directory: Directory) -> Manifest:
@@ -115,7 +111,7 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     if manifest is None:
         if not may_begin or directory.names("epochs"):  # under another name, sinks would take again what they have
             raise _gone(directory)
-        manifest = Manifest(FORMAT, uuid.uuid4().hex, shards, direction)
+        manifest = Manifest(uuid.uuid4().hex, shards, direction)
         _write(directory, manifest)
     if manifest.shards != shards:
         raise ShardCountChangedError(manifest.shards, shards)
@@ -128,4 +124,4 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
 
 
 def _write(directory: Directory, manifest: Manifest) -> None:
-    directory.write(_NAME, json.dumps(asdict(manifest), indent=1).encode())
+    directory.write(_NAME, versioned(FORMAT, asdict(manifest)))

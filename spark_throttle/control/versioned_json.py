@@ -1,0 +1,52 @@
+"""JSON that says which format it has, read by releases that know that format or an older one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from spark_throttle.errors import DamagedError, UnknownVersionError
+
+FORMAT_KEY: Final = "format"
+
+Parsed = TypeVar("Parsed")
+
+
+def parse_versioned(
+    text: str | bytes, what: str, newest_format: int, parse: Callable[[dict[str, Any]], Parsed]
+) -> Parsed:
+    """Return what `parse` makes of the fields of a JSON object that has a format.
+
+    Parameters
+    ----------
+    what
+        Names the object in errors.
+    newest_format
+        That this release knows.
+
+    Raises
+    ------
+    UnknownVersionError
+        If a newer release wrote it.
+    DamagedError
+        If it cannot be read.
+
+    Examples
+    --------
+    >>> parse_versioned('{"format": 1, "batch": 7}', "a note", 1, lambda fields: fields["batch"])
+    7
+    """
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        found = int(fields[FORMAT_KEY])
+        if found > newest_format:
+            raise UnknownVersionError(what, found, newest_format)
+        return parse(fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(what, repr(error)) from error
+
+
+def versioned(format_number: int, fields: dict[str, Any]) -> bytes:
+    """Return what `parse_versioned` reads, a field a line."""
+    return json.dumps({FORMAT_KEY: format_number, **fields}, indent=1).encode()
