@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final
 
 from spark_throttle.testing.simulated_batch import SimulatedBatch
-from spark_throttle.testing.simulated_rows import shard_of
+from spark_throttle.testing.simulated_rows import Row, shard_of
 from tests.life.account import DIMENSIONS, cost_of
 from tests.life.contract import MICRO, Contracts, text_of
 from tests.life.laws import Law, World
@@ -63,8 +63,9 @@ class _Pair:
 class Fairness(Law):
     """L3: weighted service of two that stay backlogged in one domain differs by a message of each (a shard).
 
-    Between shards the shares are right one batch after a change in demand (L4), so that a batch in which others came or
-    went is not held against two that live in different ones.
+    One waits until its shard has repaid the last message of whoever shares the shard, and catches up after; so between
+    shards, a message is the largest of the shard. Between shards the shares are right one batch after a change in
+    demand (L4), so that a batch in which others came or went is not held against two that live in different ones.
     """
 
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
@@ -87,9 +88,7 @@ class Fairness(Law):
             total[0] += cost_of(row, 0)
             total[1] += cost_of(row, 1)
         backlogged = [name for name in world.waited.keys() & world.waiting.keys() if not world.may_be_held(name)]
-        for name in backlogged:
-            sizes = [row.size_bytes or 0 for row in (*world.waited[name], *world.waiting[name])]
-            self._largest[name] = max(self._largest.get(name, 0), *sizes)
+        self._note_sizes(batch.admitted, *world.waited.values(), *world.waiting.values())
         arrived = {text_of(row.namespace) for row in batch.arrived}
         is_known = self._active == world.waited.keys() and arrived <= world.waited.keys()
         self._active = arrived | world.waited.keys()
@@ -106,7 +105,7 @@ class Fairness(Law):
             is_drained = any(served[name][0] >= MICRO * len(world.waited[name]) for name in (one, other))
             apart = pair.add(service[0] - service[1], is_slack=not is_together and (is_drained or not is_known))
             message = sum(
-                Fraction(MICRO * (self._largest[name] if dimension else 1), w)
+                Fraction(MICRO * (self._largest_beside(name, shards, alone=is_together) if dimension else 1), w)
                 for name, w in zip((one, other), weights, strict=True)
             )
             bound = message * (1 if is_together else shards)
@@ -118,6 +117,17 @@ class Fairness(Law):
                     f"of each (a shard) is {float(bound / MICRO):g}"
                 )
         self._pairs = kept
+
+    def _note_sizes(self, *groups: Iterable[Row]) -> None:
+        for row in chain(*groups):
+            name = text_of(row.namespace)
+            self._largest[name] = max(self._largest.get(name, 0), row.size_bytes or 0)
+
+    def _largest_beside(self, name: str, shards: int, *, alone: bool) -> int:
+        """Return the largest size of a namespace, or, unless `alone`, of all that share its shard."""
+        shard = shard_of(_raw(name), shards)
+        beside = [name] if alone else [mate for mate in self._largest if shard_of(_raw(mate), shards) == shard]
+        return max(self._largest[mate] for mate in beside)
 
     def forget(self) -> None:
         """Forget who was ahead."""

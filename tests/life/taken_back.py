@@ -1,0 +1,200 @@
+"""Takes mends back, one at a time, and lets the machine look for the fault: ``python -m tests.life.taken_back``.
+
+A machine that finds nothing may be blind. So each mend that it is to guard is undone in a copy of the package, and
+lives are played there until a law is broken. The last line is JSON: by mend, after how many steps it was found, or
+`null`. The exit status is 0 if all were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+_FOUND: Final = re.compile(r"violation of (\S+?):?\s(?s:.*)found after (\d+) steps, (\d+) lives, ([\d.]+) CPU s")
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """A mend, and how to take it back."""
+
+    name: str
+    says: str
+    """What is wrong without it."""
+
+    changes: tuple[tuple[str, str, str], ...]
+    """The file below `spark_throttle`, what stands there, and what stands there without the mend."""
+
+
+MENDS: Final = (
+    Mend(
+        "shard accounts",
+        "what a shard took beyond its due is held against nobody",
+        (
+            (
+                "core/advances.py",
+                "return np.where(counts, np.clip(ahead, -most, most), 0)",
+                "return np.zeros_like(ahead)",
+            ),
+        ),
+    ),
+    Mend(
+        "converted leads",
+        "a lead of seconds at the old rate is kept at the new one",
+        (
+            (
+                "core/policy_change.py",
+                "return np.where(is_same[:, None], lead, np.where(becomes.is_limited, told, 0))",
+                "return lead",
+            ),
+        ),
+    ),
+    Mend(
+        "starts full",
+        "a namespace that is remembered starts its first limit empty",
+        (
+            (
+                "core/policy_change.py",
+                "return np.where(before.is_limited & after.is_limited, kept, begins)",
+                "return kept",
+            ),
+        ),
+    ),
+    Mend(
+        "debt of a dry run",
+        "a scope that observed owes all that passed",
+        (
+            (
+                "core/policy_change.py",
+                "np.where(is_observing, -after.burst_micro, MIN_BALANCE_MICRO)",
+                "MIN_BALANCE_MICRO",
+            ),
+            (
+                "core/token_bucket.py",
+                "return np.minimum(debit(balance_micro, unmarked), np.minimum(-burst_micro, -1))",
+                "return np.full_like(balance_micro, MIN_BALANCE_MICRO)",
+            ),
+        ),
+    ),
+    Mend(
+        "paying clock",
+        "a jump of the wall clock pays",
+        (
+            (
+                "control/clock.py",
+                "    before, paid_ms = epoch.reading, epoch.buckets.as_of_ms\n",
+                "    before, paid_ms = None, max(epoch.buckets.as_of_ms, wall_ms)\n",
+            ),
+        ),
+    ),
+    Mend(
+        "jump before a batch",
+        "a jump between an epoch and the batch's timestamp pays in full",
+        (("core/paying.py", "(min(since_ms, MOST_LAG_MS) if is_new else since_ms)", "since_ms"),),
+    ),
+    Mend(
+        "batch without reports",
+        "a batch that moved nothing leaves a file without reports, and the next epoch dies of it",
+        (
+            (
+                "control/feedback.py",
+                "    if reports:\n        directory.write",
+                "    if True:\n        directory.write",
+            ),
+            ("control/feedback.py", "sorted(found.items()) if reports}", "sorted(found.items())}"),
+        ),
+    ),
+    Mend(
+        "events of true buckets",
+        "batches are planned for rows that no scope lets pass",
+        (
+            (
+                "core/events.py",
+                "return int(np.maximum(of_shared, report.leaves_ms[waits]).min())",
+                "return int(report.leaves_ms[waits].min())",
+            ),
+        ),
+    ),
+    Mend(
+        "identity of a batch",
+        "a sink takes a batch for another one of the same number",
+        (
+            (
+                "control/batch_mark.py",
+                "        if newest_batch > self.batch:",
+                "        if newest_batch > sys.maxsize:",
+            ),
+            ("control/batch_mark.py", "elif newest_batch == self.batch and identity and", "elif newest_batch < 0 and"),
+            ("control/batch_mark.py", "import json\n", "import json\nimport sys\n"),
+        ),
+    ),
+)
+
+
+def without(mend: Mend, folder: Path) -> None:
+    """Copy the package and the machine into a folder, and take a mend back there.
+
+    Raises
+    ------
+    ValueError
+        If what it changed does not stand there once.
+    """
+    for name in ("spark_throttle", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.bin", "*.png")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for file, with_it, without_it in mend.changes:
+        path = folder / "spark_throttle" / file
+        text = path.read_text(encoding="utf-8")
+        if text.count(with_it) != 1:
+            raise ValueError(f"{mend.name}: {with_it!r} stands {text.count(with_it)} times in {path}, not once")
+        path.write_text(text.replace(with_it, without_it), encoding="utf-8")
+
+
+def search(mend: Mend, seed: int, minutes: float) -> dict[str, object] | None:
+    """Let the machine look for what goes wrong without a mend."""
+    with tempfile.TemporaryDirectory() as folder:
+        without(mend, Path(folder))
+        command = [sys.executable, "-m", "tests.life.run", "--seed", str(seed), "--minutes", str(minutes)]
+        done = subprocess.run(
+            command, cwd=folder, env=os.environ | {"PYTHONPATH": folder}, capture_output=True, text=True, check=False
+        )
+    found = _FOUND.search(done.stdout)
+    if found is None and done.returncode:
+        raise RuntimeError(f"{mend.name}: the machine failed: {done.stderr[-2000:]}")
+    if found is None:
+        return None
+    return {
+        "law": found[1], "steps": int(found[2]), "lives": int(found[3]), "cpu_seconds": float(found[4])
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Take all mends back, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5, help="for each mend at most")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", help="the mends to take back, by name, with commas between")
+    options = parser.parse_args(arguments)
+    names = options.only.split(",") if options.only else [mend.name for mend in MENDS]
+    results = {}
+    for mend in MENDS:
+        if mend.name in names:
+            results[mend.name] = search(mend, options.seed, options.minutes)
+            sys.stdout.write(f"{mend.name}: {mend.says}: {results[mend.name] or 'NOT FOUND'}\n")
+            sys.stdout.flush()
+    sys.stdout.write(json.dumps(results) + "\n")
+    return int(None in results.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
