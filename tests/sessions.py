@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 JARS = ROOT / "build" / "jars"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time."""
 
 
 def jars(use: str) -> list[Path]:
@@ -27,7 +29,9 @@ def jars(use: str) -> list[Path]:
     return found
 
 
-def session_settings(scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g") -> dict[str, str]:
+def session_settings(
+    scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g", jvm_options: str = SHORT_LIVED
+) -> dict[str, str]:
     """Return the settings of a test's session; all that it writes goes below `scratch`."""
     return {
         "spark.master": "local[2]",
@@ -37,7 +41,7 @@ def session_settings(scratch: Path, *, uses: tuple[str, ...] = ("delta",), memor
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'}",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} {jvm_options}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": memory,
@@ -60,12 +64,14 @@ def pin_interpreter() -> None:
     os.environ.pop("SPARK_CONF_DIR", None)
 
 
-def open_session(scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g") -> SparkSession:
+def open_session(
+    scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g", jvm_options: str = SHORT_LIVED
+) -> SparkSession:
     """Start the JVM and return its session; the caller stops it."""
     from pyspark.sql import SparkSession
 
     pin_interpreter()
     builder = SparkSession.builder
-    for key, value in session_settings(scratch, uses=uses, memory=memory).items():
+    for key, value in session_settings(scratch, uses=uses, memory=memory, jvm_options=jvm_options).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

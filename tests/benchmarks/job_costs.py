@@ -154,7 +154,7 @@ def counted_session() -> Iterator[tuple[SparkSession, Path]]:
     """Open a session whose processes are all counted, and a folder; both are gone behind it."""
     adopt_orphans()
     with tempfile.TemporaryDirectory() as scratch:
-        spark = open_session(Path(scratch) / "spark", memory=_MEMORY)
+        spark = open_session(Path(scratch) / "spark", memory=_MEMORY, jvm_options="")
         yield spark, Path(scratch)
         spark.stop()
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.spark import Throttle
 from tests.crash import points
 from tests.crash.peer import exchange_of
-from tests.sessions import pin_interpreter, session_settings
+from tests.sessions import SHORT_LIVED, pin_interpreter, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -129,9 +129,7 @@ def main() -> None:
         "spark.driver.memory": "1g",
         # The recount reads the offset log of all batches.
         "spark.sql.streaming.minBatchesToRetain": "100000",
-        # A life is short: no time is spent on optimising code for hours to come.
-        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         # A killed executor is replaced as often as the plan wants.
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "8",
