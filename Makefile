@@ -99,6 +99,10 @@ soak: setup jars ## run a job for MINUTES at an overload while everything change
 life: setup ## play lives of a job for MINUTES as SEED draws them, without a JVM, all laws asked; one line of JSON
 	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.life.run --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+.PHONY: life-without
+life-without: setup ## take each mend that lives guard back in a copy, and say after how many steps a law is broken
+	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.life.taken_back --seed $(SEED) $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ measurements
 
 REPEATS ?= 5
