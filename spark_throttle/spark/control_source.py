@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from spark_throttle.core.codec import pack_grant, pack_policy
-from spark_throttle.spark.frames import FrameKind, frame_batch
+from spark_throttle.spark.frames import FRAME_DDL, FrameKind, frame_batch
 from spark_throttle.spark.worker_heap import set_loaded_aside
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from spark_throttle.control.plane import ControlPlane, EpochName
 
 CONTROL_FORMAT = "throttle_control"
-SCHEMA_DDL = "shard int, kind int, frame binary"
 
 _LONGEST_WAIT_MS = 1_000
 """Policies are looked at again at least so often while a bounded run waits for tokens."""
@@ -55,7 +54,7 @@ class ThrottleControlSource(DataSource):
 
     def schema(self) -> str:
         """Return the schema of control rows."""
-        return SCHEMA_DDL
+        return FRAME_DDL
 
     def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802, ARG002 - Spark's name
         """Return the reader; called on the driver, once a query run."""

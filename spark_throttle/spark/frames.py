@@ -32,6 +32,9 @@ ORDER_PREFIX = "__throttle_order_"
 _HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
 
 FRAME_SCHEMA = pa.schema([("shard", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
+FRAME_DDL = "shard int, kind int, frame binary"
+"""The same for Spark."""
+
 OUTPUT_SCHEMA = "kind int, frame binary"
 """Of what the operator returns, in Spark's words."""
 

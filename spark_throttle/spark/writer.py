@@ -6,7 +6,7 @@ import logging
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -17,13 +17,11 @@ from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.batch_sink import DELTA, Target
 from spark_throttle.spark.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.executor_sight import check_executors_see
+from spark_throttle.spark.pipeline import Pipeline
 from spark_throttle.spark.sink_targets import refuse_changed, targets_of
 from spark_throttle.spark.sinks import sinks_of
 from spark_throttle.spark.spark_paths import SparkPaths
 from spark_throttle.spark.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
-
-if TYPE_CHECKING:
-    from spark_throttle.spark.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +37,21 @@ class ThrottledStreamWriter:
     Delta is written exactly once, by the native writer where the tables allow it and else by Spark's;
     ``option("throttle.writer", "native" or "spark")`` decides by hand. Other formats are written by Spark's batch
     writers, at least once: a batch that was written but not committed before a crash is written again.
+
+    Parameters
+    ----------
+    pipeline
+        What is to be started.
+    started
+        Called once with the query, when it has been started, and the place of its control files.
     """
 
-    def __init__(self, throttle: Throttle, events: DataFrame) -> None:
-        if not events.isStreaming:
+    def __init__(self, pipeline: Pipeline, started: Callable[[StreamingQuery, str], None]) -> None:
+        if not pipeline.events.isStreaming:
             raise ConfigurationError("events is not a streaming DataFrame; read it with spark.readStream")
-        self._throttle = throttle
-        self._events = events
+        self._pipeline = pipeline
+        self._events = pipeline.events
+        self._started = started
         self._format: str | None = None
         self._options: dict[str, str] = {}
         self._partition_columns: tuple[str, ...] = ()
@@ -191,16 +197,15 @@ class ThrottledStreamWriter:
         admitted = self._function if self._function is not None else target
         rejected = (self._rejected or Target("parquet", path=f"{control_path}/rejected")).resolved(paths)
         usage = None if self._usage is None else self._usage.resolved(paths)
-        targets = Targets(admitted, rejected, usage, self._throttle.has_shares)
+        targets = Targets(admitted, rejected, usage, self._pipeline.has_shares)
         places = targets_of(admitted, rejected, usage)
-        definition = self._throttle.definition(self._events, places, self._partition_columns)
+        definition = self._pipeline.definition(places, self._partition_columns)
         refuse_changed(self._events.sparkSession, control_path, checkpoint, definition)
         choice = self._choice(targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
         if choice.plan is not None:
             check_executors_see(self._events.sparkSession, control_path, [location for _, location in sinks.tables])
-        frames = self._throttle.frames(
-            self._events,
+        frames = self._pipeline.frames(
             control_path=control_path,
             is_explained=False,
             plan=choice.plan,
@@ -209,8 +214,7 @@ class ThrottledStreamWriter:
         )
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
-            schema = self._events.schema
-            sink = self._throttle.batch_sink(schema, control_path, admitted, rejected, choice.usage, definition)
+            sink = self._pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
             writer = writer.foreachBatch(sink)
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
@@ -225,7 +229,7 @@ class ThrottledStreamWriter:
         logger.info("throttled query %s: %s writer (%s)", self._name or "", name, choice.why)
         logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
         query = writer.start()
-        self._throttle.follow(query, control_path)
+        self._started(query, control_path)
         return query
 
     def _choice(self, targets: Targets, control_path: str, definition: Definition) -> WriterChoice:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_throttle.control.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.storage import Directory
-from spark_throttle.spark import batch_sink, throttle
+from spark_throttle.spark import batch_sink, pipeline
 from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.batch_sink import Target
 from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
@@ -75,11 +75,11 @@ _DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
 def install(root: Path, admitted: str, rejected: str) -> None:
     """Wrap what writes, in this process and in those that Spark starts for it."""
     os.environ[_DIRECTORY] = str(root)
-    throttle.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
-    throttle.PackFrames = StoppablePackFrames  # type: ignore[attr-defined]
-    throttle.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
-    throttle.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
-    throttle.UnpackDecided = StoppableUnpackDecided  # type: ignore[attr-defined]
+    pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
+    pipeline.PackFrames = StoppablePackFrames  # type: ignore[attr-defined]
+    pipeline.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
+    pipeline.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
+    pipeline.UnpackDecided = StoppableUnpackDecided  # type: ignore[attr-defined]
     _make_files_stoppable()
     stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
     write = Target.write

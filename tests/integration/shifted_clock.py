@@ -35,8 +35,8 @@ def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], 
 
         return run
 
-    monkeypatch.setattr("spark_throttle.spark.throttle.ThrottleControlSource", _MovedControlSource)
-    monkeypatch.setattr("spark_throttle.spark.throttle.ShardOperator", make_operator)
+    monkeypatch.setattr("spark_throttle.spark.pipeline.ThrottleControlSource", _MovedControlSource)
+    monkeypatch.setattr("spark_throttle.spark.pipeline.ShardOperator", make_operator)
     return lambda by_ms: shift.write_text(str(by_ms))
 
 

@@ -70,7 +70,7 @@ def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.
     lake.offer([(0, "t/n", 10)])
     unknown = r"UnknownVersionError: the state of shard \d has format version 99 and this release reads up to 3: run"
     with monkeypatch.context() as later:
-        later.setattr("spark_throttle.spark.throttle.ShardOperator", newer)
+        later.setattr("spark_throttle.spark.pipeline.ShardOperator", newer)
         query = lake.writer(lake.throttle({})).format("noop").start()
     with pytest.raises(StreamingQueryException, match=unknown):
         finish(query)  # the first batch leaves what the second cannot read

@@ -139,7 +139,7 @@ def test_flipped_bit_in_a_queued_frame_is_found(lake: Lake, monkeypatch: pytest.
     lake.run(HELD)
     lake.offer((i, "t/1", 10) for i in range(200, 220))
     with monkeypatch.context() as damaged:
-        damaged.setattr("spark_throttle.spark.throttle.ShardOperator", flipping)
+        damaged.setattr("spark_throttle.spark.pipeline.ShardOperator", flipping)
         with pytest.raises(StreamingQueryException, match=r"DamagedError: the state of shard \d is damaged"):
             finish(lake.writer(lake.throttle(HELD)).foreachBatch(lake.keep).start())
     assert lake.admitted_ids == []

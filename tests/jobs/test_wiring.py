@@ -244,8 +244,8 @@ def test_job_takes_policies_of_each_kind(tmp_path: Path, followed: list[Throttle
     override = f"throttle.policies={written.format(tmp=tmp_path)}"
     assert throttle_stream.main(["--conf", str(CONF), "--set", override]) == 0
     (throttle,) = followed
-    assert throttle._policies.kind == kind
-    assert throttle._policies.load() == load_policies(DOCUMENT)
+    assert throttle.policies.kind == kind
+    assert throttle.policies.load() == load_policies(DOCUMENT)
 
 
 def test_job_takes_a_file_on_an_object_store(
@@ -257,7 +257,7 @@ def test_job_takes_a_file_on_an_object_store(
     )
     assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.policies=s3://bucket/p.yaml"]) == 0
     (throttle,) = followed
-    assert throttle._policies == PolicyLocation("object", "s3://bucket/p.yaml")
+    assert throttle.policies == PolicyLocation("object", "s3://bucket/p.yaml")
 
 
 @pytest.mark.parametrize(

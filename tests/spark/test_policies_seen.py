@@ -12,6 +12,7 @@ from pyspark.sql.connect.session import SparkSession as ServedSession
 from spark_throttle.control.model import PolicyDocument
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreUnavailableError
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.pipeline import queue_room
 
 CLASSIC: Any = object.__new__(ClassicSession)
 SERVED: Any = object.__new__(ServedSession)
@@ -26,8 +27,8 @@ def test_driver_tells_what_is_missing_and_a_client_leaves_it_to_its_server(
 ) -> None:
     throttle = Throttle(missing.format(tmp=tmp_path), namespace="ns")
     with pytest.raises(error, match=r"which does not exist|there is no policy store"):
-        throttle._room(CLASSIC)
-    assert throttle._room(SERVED) is None
+        queue_room(throttle.policies, CLASSIC)
+    assert queue_room(throttle.policies, SERVED) is None
 
 
 def test_what_is_there_and_cannot_be_applied_is_told_at_once(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_bounds_of_the_queue_are_those_of_the_policies(tmp_path: Path) -> None:
     given: tuple[Any, ...] = (path, "queue: {messages: 7}")
     for policies in given:
         for session in (CLASSIC, SERVED):
-            room = Throttle(policies, namespace="ns")._room(session)
+            room = queue_room(Throttle(policies, namespace="ns").policies, session)
             assert room is not None
             assert room.messages == 7
-    assert Throttle(PolicyDocument(), namespace="ns")._room(CLASSIC) is not None
+    assert queue_room(Throttle(PolicyDocument(), namespace="ns").policies, CLASSIC) is not None

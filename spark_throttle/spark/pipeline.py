@@ -1,0 +1,190 @@
+"""A throttled query over one stream, put together: what decides, the control rows, the shards, and what writes.
+
+::
+
+    events -> PackFrames ----.
+                             +-> groupBy(shard) -> ShardOperator -> frames: rows that leave, usage
+    ThrottleControlSource ---'
+
+The user's columns travel packed (`frames`); grants and policies come as rows of a second source, so that Spark's offset
+log pins them. Everything here runs on the driver, once a start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_throttle.control.compile import queue_bounds
+from spark_throttle.control.definition import Definition
+from spark_throttle.control.exchange_options import ExchangeOptions
+from spark_throttle.control.model import Direction
+from spark_throttle.control.plane import BATCHES_RETAINED
+from spark_throttle.control.policy_location import PolicyLocation
+from spark_throttle.core.quota import QueueBounds
+from spark_throttle.errors import ConfigurationError, StoreUnavailableError
+from spark_throttle.spark.batch_sink import BatchSink, Target
+from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
+from spark_throttle.spark.decided_stream import UnpackDecided
+from spark_throttle.spark.destination import Destination, SinkPlan
+from spark_throttle.spark.file_outlet import FileOutlet
+from spark_throttle.spark.frames import FRAME_DDL, OUTPUT_SCHEMA
+from spark_throttle.spark.operator import STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.pack_frames import PackFrames
+from spark_throttle.spark.partitioning import shard_keys
+from spark_throttle.spark.payload_columns import (
+    ColumnLike,
+    carried_schema,
+    check_columns,
+    deciding_columns,
+    derived_columns,
+    from_carried,
+    with_helpers,
+)
+from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.start_check import Sinks
+from spark_throttle.spark.stream_definition import stream_definition
+from spark_throttle.spark.volatile import volatile_columns
+
+_BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
+_VERDICT_SCHEMA: Final = pa.schema([(THROTTLE, VERDICT_TYPE)])
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleSettings:
+    """What a throttle was given; `throttle.Throttle` says what each is."""
+
+    policies: PolicyLocation
+    namespace: ColumnLike
+    size: ColumnLike | None
+    order_by: Sequence[ColumnLike] | None
+    direction: Direction
+    shards: int
+    exchange: ExchangeOptions | None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A throttled query over `events`, before it is started."""
+
+    settings: ThrottleSettings
+    events: DataFrame
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether the job shares its quotas with others."""
+        return self.settings.exchange is not None
+
+    def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
+        """Return what the query decides by, and where its rows go.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not the same at every attempt at a batch.
+        """
+        given = self.settings
+        return stream_definition(
+            self.events, given.namespace, given.size, given.order_by, self._volatile, targets, partition_columns
+        )
+
+    def frames(
+        self,
+        *,
+        control_path: str,
+        is_explained: bool,
+        plan: SinkPlan | None = None,
+        partition_columns: tuple[str, ...] = (),
+        sinks: Sinks | None = None,
+    ) -> DataFrame:
+        """Return the decided stream as frames: kind and bytes; with a native sink's plan, most rows are in files.
+
+        Rows that have no folder in a sink that is partitioned by `partition_columns` are rejected. Where the sinks are
+        known, they are looked at when the query starts (`start_check`).
+        """
+        events, given = self.events, self.settings
+        keys = shard_keys(events.sparkSession, given.shards)
+        derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
+        helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
+        numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
+        pack = PackFrames(keys, tuple(helped.columns), derived)
+        packed = numbered.mapInArrow(pack, FRAME_DDL)
+        together = packed.unionByName(self._control(keys, control_path, sinks))
+        outlet = FileOutlet(plan) if plan is not None else None
+        operator = ShardOperator(
+            keys, is_explained, queue_room(given.policies, events.sparkSession), outlet, partition_columns
+        )
+        return together.groupBy("shard").applyInPandasWithState(
+            operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+        )
+
+    def decided(self, control_path: str, definition: Definition) -> DataFrame:
+        """Return the decided rows: the user's columns and the ``throttle`` column."""
+        frames = self.frames(control_path=control_path, is_explained=True)
+        schema = StructType([*carried_schema(self.events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
+        unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())
+        return from_carried(frames.mapInArrow(unpack, schema), self.events.schema)
+
+    def batch_sink(
+        self,
+        control_path: str,
+        admitted: Target | Callable[[DataFrame, int], None],
+        rejected: Target,
+        usage: Target | Destination | None,
+        definition: Definition,
+    ) -> BatchSink:
+        """Return what writes the batches of frames."""
+        schema, verdict = self.events.schema, from_arrow_schema(_VERDICT_SCHEMA)
+        rows = to_arrow_schema(carried_schema(schema), timezone="UTC")
+        refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
+        return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage, definition.to_json())
+
+    @cached_property
+    def _volatile(self) -> frozenset[str]:
+        """The columns that have another value when a batch is run again."""
+        schema, given = self.events.schema, self.settings
+        check_columns(schema)
+        return volatile_columns(self.events, deciding_columns(schema, given.namespace, given.size, given.order_by))
+
+    def _control(self, keys: tuple[int, ...], control_path: str, sinks: Sinks | None) -> DataFrame:
+        spark, given = self.events.sparkSession, self.settings
+        spark.dataSource.register(ThrottleControlSource)
+        retained = str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED)))
+        options = {
+            **given.policies.to_options(),
+            "controlPath": control_path, "direction": given.direction, "batchesRetained": retained,
+        }  # fmt: skip
+        if given.exchange is not None:
+            options["exchange"] = given.exchange.to_json()
+        if sinks is not None:
+            options["sinks"] = sinks.to_json()
+        return spark.readStream.format(CONTROL_FORMAT).options(**options, shardKeys=json.dumps(keys)).load()
+
+
+def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | None:
+    """Return the queue's bounds as the policies have them now; `None` where this process does not see them.
+
+    Raises
+    ------
+    ThrottleError
+        If there are no policies that can be applied, as far as this process sees.
+    """
+    try:
+        return queue_bounds(policies.queue())
+    except (ConfigurationError, StoreUnavailableError):
+        if _is_served(spark):
+            return None
+        raise
+
+
+def _is_served(spark: SparkSession) -> bool:
+    """Return whether the session is of Spark Connect, whose server may see files that this process does not."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
