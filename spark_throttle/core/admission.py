@@ -37,9 +37,6 @@ from spark_throttle.core.state import Queue, ShardState
 from spark_throttle.core.token_bucket import throttle_time_ms
 from spark_throttle.core.usage import UsageReport
 
-_MATCHES = MatchMemory()
-"""Of this process; what is decided does not depend on it."""
-
 __all__ = ["REASONS", "AdmissionPlan", "Arrivals", "plan_admission"]
 
 
@@ -63,6 +60,7 @@ def plan_admission(
     now_ms: int,
     shards: int,
     shard: int = 0,
+    memory: MatchMemory | None = None,
 ) -> AdmissionPlan:
     """Decide one batch.
 
@@ -78,13 +76,16 @@ def plan_admission(
         Number of shards among which queue bounds and shared rates are divided.
     shard
         Which of them this is, for the usage report.
+    memory
+        Of the batches that this process decided before; what is decided does not depend on it.
 
     Raises
     ------
     QueueOverflowError
         If rows would overfill the queue and the policy says to fail.
     """
-    entered = enter(state, arrivals, policy, _MATCHES, now_ms=now_ms)
+    memory = MatchMemory() if memory is None else memory
+    entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
     queued, flows = len(state.queue), entered.flows
     decisions = Deciding(queued + len(arrivals))
     decisions.decide(
@@ -119,7 +120,7 @@ def plan_admission(
     quota_marks = candidates.row_at(plan.outcome.marks.row)
     marked = _mark_oversized(decisions, rows, quota_marks, entered, policy)
     kept, matches, position = account.remembered(entered, plan, windowed.units, still.flow)
-    _MATCHES.keep(kept.names, matches, policy)
+    memory.keep(kept.names, matches, policy)
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
     decided = decisions.decided()
     usage = account.report(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from spark_throttle.core.codec import (
     unpack_policy,
     unpack_shard,
 )
+from spark_throttle.core.match_memory import MatchMemory
 from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import (
     NEVER_MS,
@@ -62,6 +63,10 @@ class ShardOutcome:
     admitted: list[pa.Table]
     rejected: list[pa.Table]
     usage: bytes
+
+
+_MATCHES: Final = MatchMemory()
+"""Of the shards that this process decided last: a worker serves the same ones again."""
 
 
 @lru_cache(maxsize=64)
@@ -105,7 +110,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     policy = _with_room(_policy(stored.policy), room)
     arrived = arranged([arrivals_of(frame) for frame in frames]) if frames else None
     arrivals = _arrivals(arrived, partition_columns)
-    plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard)
+    plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard, memory=_MATCHES)
     queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
     rows = payload(arrived) if arrived is not None else None
     decided = _Decided(plan, stored.state, queue, arrivals, rows, policy, now_ms)

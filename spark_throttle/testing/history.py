@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from spark_throttle.core.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.match_memory import MatchMemory
 from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import Grants, ShardState
@@ -46,12 +47,13 @@ class History:
 
     def play(self) -> Iterator[Played]:
         """Decide the batches by the kernel, one after another, each on what the last one left."""
-        state, policy = self.initial_state(), self.steps[0].policy
+        state, policy, memory = self.initial_state(), self.steps[0].policy, MatchMemory()
         for step in self.steps:
             state, policy = step.before(state, policy), step.policy
             plan = plan_admission(
-                state, step.arrivals, step.policy, now_ms=step.now_ms, shards=self.shards, shard=self.shard
-            )
+                state, step.arrivals, step.policy,
+                now_ms=step.now_ms, shards=self.shards, shard=self.shard, memory=memory,
+            )  # fmt: skip
             yield Played(self, step, state, plan)
             state = plan.state
 

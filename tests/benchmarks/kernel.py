@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from spark_throttle.core.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
+from spark_throttle.core.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.testing.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
@@ -33,6 +34,8 @@ from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 
 REPEATS = 7
 NOW_MS = 1_760_000_000_000
+MEMORY = MatchMemory()
+"""As a worker has one."""
 TENANTS = 100
 DEFAULTS = limit(messages_per_second=50, bytes_per_second=65_536, burst_seconds=2)
 
@@ -127,7 +130,7 @@ def measure_stream(stream: Stream) -> Iterator[Figure]:
 
 def decide(state: ShardState, arrivals: Arrivals, case: Case) -> AdmissionPlan:
     """Decide a batch a second after the one before."""
-    return plan_admission(state, arrivals, case.policy, now_ms=NOW_MS, shards=1)
+    return plan_admission(state, arrivals, case.policy, now_ms=NOW_MS, shards=1, memory=MEMORY)
 
 
 def measure_spread(stream: Stream) -> Iterator[Figure]:

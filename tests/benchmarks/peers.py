@@ -35,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.admission import Arrivals, plan_admission
+from spark_throttle.core.match_memory import MatchMemory
 from spark_throttle.core.quota import OnExcess, Verdict
 from spark_throttle.core.state import ShardState
 from spark_throttle.testing.worlds import Namespace, limit, make_policy
@@ -97,10 +98,10 @@ def kernel(stream: Stream, names: pa.StringArray, batch_ms: int) -> Pass:
         for at in range(0, MESSAGES, rows)
     ]
     state = ShardState.initial(len(policy.shared))
-    verdicts = []
+    verdicts, memory = [], MatchMemory()
     cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
     for number, arrivals in enumerate(batches):
-        plan = plan_admission(state, arrivals, policy, now_ms=START_MS + number * batch_ms, shards=1)
+        plan = plan_admission(state, arrivals, policy, now_ms=START_MS + number * batch_ms, shards=1, memory=memory)
         state = plan.state
         verdicts.append(plan.decisions.verdict)
     cpu_ns, wall_ns = time.process_time_ns() - cpu_ns, time.perf_counter_ns() - wall_ns

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.comparison import assert_same_plan
@@ -23,7 +24,7 @@ from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make
 
 def assert_same_history(history: History) -> None:
     """Decide each batch twice, on the state that the kernel left; an overflow ends the history."""
-    state, policy = history.initial_state(), history.steps[0].policy
+    state, policy, memory = history.initial_state(), history.steps[0].policy, MatchMemory()
     for step in history.steps:
         left, former = state, policy
         state, policy = step.before(left, former), step.policy
@@ -37,7 +38,7 @@ def assert_same_history(history: History) -> None:
             with pytest.raises(QueueOverflowError, match=f"^{re.escape(str(overflow))}$"):
                 plan_admission(state, step.arrivals, step.policy, **arguments)
             return
-        plan = plan_admission(state, step.arrivals, step.policy, **arguments)
+        plan = plan_admission(state, step.arrivals, step.policy, **arguments, memory=memory)
         assert_same_plan(plan, expected, step.policy)
         state = plan.state
 

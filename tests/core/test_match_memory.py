@@ -98,11 +98,11 @@ def test_shard_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -> 
     from spark_throttle.testing.worlds import make_arrivals
 
     policy = make_policy(default=Namespace(limit(messages_per_second=1, burst_seconds=100)))
-    first = plan_admission(
-        ShardState.initial(1), make_arrivals([("memory/a", 1), ("memory/b", 1)]), policy, now_ms=1_000, shards=1
-    )
+    memory = MatchMemory()
+    arrivals = make_arrivals([("memory/a", 1), ("memory/b", 1)])
+    first = plan_admission(ShardState.initial(1), arrivals, policy, now_ms=1_000, shards=1, memory=memory)
     nothing = np.zeros(0, dtype=np.int64)
     stored = unpack_shard(pack_shard(StoredShard(first.state, b"", [], nothing, nothing)), "the example")
     asked.clear()
-    plan_admission(stored.state, make_arrivals([("memory/c", 1)]), policy, now_ms=1_001, shards=1)
+    plan_admission(stored.state, make_arrivals([("memory/c", 1)]), policy, now_ms=1_001, shards=1, memory=memory)
     assert asked == [["memory/c"]]
