@@ -23,13 +23,15 @@ from tests.life import policies
 from tests.life.account import Account
 from tests.life.contract import text_of
 from tests.life.laws import Law, Violation, World
+from tests.life.laws_of_debt import Debt
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
 from tests.life.laws_of_time import Fairness, Limit, WorkConservation
 from tests.life.steps import ALWAYS, RULES, Drawing, Step, Traffic, draw_names, draw_step
 
 ISOLATION: Final = "Isolation"
 LAWS: Final[dict[str, Callable[[], Law]]] = {
-    law.name: law for law in (Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit)
+    law.name: law
+    for law in (Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt)
 }
 LAW_NAMES: Final = (*LAWS, ISOLATION)
 SHARDS: Final = (1, 1, 1, 2, 2, 3, 8)
