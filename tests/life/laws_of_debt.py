@@ -90,6 +90,8 @@ class Debt(Law):
     @staticmethod
     def _is_known(world: World, scope: Scope) -> bool:
         """Return whether a scope has a rate that the job may use alone."""
+        if world.job.is_sharing and scope.key[0] in ("tenant", "group"):
+            return False
         return all(limit is None or limit.rate > 0 for limit in scope.limits)
 
     def _repaid_ms(self, world: World, scope: Scope) -> int:

@@ -15,7 +15,7 @@ from spark_throttle.core.fair_order import FairOrder
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.spark import shard_batch
-from spark_throttle.testing import simulated_job
+from spark_throttle.testing import simulated_query
 from spark_throttle.testing.simulated_batch import FollowedPolicies
 from spark_throttle.testing.simulated_sinks import TransactionalTable
 from tests.life.laws import Violation
@@ -45,7 +45,7 @@ def takes_a_batch_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def loses_the_last_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(simulated_job, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()[:-1]])
+    patch.setattr(simulated_query, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()[:-1]])
 
 
 def pays(times: float) -> Fault:
@@ -66,7 +66,7 @@ def serves_by_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def turns_the_order_round(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(simulated_job, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()][::-1])
+    patch.setattr(simulated_query, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()][::-1])
 
 
 def trusts_the_shuffle(patch: pytest.MonkeyPatch) -> None:
