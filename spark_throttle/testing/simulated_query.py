@@ -96,7 +96,6 @@ class SimulatedQuery:
         if self._newest >= 0:
             forget_reports(self._directory, from_batch=self._newest + 1)
         fence = RunFence(self._directory)
-        fence.begin()
         self.lease = self._join(given.exchange, self._manifest)
         shared = None if self.lease is None else SharedQuotas(self.lease.keeper, given.direction)
         self._room = queue_bounds(given.policies.snapshot.document.queue)

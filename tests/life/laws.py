@@ -21,6 +21,10 @@ LONGEST_HOLD_MS: Final = 1_000
 """Longest delay that a Pegasus string of `policies` asks for."""
 
 
+TAKEOVER: Final = "Takeover"
+"""Of two runs in one control directory, one is refused, and has written nothing there since the other began."""
+
+
 class Violation(Exception):  # noqa: N818 - a law was broken, not the program that finds it
     """A law that was broken."""
 

@@ -5,6 +5,7 @@ A seed and a number make a life; a life is a list of steps; a list of steps make
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import traceback
@@ -22,18 +23,19 @@ from spark_throttle.testing.simulated_sinks import TransactionalTable
 from tests.life import policies
 from tests.life.account import Account
 from tests.life.contract import text_of
-from tests.life.laws import Law, Violation, World
+from tests.life.drawing import Drawing, Step, Traffic
+from tests.life.laws import TAKEOVER, Law, Violation, World
 from tests.life.laws_of_debt import Debt
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
 from tests.life.laws_of_time import Fairness, Limit, WorkConservation
-from tests.life.steps import ALWAYS, RULES, Drawing, Step, Traffic, draw_names, draw_step
+from tests.life.steps import ALWAYS, RULES, draw_names, draw_step
 
 ISOLATION: Final = "Isolation"
 LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
     for law in (Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt)
 }
-LAW_NAMES: Final = (*LAWS, ISOLATION)
+LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)
 SHARDS: Final = (1, 1, 1, 2, 2, 3, 8)
 
 
@@ -158,6 +160,16 @@ class Life:
         if by_ms < 0:
             self.world.unpaid_ms += -by_ms
 
+    def set_policies(self, document: policies.Document) -> None:
+        """Put other policies in force; those that are refused whole leave the ones before."""
+        with contextlib.suppress(PolicyError):
+            self.job.set_policies(document)
+
+    def note_planned(self, revision: str | None = None) -> None:
+        """Note which policies were in force when the newest batch was planned; by default, those that are."""
+        if self.job.checkpoint.log:
+            self._asked.setdefault(len(self.job.checkpoint.log) - 1, revision or self.job.revision)
+
     def forget(self) -> None:
         """The job is put back to what it was: laws over time begin anew."""
         self.world.account.forget()
@@ -197,6 +209,7 @@ class Life:
             batch = run()
         except QueueOverflowError:
             # The queue's bounds say so; the remedy is to raise them, and to start again.
+            self.note_planned(asked)
             wide = type(self.job.policies.queue)(messages=2**40, bytes=2**59)
             self.job.set_policies(self.job.policies.model_copy(update={"queue": wide}))
             self.restart(0, may_refuse=may_refuse)
@@ -207,8 +220,7 @@ class Life:
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise Violation(ISOLATION, f"{error!r} at {Path(where.filename).name}:{where.lineno}") from error
         finally:
-            if self.job.checkpoint.log:
-                self._asked.setdefault(len(self.job.checkpoint.log) - 1, asked)
+            self.note_planned(asked)
         self._compare()
         while self._judged < self.job.checkpoint.committed:
             self._judge(self._first[self._judged])

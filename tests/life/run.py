@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from tests.life.drawing import Step
 from tests.life.laws import Violation
 from tests.life.life import LAW_NAMES, Life, Script, draw_script
 from tests.life.policies import KINDS
 from tests.life.shrink import shrunk
-from tests.life.steps import RULES, Step
+from tests.life.steps import RULES
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ from spark_throttle.spark import shard_batch
 from spark_throttle.testing import simulated_query
 from spark_throttle.testing.simulated_batch import FollowedPolicies
 from spark_throttle.testing.simulated_sinks import TransactionalTable
+from tests.life.drawing import Step
 from tests.life.laws import Violation
 from tests.life.life import ISOLATION, Birth, Life
-from tests.life.steps import Step
 
 Fault: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
