@@ -24,7 +24,7 @@ from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.sharing import Sharing
 from spark_throttle.core.allocation import PLENTY
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.testing.simulated_time import SimulatedTime
+from spark_throttle.testing.simulated_time import START_MS, SimulatedTime
 
 ScopeName: TypeAlias = tuple[Literal["tenant", "resource_group"], str]
 Rates: TypeAlias = dict[ScopeName, tuple[int, int]]
@@ -167,7 +167,7 @@ class SimulatedPeer:
         self._direction: Direction = direction
         run = exchange.draw_run()
         sharing = Sharing(name, name, exchange.seats, exchange.settings, run)
-        clocks = Clocks(lambda: exchange.time.now_ms, lambda: exchange.time.now_ms)
+        clocks = Clocks(lambda: exchange.time.now_ms, lambda: START_MS + exchange.time.now_ms)
         self._lease = Lease(exchange, clocks, sharing)
         self._scopes: dict[int, ScopeName] = {}
         self._pinned: Rates = {}

@@ -29,10 +29,7 @@ from spark_throttle.testing.simulated_disk import CRASH_POINTS, Checkpoint, Cras
 from spark_throttle.testing.simulated_exchange import Rates, SimulatedExchange
 from spark_throttle.testing.simulated_query import Given, Outside, SimulatedQuery
 from spark_throttle.testing.simulated_rows import Name, RejectedRow, Row, waiting_ids
-from spark_throttle.testing.simulated_time import SimulatedTime
-
-START_MS = 1_760_000_000_000
-"""What the wall clock shows when a simulated job begins."""
+from spark_throttle.testing.simulated_time import START_MS, SimulatedTime
 
 
 class SimulatedJob:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+START_MS = 1_760_000_000_000
+"""What the wall clock shows when a simulation begins."""
+
 
 class Actor(Protocol):
     """Whoever does something while time passes."""

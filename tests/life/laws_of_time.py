@@ -149,13 +149,13 @@ class WorkConservation(Law):
         self._passed_over: dict[str, int] = defaultdict(int)
         self._vain = 0
         self._revision = ""
-        self._other_causes = 0
+        self._other_causes: object = 0
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Count how often a namespace was passed over, and batches that moved nothing."""
         yield from self._waits(world, batch.revision)
         is_empty = not (batch.arrived or batch.admitted or batch.rejected)
-        cause = batch.revision, world.other_causes
+        cause = batch.revision, (world.other_causes, *sorted(world.job.leased().items()))
         self._vain = self._vain + 1 if is_empty and cause == (self._revision, self._other_causes) else 0
         self._revision, self._other_causes = cause
         if self._vain > self._MOST_VAIN:
@@ -166,6 +166,8 @@ class WorkConservation(Law):
         if not world.waiting or self._revision != world.job.revision:
             return
         yield from self._waits(world, self._revision)
+        if world.job.is_sharing and (world.job.exchange is not None):
+            return  # what the job has a lease for, nobody else knows
         contracts, wait_ms = world.contracts(self._revision), world.job.wait_ms()
         may_leave = [name for name in world.waiting if _may_ever_leave(contracts, name)]
         has_age = contracts.document.queue.age_seconds is not None

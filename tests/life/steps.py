@@ -14,6 +14,7 @@ from tests.life import policies
 from tests.life.drawing import JUMPS_MS, Drawing, Rule, Step, Traffic
 from tests.life.policies import NAMESPACES, Document
 from tests.life.steps_of_runs import RULES_OF_RUNS
+from tests.life.steps_of_sharing import RULES_OF_SHARING
 
 if TYPE_CHECKING:
     from tests.life.life import Life
@@ -166,6 +167,7 @@ RULES: Final[dict[str, Rule]] = {
     "jump": (2, _jump, _jumped),
     "sawtooth": (1, _sawtooth, _jumped_forth_and_back),
     **RULES_OF_RUNS,
+    **RULES_OF_SHARING,
 }
 """By name."""
 

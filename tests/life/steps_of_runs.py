@@ -94,6 +94,8 @@ def _cloned(life: Life, rows: Traffic) -> None:
         clone.trigger(0)
     except ThrottleError:
         return
+    finally:
+        clone.stop()
     life.offer(rows)
     try:
         life.trigger(1_000, may_refuse=True)
