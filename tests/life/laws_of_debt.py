@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_throttle.testing.simulated_batch import SimulatedBatch
+from tests.life.account import cost_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
 
@@ -42,7 +43,7 @@ class Debt(Law):
         """Note what was taken, and look for who waits."""
         contracts = world.contracts(batch.revision)
         if batch.revision != self._cause[0]:
-            self._begin(world, contracts)
+            self._begin(world, contracts, batch)
         if (batch.revision, world.other_causes) != self._cause:
             self._cause = batch.revision, world.other_causes
             self._since_ms = batch.steady_ms
@@ -58,9 +59,14 @@ class Debt(Law):
                 self._cause, self._since_ms = (self._cause[0], world.other_causes), world.job.steady_ms
             yield from self._late(world, world.contracts(self._cause[0]), world.job.steady_ms)
 
-    def _begin(self, world: World, contracts: Contracts) -> None:
-        """Take in another policy: what is owed under it already, and who waits that came under no bound of it."""
+    def _begin(self, world: World, contracts: Contracts, batch: SimulatedBatch) -> None:
+        """Take in another policy: what was owed before its first batch, and who waits that no bound of it concerns."""
         self._owed = {at: -shadow.least for at, shadow in world.account.shadows.items()}
+        for row in batch.admitted:
+            for scope in contracts.of(text_of(row.namespace)).scopes:
+                for dimension, limit in enumerate(scope.limits):
+                    if limit is not None:
+                        self._owed[scope.key, dimension] -= cost_of(row, dimension)
         largest: dict[Key, int] = defaultdict(int)
         for name, rows in world.waited.items():
             most = max(row.size_bytes or 0 for row in rows)

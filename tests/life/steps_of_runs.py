@@ -141,10 +141,11 @@ def _taken_over(life: Life, at: Any, rows: Traffic) -> None:
     for _ in range(3):
         life.offer(rows)
         before = dict(first.checkpoint.control)
-        if first.is_down or _refuses(first):
-            break
+        is_refused = first.is_down or _refuses(first)
         if first.checkpoint.control != before:
             raise Violation(TAKEOVER, "a run that was taken over wrote into the control directory")
+        if is_refused:
+            break
     else:
         raise Violation(TAKEOVER, "two runs of one query go on with one control directory")
     life.trigger(1_000)
