@@ -53,6 +53,9 @@ _PRUNED_EVERY = 100
 
 _EPOCHS_TO_WARM_UP = 2
 
+_LEASE_WAIT_MS = 1_000
+"""After so long it is asked again whether a job that shares its quotas has a lease."""
+
 
 class PolicySource(Protocol):
     """Whatever says what the policies are now."""
@@ -159,10 +162,15 @@ class ControlPlane:
         return name
 
     def wait_ms(self) -> int | None:
-        """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself."""
+        """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself.
+
+        A row that nothing holds but a share of 0 leaves when the job has a lease: nobody knows when that is.
+        """
         now_ms = moment_after(self._planned, self._clock).paid_ms
         event_ms = self._next_event_ms(self._planned, now_ms)
-        return None if event_ms >= NEVER_MS else max(0, event_ms - now_ms)
+        if event_ms >= NEVER_MS:
+            return _LEASE_WAIT_MS if self._waits_for_a_lease(self._planned, now_ms) else None
+        return max(0, event_ms - now_ms)
 
     def load(self, name: EpochName) -> Epoch:
         """Return an epoch.
@@ -287,6 +295,14 @@ class ControlPlane:
             event_ms = next_event_ms(reports, self._settled(epoch, policy, now_ms), in_force)
             self._event = epoch, self._newest_batch, event_ms
         return self._event[2]
+
+    def _waits_for_a_lease(self, epoch: Epoch | None, now_ms: int) -> bool:
+        """Return whether a row would leave if the job had the shared quotas whole."""
+        if self._shared is None or epoch is None or not self._unsettled:
+            return False
+        policy = self._policy(epoch)
+        reports = [_rematched(report, policy) for report in self._last_report.values()]
+        return next_event_ms(reports, self._settled(epoch, policy, now_ms), policy) < NEVER_MS
 
     def _missing_shards(self) -> list[int]:
         found = {report.shard for reports in self._unsettled.values() for report in reports}

@@ -64,7 +64,8 @@ class Fairness(Law):
     """L3: weighted service of two that stay backlogged in one domain differs by a message of each (a shard).
 
     Between shards the shares are right one batch after a change in demand (L4), so that a batch in which others came or
-    went is not held against two that live in different ones.
+    went is not held against two that live in different ones, nor is what makes up for it later; nor is the batch in
+    which they came themselves.
     """
 
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
@@ -95,13 +96,17 @@ class Fairness(Law):
         self._active = arrived | world.waited.keys()
         kept: dict[tuple[str, str], _Pair] = {}
         shards = world.job.shards
-        for one, other in combinations(sorted(backlogged), 2):
+        came = [name for name in world.waiting.keys() - world.waited.keys() if not world.may_be_held(name)]
+        for one, other in combinations(sorted([*backlogged, *came]), 2):
             if (dimension := _compared(contracts, one, other)) is None:
                 continue
             weights = [contracts.of(name).weight for name in (one, other)]
             service = [Fraction(served[name][dimension], w) for name, w in zip((one, other), weights, strict=True)]
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
             is_together = shard_of(_raw(one), shards) == shard_of(_raw(other), shards)
+            if one in came or other in came:
+                pair.slack += 0 if is_together else abs(service[0] - service[1])
+                continue
             # Who got all that was known to wait was held back by nothing but that.
             is_drained = any(served[name][0] >= MICRO * len(world.waited[name]) for name in (one, other))
             apart = pair.add(service[0] - service[1], is_slack=not is_together and (is_drained or not is_known))
@@ -166,8 +171,6 @@ class WorkConservation(Law):
         if not world.waiting or self._revision != world.job.revision:
             return
         yield from self._waits(world, self._revision)
-        if world.job.is_sharing and (world.job.exchange is not None):
-            return  # what the job has a lease for, nobody else knows
         contracts, wait_ms = world.contracts(self._revision), world.job.wait_ms()
         may_leave = [name for name in world.waiting if _may_ever_leave(contracts, name)]
         has_age = contracts.document.queue.age_seconds is not None

@@ -106,3 +106,31 @@ def test_all_sleep_in_the_middle_of_a_long_pause_and_find_each_other_again(excha
     job.pass_time(30 * 86_400_000)
     assert max(spent(exchange, job, 12)) <= QUOTA
     assert job.leased()[GOLD][0] == pytest.approx(QUOTA / 2, rel=0.02)
+
+
+def test_a_bounded_run_of_a_job_that_shares_waits_for_its_lease_and_ends_when_all_has_left(
+    exchange: SimulatedExchange,
+) -> None:
+    """It begins without a share, and `availableNow` would end if nothing told it that one comes."""
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job.offer([("acme/a", 1)] * 120)
+    job.trigger(0)
+    job.trigger(0)
+    while job.waiting:
+        wait_ms = job.wait_ms()
+        assert wait_ms is not None
+        job.trigger(max(1, wait_ms))
+    job.trigger(0)
+    assert job.wait_ms() is None
+
+
+def test_a_bounded_run_of_a_job_that_shares_ends_where_no_lease_lets_anything_leave(
+    exchange: SimulatedExchange,
+) -> None:
+    document = policies()
+    document["resource_groups"]["gold"]["publish"]["messages_per_second"] = 0
+    job = SimulatedJob(document, shards=2, exchange=exchange)
+    job.offer([("acme/a", 1)] * 3)
+    for _ in range(5):
+        job.trigger()
+    assert job.wait_ms() is None
