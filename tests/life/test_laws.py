@@ -23,6 +23,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.spark import shard_batch
 from spark_throttle.testing import simulated_query
 from spark_throttle.testing.simulated_batch import FollowedPolicies
+from spark_throttle.testing.simulated_exchange import SimulatedExchange
 from spark_throttle.testing.simulated_sinks import TransactionalTable
 from tests.life.drawing import Step
 from tests.life.laws import Violation
@@ -45,7 +46,10 @@ SMALL = Step("flood", {"rows": [("blue/a", 10, 150)], "triggers": 12, "after_ms"
 TWIN = Step("twin", {"is_other_query": False, "at": None, "rows": [("acme/a", 1, 5)]})
 OTHER_QUERY = Step("twin", {"is_other_query": True, "at": None, "rows": [("acme/a", 1, 5)]})
 PEER = Step("peer", {"name": "one", "percent": 100, "after_ms": 5_000})
-SETTLE = Step("settle", {"rows": [("acme/a", 1, 30)], "triggers": 40})
+SETTLE = Step("settle", {"rows": [("acme/a", 1, 30)], "triggers": 25})
+SOON = Step("settle", {"rows": [("acme/a", 1, 30)], "triggers": 8})
+SEAT = Step("seat", {"files": ["incarnation"], "is_register_gone": True})
+COPY = Step("copy", {"is_elsewhere": False, "rows": [("acme/a", 1, 30)], "triggers": 10})
 AGAIN = Step("restart", {"down_ms": 0, "jump_ms": 0})
 AHEAD = Step("jump", {"by_ms": 86_400_000})
 FLOOD = Step("flood", {"rows": [("acme/a", 1, 100), ("blue/a", 1, 100)], "triggers": 12, "after_ms": 1_000})
@@ -142,6 +146,14 @@ def forgets_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShareRegister, "_forget", forget)
 
 
+def all_runs_are_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SimulatedExchange, "draw_run", lambda _: 7)
+
+
+def knows_no_other_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sharing, "_meet", lambda *_, **__: None)
+
+
 def never_grows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sharing, "_grow", lambda *_: None)
 
@@ -187,6 +199,8 @@ def test_a_law_finds_the_fault_that_breaks_it(
         ("Takeover", begins_before_it_is_refused, Birth(GROUP, 2), [FLOOD, OTHER_QUERY]),
         ("Sharing", forgets_by_the_wall_clock, Birth(GROUP, 1, is_sharing=True), [PEER, SETTLE, AHEAD, AGAIN, SETTLE]),
         ("Sharing", never_grows, Birth(GROUP, 1, is_sharing=True), [SETTLE]),
+        ("Sharing", all_runs_are_one, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
+        ("Sharing", knows_no_other_run, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, COPY]),
     ],
 )
 def test_a_law_of_more_than_one_run_or_job_finds_the_fault_that_breaks_it(
