@@ -69,8 +69,8 @@ class LeaseKeeper:
         self._sharing = sharing
         self._clocks = clocks
         self._on_visit = on_visit
-        oldest_ms = self.settings.forget_ms + self.settings.lease_ms
-        self._register = ShareRegister(exchange, sharing.member, lambda: clocks.wall_ms() - oldest_ms, sharing.run)
+        forget_ms = self.settings.forget_ms + self.settings.margin_ms
+        self._register = ShareRegister(exchange, sharing.member, clocks.steady_ms, forget_ms, sharing.run)
         self._lock = threading.Lock()
         self._has_pinned = threading.Event()
         self._has_moved = threading.Event()

@@ -26,7 +26,7 @@ from spark_throttle.control.compile import compile_policy
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
 from spark_throttle.control.followed import Followed, write_followed
 from spark_throttle.control.model import Direction
-from spark_throttle.control.run_fence import RunFence
+from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
@@ -41,7 +41,7 @@ from spark_throttle.core.sharding import shard_of
 from spark_throttle.core.shares import refill_share, settle_share, under_share
 from spark_throttle.core.token_bucket import admissible_messages
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import ConfigurationError, EpochMissingError
+from spark_throttle.errors import EpochMissingError
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,9 @@ _PRUNED_EVERY = 100
 """Epochs. As many are kept in addition, for Spark's log may be pruned later than ours."""
 
 _EPOCHS_TO_WARM_UP = 2
+
+_LEASE_WAIT_MS = 1_000
+"""After so long it is asked again whether a job that shares its quotas has a lease."""
 
 
 class PolicySource(Protocol):
@@ -126,7 +129,8 @@ class ControlPlane:
         """Return the epoch that the next batch is planned with: a new one if one is due, else `start`."""
         policy = self._policy_in_force()
         if start == NO_EPOCH:
-            self._refuse_past()
+            refuse_past(self._directory)
+            self._begin()
             return self._make(1, policy, None, -1, moment_after(None, self._clock))
         self._planned = epoch = self.load(start)
         moment = moment_after(epoch, self._clock)
@@ -152,15 +156,21 @@ class ControlPlane:
         buckets = settled if self._shared is not None else settled.refill(before, now_ms=now_ms)
         if policy.revision != before.revision:
             buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
-        forget_reports(self._directory, before_batch=epoch.settled_batch)
         settled_batch = max(self._unsettled, default=epoch.settled_batch)
-        return self._make(epoch.number + 1, policy, buckets, settled_batch, moment, advance_micro)
+        name = self._make(epoch.number + 1, policy, buckets, settled_batch, moment, advance_micro)
+        forget_reports(self._directory, before_batch=epoch.settled_batch)  # `_make` asked whether they are this run's
+        return name
 
     def wait_ms(self) -> int | None:
-        """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself."""
+        """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself.
+
+        A row that nothing holds but a share of 0 leaves when the job has a lease: nobody knows when that is.
+        """
         now_ms = moment_after(self._planned, self._clock).paid_ms
         event_ms = self._next_event_ms(self._planned, now_ms)
-        return None if event_ms >= NEVER_MS else max(0, event_ms - now_ms)
+        if event_ms >= NEVER_MS:
+            return _LEASE_WAIT_MS if self._waits_for_a_lease(self._planned, now_ms) else None
+        return max(0, event_ms - now_ms)
 
     def load(self, name: EpochName) -> Epoch:
         """Return an epoch.
@@ -172,6 +182,7 @@ class ControlPlane:
         DamagedError
             If its file is not what was written.
         """
+        self._begin()
         if name not in self._epochs:
             path = self._directory.path(f"epochs/{name.file}")
             content = self._directory.read(f"epochs/{name.file}")
@@ -235,19 +246,10 @@ class ControlPlane:
             self._compiled[revision] = unpack_policy(content, f"the policy revision {path}")
         return self._compiled[revision]
 
-    def _refuse_past(self) -> None:
-        """Refuse to begin where a query has been: its sinks would skip the new batches as ones that they have.
-
-        A batch reports after its offset was logged. So whoever asks for the first epoch where a batch has reported is
-        not the query that reported: not even one whose first batch is run again, for that has its epoch.
-        """
-        newest = newest_batch(self._directory)
-        if newest >= 0:
-            raise ConfigurationError(
-                f"the control directory {self._directory.location} is of a query that has run batch {newest}, and the "
-                f"checkpoint has none: restore the checkpoint, or remove the control directory too to begin anew; "
-                f"if it is another query's, give this one a directory of its own"
-            )
+    def _begin(self) -> None:
+        """Take the directory over, now that this run goes on in it."""
+        if self._fence is not None:
+            self._fence.begin()
 
     def _check_fence(self) -> None:
         if self._fence is not None:
@@ -258,7 +260,9 @@ class ControlPlane:
         if newest_batch(self._directory) != self._newest_batch:
             for batch, reports in read_reports(self._directory, after_batch=self._newest_batch).items():
                 if any(report.epoch > epoch.number for report in reports):
-                    # The checkpoint was rolled back to before this batch, which will run and report anew.
+                    # The checkpoint was rolled back to before this batch, which will run and report anew; unless this
+                    # run was taken over, and it is the other's.
+                    self._check_fence()
                     forget_reports(self._directory, from_batch=batch)
                     break
                 self._last_report.update({report.shard: report for report in reports})
@@ -291,6 +295,14 @@ class ControlPlane:
             event_ms = next_event_ms(reports, self._settled(epoch, policy, now_ms), in_force)
             self._event = epoch, self._newest_batch, event_ms
         return self._event[2]
+
+    def _waits_for_a_lease(self, epoch: Epoch | None, now_ms: int) -> bool:
+        """Return whether a row would leave if the job had the shared quotas whole."""
+        if self._shared is None or epoch is None or not self._unsettled:
+            return False
+        policy = self._policy(epoch)
+        reports = [_rematched(report, policy) for report in self._last_report.values()]
+        return next_event_ms(reports, self._settled(epoch, policy, now_ms), policy) < NEVER_MS
 
     def _missing_shards(self) -> list[int]:
         found = {report.shard for reports in self._unsettled.values() for report in reports}

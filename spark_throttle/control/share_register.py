@@ -53,19 +53,28 @@ class ShareRegister:
     ----------
     member
         Whose register is written.
-    oldest_ms
-        Tells the wall-clock time of the oldest report that is looked at: what was written before is removed.
+    steady_ms
+        A clock of this process that is never set.
+    forget_ms
+        A report that stands for so long, since this process saw it first, is of a job that is no more: it is removed.
+        When it was written, by the wall clock of its machine, does not count: clocks may differ by any time.
     run
         Of this process, as its marks have it.
     """
 
-    def __init__(self, exchange: Exchange, member: str, oldest_ms: Callable[[], int], run: int = 0) -> None:
+    def __init__(
+        self, exchange: Exchange, member: str, steady_ms: Callable[[], int], forget_ms: int, run: int = 0
+    ) -> None:
         self._exchange = exchange
         self._member = member
         self._stem = _stem(member, run)
         self._before: dict[str, Mark] = {}
         self._names: list[str] = []
-        self._oldest_ms = oldest_ms
+        self._steady_ms = steady_ms
+        self._forget_ms = forget_ms
+        self._stands: dict[str, tuple[Mark, int]] = {}
+        """By register: its last report, and since when it is known."""
+
         self._base = _NO_BASE
         self._base_bytes = 0
         self._head_bytes = 0
@@ -190,10 +199,15 @@ class ShareRegister:
         return rows
 
     def _forget(self, reports: dict[str, ShareReport]) -> None:
-        """Pass over reports of long ago, and remove them."""
-        oldest_ms = self._oldest_ms()
-        gone = [s for s, each in reports.items() if each.published_ms < oldest_ms and each.member != self._member]
-        for stem in gone:
+        """Remove reports that stand for too long, and pass over them."""
+        now_ms, before = self._steady_ms(), self._stands
+        self._stands = {}
+        for stem, report in reports.items():
+            known = before.get(stem)
+            self._stands[stem] = known if known is not None and known[0] == report.mark else (report.mark, now_ms)
+        for stem, (_, since_ms) in self._stands.items():
+            if now_ms - since_ms < self._forget_ms or reports[stem].member == self._member:
+                continue
             logger.info("exchange: job %s last reported long ago; its report is removed", reports[stem].name)
             del reports[stem]
             self._remove(stem)

@@ -228,7 +228,7 @@ class ShareReport:
 
     mark: Mark
     published_ms: int
-    """Wall clock of the job's machine; told to people, and compared with nothing but a very long time."""
+    """Wall clock of the job's machine; told to people, and compared with nothing."""
 
     seen: Mapping[str, Mark]
     """By member: the last report that the job had seen of it; in a report that was read, only of the reader."""

@@ -65,14 +65,13 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     manifest = bind(directory, shards=shards, direction=direction, may_begin=may_begin)
     if sinks is not None:
         manifest = check_start(directory, manifest, sinks)
-    fence = RunFence(directory)
-    fence.begin()
     exchange = options.get("exchange")
-    if exchange is None:
+    keeper = None if exchange is None else _lease_keeper(exchange, directory, manifest, clock)
+    if keeper is None:
         forget_observation(directory)
-        shared = None
+        fence, shared = RunFence(directory), None
     else:
-        shared = _shared_quotas(exchange, directory, manifest, direction, clock)
+        fence, shared = RunFence(directory, keeper.start), SharedQuotas(keeper, direction)
     retained = int(options["batchesretained"])
     return ControlPlane(directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence)
 
@@ -89,18 +88,14 @@ def _followed(location: PolicyLocation) -> PolicySource:
             return PatientPolicies(FollowedStore(location.place))
 
 
-def _shared_quotas(
-    exchange: str, directory: Directory, manifest: Manifest, direction: Direction, clock: Clock
-) -> SharedQuotas:
+def _lease_keeper(exchange: str, directory: Directory, manifest: Manifest, clock: Clock) -> LeaseKeeper:
     options = ExchangeOptions.from_json(exchange)
     name = options.job or manifest.query[:8]
     seat, incarnation = seat_of(directory, manifest.query), next_incarnation(directory)
     sharing = Sharing(seat, name, incarnation, options.settings, drawn_run())
-    keeper = LeaseKeeper(
+    return LeaseKeeper(
         sharing,
         open_exchange(options.path),
         Clocks(clock.steady_ms, clock.wall_ms),
         on_visit=lambda observation: write_observation(directory, observation),
     )
-    keeper.start()
-    return SharedQuotas(keeper, direction)

@@ -32,6 +32,7 @@ from spark_throttle.control.batch_mark import REMEDY, BatchMark
 from spark_throttle.control.feedback import forget_reports, newest_batch
 from spark_throttle.control.manifest import Manifest, next_line, rename
 from spark_throttle.control.offset_log import OffsetLog, batch_time_ms, read_offset_log
+from spark_throttle.control.run_fence import refuse_past
 from spark_throttle.control.storage import Directory, file_system
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.spark.delta_commit import append_batch, open_table
@@ -78,12 +79,16 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
     ------
     CheckpointMismatchError
         If something does not.
+    ConfigurationError
+        If the checkpoint has run nothing, and the control directory is of a query that has.
     """
     # Before the log: what reports is logged already, also where another run goes on meanwhile.
     reported = newest_batch(directory)
     folders = [] if sinks.dead_letters is None else _batch_folders(sinks.dead_letters)
     checkpoint = Directory(sinks.checkpoint)
     log = read_offset_log(checkpoint)
+    if log.logged < 0 and reported >= 0:
+        refuse_past(directory)  # before dead letters are set aside that may be another query's
     beyond = [batch for batch in folders if batch > log.logged]
     is_own = sinks.dead_letters is not None and file_system(sinks.dead_letters)[1].startswith(directory.path(""))
     if beyond and not is_own:

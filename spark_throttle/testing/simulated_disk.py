@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from spark_throttle.control.storage import Directory
+from spark_throttle.errors import ThrottleError
 
 CrashPoint: TypeAlias = Literal[
     "before epoch", "after epoch", "before offset", "after offset", "before state", "after state",
@@ -26,6 +27,16 @@ class SimulatedCrash(BaseException):
     """The process is gone; no code of the process may catch it."""
 
 
+class ConcurrentRunError(ThrottleError):
+    """Another run of the query has logged a batch first; Spark's offset log says so."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        super().__init__(
+            f"batch {batch} was logged by another run of this query: let one of them run, or give each a checkpoint"
+        )
+
+
 class MemoryDirectory(Directory):
     """A control directory that is a dictionary: files are written whole, and a copy of it is a backup.
 
@@ -35,16 +46,23 @@ class MemoryDirectory(Directory):
         What stands there, by name; changed in place.
     passes
         Called with the crash points that a write passes.
+    place
+        Where it lies: a copy of it lies elsewhere.
     """
 
-    def __init__(self, files: dict[str, bytes], passes: Callable[[CrashPoint], None]) -> None:
+    def __init__(self, files: dict[str, bytes], passes: Callable[[CrashPoint], None], place: str) -> None:
         self.location = "memory:control"
         self.files = files
         self._passes = passes
+        self._place = place
 
     def path(self, name: str) -> str:
         """Return the name under which errors speak of a file."""
         return f"{self.location}/{name}"
+
+    def place(self) -> str:
+        """Return what tells this directory from a copy of it."""
+        return self._place
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or `None` where there is none."""

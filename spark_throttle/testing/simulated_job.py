@@ -16,62 +16,20 @@ the control plane see.
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
-from spark_throttle.control.batch_mark import mark_of
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.codec import load_policies
-from spark_throttle.control.compile import queue_bounds, revision_of
-from spark_throttle.control.feedback import forget_reports, write_reports
-from spark_throttle.control.manifest import Manifest, bind
+from spark_throttle.control.compile import revision_of
 from spark_throttle.control.model import Direction, PolicyDocument
-from spark_throttle.control.plane import ControlPlane, EpochName
 from spark_throttle.control.source import PolicySnapshot
-from spark_throttle.core.codec import unpack_usage
-from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.control_source import GrantPartition
-from spark_throttle.spark.shard_batch import ShardOutcome, run_batch
-from spark_throttle.testing.simulated_batch import FollowedPolicies, SimulatedBatch, SimulatedSource, digest_of
-from spark_throttle.testing.simulated_disk import (
-    CRASH_POINTS,
-    Checkpoint,
-    CrashPoint,
-    LoggedBatch,
-    MemoryDirectory,
-    SimulatedCrash,
-)
-from spark_throttle.testing.simulated_rows import Name, RejectedRow, Row, dead_letters, frames_of, ids_of, waiting_ids
-from spark_throttle.testing.simulated_sinks import PlainSink, TransactionalTable
-
-START_MS = 1_760_000_000_000
-"""What the wall clock shows when a simulated job begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """What a crash takes with it."""
-
-    reader: SimulatedSource
-    directory: MemoryDirectory
-    manifest: Manifest
-    """Names the job at its sinks."""
-
-    room: QueueBounds
-
-
-@dataclass(slots=True)
-class _Outside:
-    """What is no part of the job and outlives it."""
-
-    source: list[Row] = field(default_factory=list)
-    table: TransactionalTable[Row] = field(default_factory=TransactionalTable)
-    plain: PlainSink[Row] = field(default_factory=PlainSink)
-    letters: TransactionalTable[RejectedRow] = field(default_factory=TransactionalTable)
+from spark_throttle.testing.simulated_batch import FollowedPolicies, SimulatedBatch
+from spark_throttle.testing.simulated_disk import CRASH_POINTS, Checkpoint, CrashPoint, SimulatedCrash
+from spark_throttle.testing.simulated_exchange import Rates, SimulatedExchange
+from spark_throttle.testing.simulated_query import Given, Outside, SimulatedQuery
+from spark_throttle.testing.simulated_rows import Name, RejectedRow, Row, waiting_ids
+from spark_throttle.testing.simulated_time import START_MS, SimulatedTime
 
 
 class SimulatedJob:
@@ -87,6 +45,8 @@ class SimulatedJob:
         Which of a policy's quotas the job enforces.
     batches_retained
         How many batches can be put back.
+    exchange
+        Where it shares its quotas with others, if it does: those who meet there live in one time.
 
     Examples
     --------
@@ -124,24 +84,35 @@ class SimulatedJob:
         *,
         direction: Direction = "publish",
         batches_retained: int = 100,
+        exchange: SimulatedExchange | None = None,
     ) -> None:
         self.shards = shards
         self.direction: Direction = direction
         self.batches_retained = batches_retained
+        self.exchange = exchange
+        self.is_sharing = exchange is not None
+        """Whether it shares its quotas, from its next start on."""
+
+        self.time = SimulatedTime() if exchange is None else exchange.time
         self.checkpoint = Checkpoint()
-        self.outside = _Outside()
-        self.wall_ms = START_MS
-        self.steady_ms = 0
+        self.place = "memory:0"
+        """Of the control directory; a copy's is another."""
+
+        self.outside = Outside()
         self.documents: dict[str, PolicyDocument] = {}
         """All policies that the job ever had, by the revision of its direction."""
 
         self.attempts: list[SimulatedBatch] = []
         """What every attempt at a batch decided, those that died later included."""
 
+        self._shift_ms = 0
         self._crash_at: CrashPoint | None = None
-        self._attempts = 0
-        self._policies = FollowedPolicies(self._snapshot(policies))
-        self._running: _Running | None = None
+        self._held_up: tuple[CrashPoint, Callable[[], None]] | None = None
+        self._copies = 0
+        self.followed = FollowedPolicies(self._snapshot(policies))
+        """What the job reads before every batch."""
+
+        self._running: SimulatedQuery | None = None
         self._waiting: dict[int, tuple[bytes, list[int]]] = {}
         self.restart()
 
@@ -162,7 +133,7 @@ class SimulatedJob:
         PolicyError
             If the document cannot be applied; the policies in force stay.
         """
-        self._policies.snapshot = self._snapshot(policies)
+        self.followed.snapshot = self._snapshot(policies)
 
     def trigger(
         self, after_ms: int = 1_000, *, planning_ms: int = 0, most_rows: int | None = None
@@ -187,13 +158,13 @@ class SimulatedJob:
         """
         self.pass_time(after_ms)
         running = self._up()
-        return self._protected(lambda: self._next_batch(running, planning_ms, most_rows))
+        return self._protected(lambda: running.next_batch(planning_ms, most_rows))
 
     def drop(self, after_ms: int = 1_000) -> SimulatedBatch | None:
         """Run a batch of the source that leaves no row, as behind a filter or `dropDuplicates`; see `trigger`."""
         self.pass_time(after_ms)
         running = self._up()
-        return self._protected(lambda: self._next_batch(running, 0, 0, is_forced=True))
+        return self._protected(lambda: running.next_batch(0, 0, is_forced=True))
 
     def crash(self, at: CrashPoint) -> None:
         """Let the next batch that comes by there die at a write; until then nothing happens.
@@ -203,12 +174,25 @@ class SimulatedJob:
         ConfigurationError
             If there is no such point.
         """
-        if at not in CRASH_POINTS:
-            raise ConfigurationError(f"{at!r} is no point to crash at; there are {', '.join(CRASH_POINTS)}")
-        self._crash_at = at
+        self._crash_at = _known(at)
+
+    def hold_up(self, at: CrashPoint, meanwhile: Callable[[], None]) -> None:
+        """Let something happen while the next batch that comes by there is held up; the job then goes on with it.
+
+        So a run that was given up for dead goes on beside another one that was started in its place (`twin`).
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such point.
+        """
+        self._held_up = _known(at), meanwhile
 
     def stop(self) -> None:
         """End the process between two batches."""
+        if self._running is not None and self._running.lease is not None and self.exchange is not None:
+            self.exchange.members.remove(self)
+            self.time.actors.remove(self._running.lease)
         self._running = None
 
     def restart(self, after_ms: int = 0) -> SimulatedBatch | None:
@@ -220,23 +204,22 @@ class SimulatedJob:
             As the job raises it; the job is then down.
         """
         self.pass_time(after_ms)
-        self._running = None
+        self.stop()
         return self._protected(self._start)
 
     def wait_ms(self) -> int | None:
         """Return how long ``availableNow`` would wait for the next row to leave; `None` if it would end."""
-        return self._up().reader.plane().wait_ms()
+        return self._up().wait_ms()
 
     # ------------------------------------------------------------------------------------- what happens to a job
 
     def pass_time(self, by_ms: int) -> None:
-        """Let time pass in which nothing happens."""
-        self.steady_ms += by_ms
-        self.wall_ms += by_ms
+        """Let time pass in which no batch runs; a job that shares its quotas visits the exchange."""
+        self.time.pass_by(by_ms)
 
     def set_clock(self, by_ms: int) -> None:
         """Set the wall clock forward or back while no time passes."""
-        self.wall_ms += by_ms
+        self._shift_ms += by_ms
 
     def put_back(self, batches: int, *, with_control: Checkpoint | None = None) -> None:
         """Undo the last batches in the checkpoint, the sinks and the source being as they are; the job is then down.
@@ -246,25 +229,67 @@ class SimulatedJob:
         with_control
             A backup whose control directory is put back too; by default it stays.
         """
-        self._running = None
+        self.stop()
         self.checkpoint.put_back(batches)
         if with_control is not None:
             self.checkpoint.control = dict(with_control.control)
 
     def lose_control(self) -> None:
         """Delete the control directory; the job is then down."""
-        self._running = None
+        self.stop()
         self.checkpoint.control = {}
 
-    def clone(self) -> SimulatedJob:
-        """Return a job that starts from a copy of this one's checkpoint, on the same source and sinks."""
-        other = SimulatedJob(self._policies.snapshot.document, self.shards, direction=self.direction)
+    def clone(self, *, with_sinks: bool = False, is_elsewhere: bool = True) -> SimulatedJob:
+        """Return a job that starts from a copy of this one's checkpoint, on the same source and sinks.
+
+        Parameters
+        ----------
+        with_sinks
+            Whether source and sinks are copied too, so that the two have nothing in common but an exchange.
+        is_elsewhere
+            Whether the copy can tell that it lies in another place.
+        """
+        outside = self.outside.copy() if with_sinks else self.outside
+        self._copies += is_elsewhere
+        place = f"{self.place}.{self._copies}" if is_elsewhere else self.place
+        return self._another(self.checkpoint.copy(), outside, place)
+
+    def twin(self, *, is_other_query: bool = False) -> SimulatedJob:
+        """Return a job that starts in this one's control directory, while this one may run.
+
+        Parameters
+        ----------
+        is_other_query
+            Whether it is a query with a checkpoint, a source and sinks of its own, that was given the same control
+            path; else it is the same query, started twice.
+        """
+        if not is_other_query:
+            twin = self._another(self.checkpoint, self.outside, self.place)
+            twin.attempts, twin.documents, twin.followed = self.attempts, self.documents, self.followed
+            return twin
+        return self._another(Checkpoint(control=self.checkpoint.control), Outside(), self.place)
+
+    def _another(self, checkpoint: Checkpoint, outside: Outside, place: str) -> SimulatedJob:
+        """Return a job, which is down, with other things around it."""
+        other = SimulatedJob(self.followed.snapshot.document, self.shards, direction=self.direction)
         other.stop()
-        other.checkpoint, other.outside = self.checkpoint.copy(), self.outside
-        other.wall_ms, other.steady_ms, other.documents = self.wall_ms, self.steady_ms, dict(self.documents)
+        other.checkpoint, other.outside, other.place = checkpoint, outside, place
+        other.batches_retained, other.documents = self.batches_retained, dict(self.documents)
+        other.time, other._shift_ms = self.time, self._shift_ms
+        other.exchange, other.is_sharing = self.exchange, self.is_sharing
         return other
 
     # -------------------------------------------------------------------------------------------- what is there
+
+    @property
+    def steady_ms(self) -> int:
+        """True time since the simulation began."""
+        return self.time.now_ms
+
+    @property
+    def wall_ms(self) -> int:
+        """What the wall clock shows."""
+        return START_MS + self.time.now_ms + self._shift_ms
 
     @property
     def is_down(self) -> bool:
@@ -297,10 +322,14 @@ class SimulatedJob:
             found += [self.outside.source[number] for number in self._waiting[shard][1]]
         return found
 
+    def leased(self) -> Rates:
+        """Return what the job may spend now of the quotas that it shares: none where it shares none, or is down."""
+        return {} if self._running is None else self._running.leased()
+
     @property
     def policies(self) -> PolicyDocument:
         """The policies that the next batch is planned with."""
-        return self._policies.snapshot.document
+        return self.followed.snapshot.document
 
     @property
     def revision(self) -> str:
@@ -314,127 +343,46 @@ class SimulatedJob:
         self.documents[revision_of(document, self.direction)] = document
         return PolicySnapshot(document, revision_of(document), None)
 
-    def _up(self) -> _Running:
+    def _up(self) -> SimulatedQuery:
         if self._running is None:
             raise ConfigurationError("the simulated job is down: call restart()")
         return self._running
 
     def _passes(self, point: CrashPoint) -> None:
+        if self._held_up is not None and point == self._held_up[0]:
+            meanwhile, self._held_up = self._held_up[1], None
+            meanwhile()
         if point == self._crash_at:
             self._crash_at = None
             raise SimulatedCrash(point)
 
-    def _protected(self, run: Any) -> SimulatedBatch | None:  # noqa: ANN401 - a callable without arguments
+    def _protected(self, run: Callable[[], SimulatedBatch | None]) -> SimulatedBatch | None:
         """Run a part of the job; where it dies or fails, the job is down."""
         try:
-            batch: SimulatedBatch | None = run()
+            return run()
         except SimulatedCrash:
-            self._running = None
+            self.stop()
             return None
         except BaseException:
-            self._running = None
+            self.stop()
             raise
-        return batch
 
     def _start(self) -> SimulatedBatch | None:
         """Do what a query does when it starts."""
-        directory = MemoryDirectory(self.checkpoint.control, self._passes)
-        logged = len(self.checkpoint.log) - 1
-        manifest = bind(directory, shards=self.shards, direction=self.direction, may_begin=logged < 0)
-        self.outside.table.check_start(manifest.query, logged)
-        self.outside.letters.check_start(f"{manifest.query}/rejected", logged)
-        if logged >= 0:
-            forget_reports(directory, from_batch=logged + 1)
+        exchange = self.exchange if self.is_sharing else None
         clock = Clock(lambda: self.wall_ms, lambda: self.steady_ms, "simulated")
-        plane = ControlPlane(
-            directory, self._policies, self.direction, self.shards, clock,
-            batches_retained=self.batches_retained,
+        given = Given(
+            self.shards, self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
+            self.outside, self.time, clock, exchange, self._passes, self.attempts,
         )  # fmt: skip
-        reader = SimulatedSource({"shardkeys": json.dumps(list(range(self.shards)))}, plane)
-        self._running = _Running(reader, directory, manifest, queue_bounds(self.policies.queue))
-        checkpoint = self.checkpoint
-        if len(checkpoint.log) > checkpoint.committed:
-            return self._run(self._running, checkpoint.committed, checkpoint.log[-1])
-        return None
+        running = self._running = SimulatedQuery(given)
+        if exchange is not None and running.lease is not None:
+            exchange.members.append(self)
+            exchange.time.actors.append(running.lease)
+        return running.resume()
 
-    def _next_batch(
-        self, running: _Running, planning_ms: int, most_rows: int | None, *, is_forced: bool = False
-    ) -> SimulatedBatch | None:
-        """Plan a batch as Spark does, and run it if the sources have something new."""
-        checkpoint, reader = self.checkpoint, running.reader
-        start = checkpoint.log[-1].end if checkpoint.log else reader.initialOffset()
-        first_row = checkpoint.rows_taken
-        end_row = (
-            len(self.outside.source) if most_rows is None else min(len(self.outside.source), first_row + most_rows)
-        )
-        end = reader.latestOffset(start, None)  # type: ignore[arg-type]
-        if end == start and end_row == first_row and not is_forced:
-            return None
-        self.pass_time(planning_ms)
-        logged = LoggedBatch(start, end, first_row, end_row, self.wall_ms, self.steady_ms)
-        self._passes("before offset")
-        checkpoint.log.append(logged)
-        self._passes("after offset")
-        if len(checkpoint.log) > 1:
-            reader.commit(start)
-        return self._run(running, len(checkpoint.log) - 1, logged)
 
-    def _run(self, running: _Running, number: int, logged: LoggedBatch) -> SimulatedBatch:
-        """Decide and write a planned batch; once more the same if it was before."""
-        outside, checkpoint = self.outside, self.checkpoint
-        self._attempts += 1
-        attempt = random.Random(f"{number} {self._attempts}")  # noqa: S311 - a shuffle that replays
-        arrived = outside.source[logged.first_row : logged.end_row]
-        outcomes = self._decide(running, number, logged, arrived, attempt)
-        admitted = [outside.source[row] for outcome in outcomes.values() for row in ids_of(outcome.admitted)]
-        rejected = [row for outcome in outcomes.values() for row in dead_letters(outcome.rejected, outside.source)]
-        usage = [outcome.usage for outcome in outcomes.values()]
-        epoch = running.reader.plane().load(EpochName(int(logged.end["epoch"]), str(logged.end["file"])))
-        batch = SimulatedBatch(
-            number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
-            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcomes),
-        )  # fmt: skip
-        self.attempts.append(batch)
-        self._passes("before state")
-        states = {shard: outcome.state for shard, outcome in outcomes.items()}
-        checkpoint.states[number + 1] = checkpoint.states[number] | states
-        self._passes("after state")
-        reports = [unpack_usage(block, "a simulated usage report") for block in usage]
-        mark = mark_of(running.manifest, number, reports)
-        self._passes("before table")
-        if admitted:
-            outside.table.append(mark, admitted)
-        self._passes("after table")
-        self._passes("before plain sink")
-        outside.plain.append(admitted)
-        self._passes("after plain sink")
-        self._passes("before dead letters")
-        if rejected:
-            outside.letters.append(mark.of_part("rejected"), rejected)
-        self._passes("after dead letters")
-        self._passes("before feedback")
-        write_reports(running.directory, number, usage)
-        self._passes("after feedback")
-        self._passes("before commit")
-        checkpoint.committed = number + 1
-        checkpoint.forget(self.batches_retained)
-        self._passes("after commit")
-        return batch
-
-    def _decide(
-        self, running: _Running, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
-    ) -> dict[int, ShardOutcome]:
-        """Let every shard that a control row or a row reaches decide, in any order."""
-        grants: dict[int, bytes] = {}
-        for partition in running.reader.partitions(logged.start, logged.end):
-            assert isinstance(partition, GrantPartition)
-            grants |= dict(partition.grants)
-        frames = frames_of(arrived, self.shards, attempt)
-        before = self.checkpoint.states[number]
-        return {
-            shard: run_batch(
-                before.get(shard), grants.get(shard), frames.get(shard, []), shard=shard, shards=self.shards,
-                now_ms=logged.now_ms, is_explained=False, room=running.room,
-            )
-            for shard in sorted(grants.keys() | frames.keys())
-        }  # fmt: skip
+def _known(at: CrashPoint) -> CrashPoint:
+    if at not in CRASH_POINTS:
+        raise ConfigurationError(f"{at!r} is no point to crash at; there are {', '.join(CRASH_POINTS)}")
+    return at

@@ -82,7 +82,7 @@ class RealJob:
         self._names = names
         self.meter = DemandMeter("publish", self.settings.interval_ms, 12 * self.settings.interval_ms)
         self.sharing = Sharing("real", "real", 1, self.settings)
-        self.register = ShareRegister(exchange, "real", lambda: 0)
+        self.register = ShareRegister(exchange, "real", lambda: 0, self.settings.forget_ms)
 
     def report_of_a_batch(self, rng: np.random.Generator, churn: float, demand: Int64s) -> UsageReport:
         """Return what the job's shards would report."""
@@ -140,7 +140,7 @@ def measure(namespaces: int, churn: float, seed: int = 82) -> dict[str, float]:
         fakes = []
         for job in range(1, JOBS):
             member = f"fake{job:02d}"
-            register = ShareRegister(exchange, member, lambda: 0)
+            register = ShareRegister(exchange, member, lambda: 0, ShareSettings().forget_ms)
             fakes.append(FakeJob(member, register, _made_up(id_of[(homes == job).any(axis=1)])))
         _ = SharedScopes.of(policy, "publish")
         real = RealJob(policy, names, exchange)

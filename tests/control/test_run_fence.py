@@ -18,7 +18,6 @@ class FencedQuery(Query):
 
     def restart(self) -> None:
         fence = RunFence(self.directory)
-        fence.begin()
         self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms, fence=fence)
 
 
@@ -33,6 +32,7 @@ def test_run_that_was_taken_over_writes_no_epoch_any_more(query: FencedQuery) ->
     query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
     zombie = query.plane
     query.restart()
+    query.plane.load(query.name)
     epochs = query.directory.names("epochs")
     with pytest.raises(
         TakenOverError, match=r"another run has begun in the control directory .* a checkpoint .* of its own"
@@ -46,9 +46,41 @@ def test_run_that_was_taken_over_deletes_no_file_any_more(query: FencedQuery) ->
     query.trigger()
     zombie = query.plane
     query.restart()
+    query.plane.load(query.name)
     with pytest.raises(TakenOverError):
         zombie.forget_before(query.name.__class__(1_100, ""))
     assert query.directory.names("epochs") == [query.name.file]
+
+
+def test_run_that_was_taken_over_forgets_no_report_of_the_other_run(query: FencedQuery) -> None:
+    """To a run that knows no later epoch, a report of one looks as if the checkpoint had been put back."""
+    query.trigger()
+    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    zombie, of_zombie = query.plane, query.name
+    query.restart()
+    query.trigger()
+    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    reports = query.directory.names("feedback")
+    with pytest.raises(TakenOverError):
+        zombie.next_epoch(of_zombie)
+    assert query.directory.names("feedback") == reports
+
+
+def test_query_that_is_refused_at_its_start_leaves_the_run_alone_that_has_the_directory(query: FencedQuery) -> None:
+    query.trigger()
+    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    with pytest.raises(ConfigurationError, match="has run batch 0"):
+        FencedQuery(query.path).trigger()
+    assert query.trigger().number == 2
+
+
+def test_what_others_see_of_a_run_begins_when_the_directory_is_its_own(query: FencedQuery) -> None:
+    begun = list[str]()
+    fence = RunFence(query.directory, lambda: begun.append("lease"))
+    assert not begun
+    fence.begin()
+    fence.begin()
+    assert begun == ["lease"]
 
 
 def test_second_query_in_a_control_directory_is_refused_at_its_start(query: FencedQuery) -> None:

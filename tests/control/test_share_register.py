@@ -63,11 +63,14 @@ def rows_of(values: dict[int, int]) -> ScopeRows:
     )  # fmt: skip
 
 
+FORGET_MS = 100
+
+
 class Publisher:
     """Publishes reports as `Sharing` would: whole, and how they differ from the one before."""
 
     def __init__(self, exchange: Exchange, member: str = "a", run: int = 0) -> None:
-        self.register = ShareRegister(exchange, member, lambda: 0, run)
+        self.register = ShareRegister(exchange, member, lambda: 0, FORGET_MS, run)
         self.run = run
         self.member = member
         self.number = 0
@@ -84,8 +87,8 @@ class Publisher:
         return report
 
 
-def reader(exchange: Exchange, oldest: Callable[[], int] = lambda: 0) -> ShareRegister:
-    return ShareRegister(exchange, "reader", oldest)
+def reader(exchange: Exchange, steady_ms: Callable[[], int] = lambda: 0) -> ShareRegister:
+    return ShareRegister(exchange, "reader", steady_ms, FORGET_MS)
 
 
 def ids(*values: int) -> Int64s:
@@ -260,13 +263,25 @@ def test_report_under_another_jobs_name_is_not_believed() -> None:
     assert "it is of 'a'" in reader(exchange).read(ids(1)).unreadable["b"]
 
 
-def test_report_of_long_ago_is_passed_over_and_removed_with_its_base() -> None:
-    exchange = MemoryExchange()
-    Publisher(exchange).publish(dict.fromkeys(range(1000), 1), published_ms=5)
-    Publisher(exchange, "b").publish({1: 2})
-    found = reader(exchange, lambda: 6).read(ids(1))
-    assert found.reports.keys() == {"b"}
+def test_report_that_stands_for_too_long_is_passed_over_and_removed_with_its_base() -> None:
+    exchange, now_ms = MemoryExchange(), [-5]
+    lives = Publisher(exchange, "b")
+    Publisher(exchange).publish(dict.fromkeys(range(1000), 1))
+    register = reader(exchange, lambda: now_ms[0])
+    for now_ms[0] in (-5, FORGET_MS - 6):
+        lives.publish({1: 2})
+        assert register.read(ids(1)).reports.keys() == {"a", "b"}
+    now_ms[0] = FORGET_MS - 5
+    assert register.read(ids(1)).reports.keys() == {"b"}
     assert exchange.objects.keys() == {"b.head"}
+
+
+@pytest.mark.parametrize("published_ms", [-(10**15), 5, 10**15])
+def test_report_is_read_whatever_the_wall_clock_of_its_machine_says(published_ms: int) -> None:
+    exchange = MemoryExchange()
+    Publisher(exchange).publish({1: 1}, published_ms=published_ms)
+    for steady_ms in (-(10**15), 10**15):
+        assert reader(exchange, lambda now_ms=steady_ms: now_ms).read(ids(1)).reports.keys() == {"a"}  # type: ignore[misc]
 
 
 def test_rows_say_which_of_them_differ() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ def assert_same_history(history: History) -> None:
         if former is not policy and step.grants is not None:
             carried = ReferenceState.from_arrays(state, policy)
             assert carried == reference_change(replace(left, grants=step.grants), former, policy, now_ms=step.now_ms)
-        arguments = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
+        arguments: dict[str, Any] = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
         try:
             expected = reference_admission(state, step.arrivals, step.policy, **arguments)
         except QueueOverflowError as overflow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> No
     state, policy = history.initial_state(), history.steps[0].policy
     for step in history.steps:
         state, policy = step.before(state, policy), step.policy
-        arguments = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
+        arguments: dict[str, Any] = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flow_plan, "_wanted_if_all_fits", lambda *_, **__: None)
             try:

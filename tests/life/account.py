@@ -8,7 +8,7 @@ owes what the laws let a scope owe: while it is not negative, the scope has toke
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,11 +61,17 @@ class Shadow:
         self.least = min(self.least + earned, self.limit.burst)
         self.least_at_ms = at_ms
 
-    def advance(self, limit: Limit, *, is_enforced: bool, at_ms: int, unpaid_ms: int) -> None:
-        """Bring it to a batch, and to the limit in force there."""
+    def advance(self, limit: Limit, *, is_enforced: bool, at_ms: int, unpaid_ms: int, spent: int = 0) -> None:
+        """Bring it to a batch, and to the limit in force there.
+
+        Parameters
+        ----------
+        spent
+            What other jobs took meanwhile.
+        """
         before = self.limit
         better, worse = max(before.rate, limit.rate), min(before.rate, limit.rate)
-        self.most = min(self.most + better * (at_ms - self.most_at_ms), limit.burst)
+        self.most = min(self.most + better * (at_ms - self.most_at_ms) - spent, limit.burst)
         least = self.least + worse * max(0, at_ms - self.least_at_ms - unpaid_ms)
         self.least = min(least, before.burst, limit.burst)
         if is_enforced and not self.is_enforced:
@@ -83,6 +89,7 @@ class Account:
         self._epoch = -1
         self._is_known = True
         self._names: set[str] = set()
+        self._spent: dict[tuple[Key, int], int] = {}
 
     def forget(self) -> None:
         """Know no more than that no bucket holds more than its burst: what is unknown counts as used."""
@@ -95,9 +102,27 @@ class Account:
         for shadow in self.shadows.values():
             shadow.wait(at_ms=at_ms, unpaid_ms=unpaid_ms)
 
-    def advance(self, contracts: Contracts, names: Iterable[str], *, at_ms: int, unpaid_ms: int = 0) -> None:
-        """Bring all shadows to a time and a policy; `names` are the namespaces that are seen there."""
+    def advance(
+        self,
+        contracts: Contracts,
+        names: Iterable[str],
+        *,
+        at_ms: int,
+        unpaid_ms: int = 0,
+        spent: Mapping[tuple[Key, int], int] | None = None,
+    ) -> None:
+        """Bring all shadows to a time and a policy.
+
+        Parameters
+        ----------
+        names
+            Namespaces that are seen there.
+        spent
+            What other jobs have spent of the scopes that are shared with them, since they began.
+        """
         self._names.update(names)
+        before, self._spent = self._spent, dict(spent or {})
+        taken = {at: total - before.get(at, total) for at, total in self._spent.items()}
         scopes = {scope.key: scope for scope in contracts.shared}
         scopes |= {scope.key: scope for name in self._names for scope in contracts.of(name).scopes}
         for key, dimension in list(self.shadows):
@@ -107,16 +132,30 @@ class Account:
         for scope in scopes.values():
             for dimension, limit in enumerate(scope.limits):
                 if limit is not None:
-                    self._one(scope, dimension, limit, at_ms, unpaid_ms)
+                    self._one(scope, dimension, limit, at_ms, unpaid_ms, taken.get((scope.key, dimension), 0))
 
-    def _one(self, scope: Scope, dimension: int, limit: Limit, at_ms: int, unpaid_ms: int) -> None:
+    def share(self, *, is_settled: bool) -> None:
+        """Know no more of what is shared than that others may have all of it, and that a new quota is on its way.
+
+        Parameters
+        ----------
+        is_settled
+            Whether all have had the time to take up the quotas in force.
+        """
+        for (key, _), shadow in self.shadows.items():
+            if key[0] in ("tenant", "group"):
+                shadow.least = _UNKNOWN
+                if not is_settled:
+                    shadow.most = shadow.limit.burst
+
+    def _one(self, scope: Scope, dimension: int, limit: Limit, at_ms: int, unpaid_ms: int, spent: int) -> None:
         shadow = self.shadows.get((scope.key, dimension))
         is_enforced = scope.on_excess != "observe"
         if shadow is None:
             shadow = self.shadows[scope.key, dimension] = Shadow.full(limit, is_enforced=is_enforced, at_ms=at_ms)
             shadow.least = limit.burst if self._is_known else _UNKNOWN
         else:
-            shadow.advance(limit, is_enforced=is_enforced, at_ms=at_ms, unpaid_ms=unpaid_ms)
+            shadow.advance(limit, is_enforced=is_enforced, at_ms=at_ms, unpaid_ms=unpaid_ms, spent=spent)
 
     def debit(self, contracts: Contracts, batch: SimulatedBatch) -> None:
         """Take what a batch admitted."""

@@ -43,6 +43,8 @@ class Scope:
     """By messages, by bytes."""
 
     on_excess: str
+    max_message_bytes: int = MAX_SIZE_BYTES
+    """The largest message that it lets pass."""
 
     @property
     def is_enforced(self) -> bool:
@@ -65,6 +67,13 @@ class Contract:
     def enforced(self) -> tuple[Scope, ...]:
         """Those that can stop a row."""
         return tuple(scope for scope in self.scopes if scope.is_enforced)
+
+    @property
+    def narrowest(self) -> Scope | None:
+        """The scope that bounds the size of a message; of equal bounds, that of the narrowest scope."""
+        asked = [scope for scope in self.scopes if scope.on_excess != "observe"]
+        bounded = [scope for scope in asked if scope.max_message_bytes < MAX_SIZE_BYTES]
+        return min(bounded, key=lambda scope: scope.max_message_bytes, default=None)
 
     @property
     def domain(self) -> Scope | None:
@@ -90,6 +99,28 @@ def fault_of(name: Name, size_bytes: int | None) -> str | None:
     if size_bytes < 0:
         return "size_negative"
     return "size_too_large" if size_bytes > MAX_SIZE_BYTES else None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a row is refused as it arrives, whatever the quotas hold."""
+
+    reason: str
+    level: Level | None = None
+    """Whose bound it is too large for; `None` where it is unusable under any policy."""
+
+    scope: str | None = None
+
+
+def refusal_of(contracts: Contracts, name: Name, size_bytes: int | None) -> Refusal | None:
+    """Return why a row may not come in, or `None`."""
+    fault = fault_of(name, size_bytes)
+    if fault is not None:
+        return Refusal(fault)
+    narrowest = contracts.of(text_of(name)).narrowest
+    if narrowest is None or (size_bytes or 0) <= narrowest.max_message_bytes:
+        return None
+    return Refusal("size_too_large", *narrowest.key)
 
 
 class Contracts:
@@ -148,7 +179,9 @@ class Contracts:
     @staticmethod
     def _scope(key: Key, quota: Quota) -> Scope:
         rates = (quota.messages_per_second, quota.bytes_per_second)
-        return Scope(key, (_limit(rates[0], quota), _limit(rates[1], quota)), quota.on_excess)
+        limits = (_limit(rates[0], quota), _limit(rates[1], quota))
+        bound = MAX_SIZE_BYTES if quota.max_message_bytes is None else quota.max_message_bytes
+        return Scope(key, limits, quota.on_excess, bound)
 
 
 def _limit(per_second: Decimal | None, quota: Quota) -> Limit | None:

@@ -7,7 +7,7 @@ yields a sentence for everything that breaks it. Laws are independent: any of th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,10 @@ from tests.life.contract import Contracts, text_of
 
 LONGEST_HOLD_MS: Final = 1_000
 """Longest delay that a Pegasus string of `policies` asks for."""
+
+
+TAKEOVER: Final = "Takeover"
+"""Of two runs in one control directory, one is refused, and has written nothing there since the other began."""
 
 
 class Violation(Exception):  # noqa: N818 - a law was broken, not the program that finds it
@@ -48,6 +52,12 @@ class World:
     other_causes: int = 0
     """How often the clock was set, the job started, or the source gave an empty batch: each is a cause of a batch."""
 
+    disturbances: int = 0
+    """How often something happened to those who share quotas with the job."""
+
+    others: Callable[[], Iterable[str]] = tuple
+    """Tells the revisions that other jobs go by."""
+
     asked_revision: str = ""
     """Of the policies that were in force when the batch was planned."""
 
@@ -61,6 +71,10 @@ class World:
         if revision not in self._contracts:
             self._contracts[revision] = Contracts(self.job.documents[revision], self.job.direction)
         return self._contracts[revision]
+
+    def revisions_in_force(self) -> set[str]:
+        """Return the policies that someone goes by: those that are to be applied, and those that are."""
+        return {self.job.revision, *self.others(), *(batch.revision for batch in self.job.attempts[-1:])}
 
     def may_be_held(self, name: str) -> bool:
         """Return whether a Pegasus rule may hold rows of a namespace."""

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.testing.simulated_batch import SimulatedBatch
-from tests.life.contract import fault_of, text_of
+from tests.life.contract import refusal_of, text_of
 from tests.life.laws import Law, World
+
+_OF_EXCESS: Final = frozenset({"quota", "throttling", "queue_full", "queue_age"})
+"""Reasons of rows that nothing is wrong with."""
+
+_WORDS: Final[dict[str | None, str]] = {"group": "resource_group"}
+"""What dead letters call a level."""
 
 
 class Conservation(Law):
@@ -41,19 +48,35 @@ class Conservation(Law):
         missing = [row for row in batch.admitted if row.id not in self._written]
         if missing:
             yield f"{len(missing)} admitted rows never reached the plain sink, the first is {missing[0]}"
-        for letter in batch.rejected:
-            fault = fault_of(letter.row.namespace, letter.row.size_bytes)
-            is_named = letter.reason == fault if fault else letter.reason and not letter.reason.startswith("namespace")
-            if not is_named:
-                yield f"{letter.row} was rejected as {letter.reason!r}, and what is wrong with it is {fault}"
-        unusable = [row for row in batch.admitted if fault_of(row.namespace, row.size_bytes)]
-        if unusable:
-            yield f"{unusable[0]} was admitted and is unusable"
+        yield from _reasons(world, batch)
 
     def forget(self) -> None:
         """Count the sinks anew: they may have been put back."""
         self._seen = [0, 0, 0]
         self._count[:] = 0
+
+
+def _reasons(world: World, batch: SimulatedBatch) -> Iterator[str]:
+    """Yield rows that were refused for a reason that they do not give, and those that were not though they give one."""
+    contracts = world.contracts(batch.revision)
+    arrived = {row.id: refusal_of(contracts, row.namespace, row.size_bytes) for row in batch.arrived}
+    for letter in batch.rejected:
+        refusal = arrived.pop(letter.row.id, None)
+        if refusal is None:
+            is_right = letter.reason in _OF_EXCESS
+        else:
+            level, scope = _WORDS.get(refusal.level, refusal.level), refusal.scope or refusal.level
+            dimension = None if refusal.level is None else "bytes"
+            is_right = (letter.reason, letter.level, letter.dimension) == (refusal.reason, level, dimension)
+            is_text = not isinstance(letter.row.namespace, bytes)
+            is_right &= letter.scope == scope or not is_text
+            is_right &= letter.throttle_time_ms == (0 if refusal.level is None else None)
+        if not is_right:
+            yield f"{letter} was rejected, and what is wrong with it is {refusal}"
+    for row in batch.arrived:
+        refusal = arrived.get(row.id)
+        if refusal is not None:
+            yield f"{row} was taken in, and what is wrong with it is {refusal}"
 
 
 class Order(Law):

@@ -65,7 +65,8 @@ class Fairness(Law):
 
     One waits until its shard has repaid the last message of whoever shares the shard, and catches up after; so between
     shards, a message is the largest of the shard. Between shards the shares are right one batch after a change in
-    demand (L4), so that a batch in which others came or went is not held against two that live in different ones.
+    demand (L4), so that a batch in which others came or went is not held against two that live in different ones, nor
+    is what makes up for it later; nor is the batch in which they came themselves.
     """
 
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
@@ -94,13 +95,17 @@ class Fairness(Law):
         self._active = arrived | world.waited.keys()
         kept: dict[tuple[str, str], _Pair] = {}
         shards = world.job.shards
-        for one, other in combinations(sorted(backlogged), 2):
+        came = [name for name in world.waiting.keys() - world.waited.keys() if not world.may_be_held(name)]
+        for one, other in combinations(sorted([*backlogged, *came]), 2):
             if (dimension := _compared(contracts, one, other)) is None:
                 continue
             weights = [contracts.of(name).weight for name in (one, other)]
             service = [Fraction(served[name][dimension], w) for name, w in zip((one, other), weights, strict=True)]
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
             is_together = shard_of(_raw(one), shards) == shard_of(_raw(other), shards)
+            if one in came or other in came:
+                pair.slack += 0 if is_together else abs(service[0] - service[1])
+                continue
             # Who got all that was known to wait was held back by nothing but that.
             is_drained = any(served[name][0] >= MICRO * len(world.waited[name]) for name in (one, other))
             apart = pair.add(service[0] - service[1], is_slack=not is_together and (is_drained or not is_known))
@@ -159,13 +164,13 @@ class WorkConservation(Law):
         self._passed_over: dict[str, int] = defaultdict(int)
         self._vain = 0
         self._revision = ""
-        self._other_causes = 0
+        self._other_causes: object = 0
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Count how often a namespace was passed over, and batches that moved nothing."""
         yield from self._waits(world, batch.revision)
         is_empty = not (batch.arrived or batch.admitted or batch.rejected)
-        cause = batch.revision, world.other_causes
+        cause = batch.revision, (world.other_causes, *sorted(world.job.leased().items()))
         self._vain = self._vain + 1 if is_empty and cause == (self._revision, self._other_causes) else 0
         self._revision, self._other_causes = cause
         if self._vain > self._MOST_VAIN:

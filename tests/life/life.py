@@ -5,33 +5,43 @@ A seed and a number make a life; a life is a list of steps; a list of steps make
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.errors import PolicyError, QueueOverflowError, ThrottleError
 from spark_throttle.testing.simulated_batch import SimulatedBatch
 from spark_throttle.testing.simulated_disk import Checkpoint
+from spark_throttle.testing.simulated_exchange import SimulatedExchange, SimulatedPeer
 from spark_throttle.testing.simulated_job import SimulatedJob
 from spark_throttle.testing.simulated_rows import Name, RejectedRow, Row
 from spark_throttle.testing.simulated_sinks import TransactionalTable
 from tests.life import policies
 from tests.life.account import Account
-from tests.life.contract import text_of
-from tests.life.laws import Law, Violation, World
+from tests.life.contract import Key, text_of
+from tests.life.drawing import Drawing, Step, Traffic
+from tests.life.laws import TAKEOVER, Law, Violation, World
+from tests.life.laws_of_debt import Debt
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
+from tests.life.laws_of_sharing import SHARING, Floor, Watch, key_of
 from tests.life.laws_of_time import Fairness, Limit, WorkConservation
-from tests.life.steps import ALWAYS, RULES, Drawing, Step, Traffic, draw_names, draw_step
+from tests.life.steps import ALWAYS, RULES, draw_names, draw_step
+from tests.life.steps_of_sharing import RULES_OF_SHARING
 
 ISOLATION: Final = "Isolation"
 LAWS: Final[dict[str, Callable[[], Law]]] = {
-    law.name: law for law in (Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit)
+    law.name: law
+    for law in (Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Floor)
 }
-LAW_NAMES: Final = (*LAWS, ISOLATION)
+LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)
+SETTINGS: Final = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 SHARDS: Final = (1, 1, 1, 2, 2, 3, 8)
 
 
@@ -41,6 +51,8 @@ class Birth:
 
     document: policies.Document
     shards: int
+    is_sharing: bool = False
+    """Whether it shares its quotas with other jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +78,9 @@ def draw_script(
     names, sizes = draw_names(rng)
     document = policies.first(rng, tempers)
     drawing = Drawing(rng, tempers, names, sizes, document, [])
-    birth = Birth(document, rng.choice(SHARDS))
+    is_sharing = rng.random() < 0.3 and any(rule in RULES_OF_SHARING for rule in chosen)
+    chosen = tuple(rule for rule in chosen if is_sharing or rule not in RULES_OF_SHARING)
+    birth = Birth(document, rng.choice(SHARDS), is_sharing)
     return Script(birth, tuple(draw_step(drawing, chosen) for _ in range(rng.randint(steps // 3, steps))))
 
 
@@ -96,16 +110,33 @@ class Life:
     _asked: dict[int, str] = field(default_factory=dict)
     """The revision in force when every batch was planned."""
 
+    exchange: SimulatedExchange | None = None
+    peers: dict[str, SimulatedPeer] = field(default_factory=dict)
+    """Other jobs that live, by name."""
+
+    kept_registers: dict[str, bytes] = field(default_factory=dict)
+    _wanted: dict[str, int] = field(default_factory=dict)
+    _past_peers: list[SimulatedPeer] = field(default_factory=list)
+    _spent: dict[int, dict[tuple[Key, int], int]] = field(default_factory=dict)
+    """What the peers had spent when a batch was planned."""
+
+    _changed_ms: int = 0
+    """When, by true time, somebody took up another policy."""
+
     _compared: int = 0
     _judged: int = 0
     _revision: str = ""
 
     def __post_init__(self) -> None:
+        if self.birth.is_sharing:
+            self.exchange = SimulatedExchange(SETTINGS)
         try:
-            job = SimulatedJob(self.birth.document, self.birth.shards)
+            job = SimulatedJob(self.birth.document, self.birth.shards, exchange=self.exchange)
         except PolicyError:
-            job = SimulatedJob({"version": 1}, self.birth.shards)
+            job = SimulatedJob({"version": 1}, self.birth.shards, exchange=self.exchange)
         self.world = World(job, Account(self.birth.shards))
+        if self.exchange is not None and SHARING in self.laws:
+            self.exchange.time.actors.append(Watch(self.exchange, self.world))
         self._watching = [LAWS[name]() for name in self.laws if name in LAWS]
 
     @property
@@ -156,6 +187,40 @@ class Life:
         if by_ms < 0:
             self.world.unpaid_ms += -by_ms
 
+    def set_policies(self, document: policies.Document) -> None:
+        """Put other policies in force; those that are refused whole leave the ones before."""
+        with contextlib.suppress(PolicyError):
+            self.job.set_policies(document)
+            for name, peer in self.peers.items():
+                peer.want(self.job.policies, self._wanted[name])
+            self._changed_ms = self.job.steady_ms
+
+    def want(self, name: str, percent: int) -> None:
+        """Let another job want a part of the quotas; it joins if it does not live."""
+        assert self.exchange is not None
+        self.world.disturbances += 1
+        self._wanted[name] = percent
+        if name in self.peers:
+            self.peers[name].want(self.job.policies, percent)
+        else:
+            self.peers[name] = self.exchange.join(name, self.job.policies, percent=percent)
+            self._past_peers.append(self.peers[name])
+
+    def note_planned(self, revision: str | None = None) -> None:
+        """Note which policies were in force when the newest batch was planned; by default, those that are."""
+        if self.job.checkpoint.log:
+            newest = len(self.job.checkpoint.log) - 1
+            self._asked.setdefault(newest, revision or self.job.revision)
+            self._spent.setdefault(newest, self._spent_by_peers())
+
+    def _spent_by_peers(self) -> dict[tuple[Key, int], int]:
+        """Return what other jobs have spent until now."""
+        spent: dict[tuple[Key, int], int] = defaultdict(int)
+        for peer in self._past_peers:
+            for (name, dimension), tokens in peer.spent.items():
+                spent[key_of(name), dimension] += tokens
+        return spent
+
     def forget(self) -> None:
         """The job is put back to what it was: laws over time begin anew."""
         self.world.account.forget()
@@ -165,6 +230,7 @@ class Life:
         keep = len(self.job.checkpoint.log)
         self._first = {number: batch for number, batch in self._first.items() if number < keep}
         self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
+        self._spent = {number: spent for number, spent in self._spent.items() if number < keep}
         self._judged = self.job.checkpoint.committed
         self._compared = len(self.job.attempts)
 
@@ -195,18 +261,20 @@ class Life:
             batch = run()
         except QueueOverflowError:
             # The queue's bounds say so; the remedy is to raise them, and to start again.
+            self.note_planned(asked)
             wide = type(self.job.policies.queue)(messages=2**40, bytes=2**59)
             self.job.set_policies(self.job.policies.model_copy(update={"queue": wide}))
             self.restart(0, may_refuse=may_refuse)
             return
+        except Violation:
+            raise
         except Exception as error:
             if may_refuse and isinstance(error, ThrottleError):
                 raise
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise Violation(ISOLATION, f"{error!r} at {Path(where.filename).name}:{where.lineno}") from error
         finally:
-            if self.job.checkpoint.log:
-                self._asked.setdefault(len(self.job.checkpoint.log) - 1, asked)
+            self.note_planned(asked)
         self._compare()
         while self._judged < self.job.checkpoint.committed:
             self._judge(self._first[self._judged])
@@ -230,7 +298,13 @@ class Life:
         world.hold(batch)
         contracts = world.contracts(batch.revision)
         names = {text_of(row.namespace) for row in (*batch.arrived, *batch.admitted)} | world.waiting.keys()
-        world.account.advance(contracts, names, at_ms=batch.steady_ms, unpaid_ms=world.unpaid_ms)
+        is_sharing = self.job.exchange is not None and self.job.is_sharing
+        spent = self._spent[batch.number] if is_sharing else None
+        world.account.advance(contracts, names, at_ms=batch.steady_ms, unpaid_ms=world.unpaid_ms, spent=spent)
+        if batch.revision != self._revision:
+            self._changed_ms = batch.steady_ms
+        if is_sharing:
+            world.account.share(is_settled=batch.steady_ms - self._changed_ms > SETTINGS.lease_ms)
         world.account.debit(contracts, batch)
         world.unpaid_ms, self._revision = 0, batch.revision
         for law in self._watching:

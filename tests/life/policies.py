@@ -22,11 +22,12 @@ RATES: Final = (0.001, 0.01, 0.2, 1, 1, 2, 5, 5, 10, 10, 20, 50, 1_000, 10**9)
 BYTE_RATES: Final = (0.001, 1, 100, 1_000, 1_000, 10_000, 10_000, 10_000, 10**6, 8 * 2**20, 10**9)
 BURSTS: Final = (0.001, 1, 1, 1, 2, 10, 100)
 FACTORS: Final = (0.001, 0.02, 0.5, 2, 50, 1_000)
+BOUNDS: Final = (1, 100, 1_000, 10_000, 50_000, 2**20, 2**30, 2**36)
 STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
 
 KINDS: Final = (
     "rate", "zero", "absent", "bytes", "burst", "weight", "on_excess", "observe", "namespace", "tenant", "group",
-    "job", "glob", "default", "exempt", "move", "queue", "age", "fail", "pegasus", "revert",
+    "job", "glob", "default", "exempt", "move", "queue", "age", "fail", "pegasus", "revert", "bound",
 )  # fmt: skip
 """What a life's policies may do."""
 
@@ -76,6 +77,8 @@ def _quota(rng: random.Random, tempers: Tempers) -> Document:
         quota["weight"] = rng.choice((1, 2, 3, 7))
     if tempers.has("on_excess") and rng.random() < 0.3:
         quota["on_excess"] = _action(rng, tempers)
+    if tempers.has("bound") and rng.random() < 0.4:
+        quota["max_message_bytes"] = rng.choice(BOUNDS)
     return quota
 
 
@@ -215,6 +218,15 @@ def _pegasus(rng: random.Random, tempers: Tempers, document: Document) -> None:
         entry[key] = rng.choice(STRINGS)
 
 
+def _bound(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Bound the size of a message in a scope that has a quota or none, or no longer."""
+    section, name = rng.choice(_places(tempers, document))
+    entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
+    quota = entry.setdefault("publish", {})
+    if quota.pop("max_message_bytes", None) is None or rng.random() < 0.7:
+        quota["max_message_bytes"] = rng.choice(BOUNDS)
+
+
 def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
     """Remove an entry whole."""
     section = rng.choice(("resource_groups", "tenants", "namespaces", "defaults", "job"))
@@ -226,5 +238,5 @@ def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
 
 _BY_KIND: Final[dict[str, Callable[[random.Random, Tempers, Document], None]]] = {
     "move": _move, "observe": _dry_run, "exempt": _exempt, "queue": _queue, "age": _age,
-    "pegasus": _pegasus, "absent": _remove,
+    "pegasus": _pegasus, "absent": _remove, "bound": _bound,
 }  # fmt: skip

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from tests.life.drawing import Step
 from tests.life.laws import Violation
 from tests.life.life import LAW_NAMES, Life, Script, draw_script
 from tests.life.policies import KINDS
 from tests.life.shrink import shrunk
-from tests.life.steps import RULES, Step
+from tests.life.steps import RULES
 
 
 @dataclass(slots=True)
@@ -64,9 +65,10 @@ def report(
         steps = shrunk(steps, lambda some: _is_same(broken_by(script, some, laws), violation))
     again = broken_by(script, steps, laws)
     what = again[0] if again else violation
+    exchange = " that shares its quotas" if script.birth.is_sharing else ""
     return [
         f"violation of {what}",
-        f"  in step {at} of a life with {script.birth.shards} shards; {len(steps)} steps are left of it:",
+        f"  in step {at} of a life with {script.birth.shards} shards{exchange}; {len(steps)} steps are left of it:",
         f"    begins with {json.dumps(script.birth.document, ensure_ascii=True)}",
         *(f"    {number}. {ascii(str(step))[1:-1]}" for number, step in enumerate(steps)),
         f"  replay: {command}",

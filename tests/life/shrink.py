@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tests.life.steps import Step
+from tests.life.drawing import Step
 
 
 def shrunk(steps: Sequence[Step], breaks: Callable[[Sequence[Step]], bool], *, most_plays: int = 200) -> list[Step]:

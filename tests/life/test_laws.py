@@ -10,17 +10,24 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.control.batch_mark import BatchMark
-from spark_throttle.core import codec, grants, token_bucket
+from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.control.run_fence import RunFence
+from spark_throttle.control.share_register import ShareRegister
+from spark_throttle.control.share_report import ShareReport
+from spark_throttle.control.sharing import Sharing
+from spark_throttle.control.storage import Directory
+from spark_throttle.core import codec, grants, size_bounds, token_bucket
 from spark_throttle.core.fair_order import FairOrder
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.spark import shard_batch
-from spark_throttle.testing import simulated_job
+from spark_throttle.testing import simulated_query
 from spark_throttle.testing.simulated_batch import FollowedPolicies
+from spark_throttle.testing.simulated_exchange import SimulatedExchange
 from spark_throttle.testing.simulated_sinks import TransactionalTable
+from tests.life.drawing import Step
 from tests.life.laws import Violation
 from tests.life.life import ISOLATION, Birth, Life
-from tests.life.steps import Step
 
 Fault: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
@@ -29,6 +36,22 @@ GROUP = {
     "resource_groups": {"gold": {"publish": {"messages_per_second": 5, "burst_seconds": 1}}},
     "defaults": {"resource_group": "gold"},
 }
+BOUNDED = {
+    "version": 1,
+    "resource_groups": {"gold": {"publish": {"bytes_per_second": 100, "burst_seconds": 1, "max_message_bytes": 200}}},
+    "defaults": {"resource_group": "gold"},
+}
+GIANT = Step("run", {"rows": [("acme/a", 60_000, 1)], "triggers": 1, "after_ms": 1_000})
+SMALL = Step("flood", {"rows": [("blue/a", 10, 150)], "triggers": 12, "after_ms": 1_000})
+TWIN = Step("twin", {"is_other_query": False, "at": None, "rows": [("acme/a", 1, 5)]})
+OTHER_QUERY = Step("twin", {"is_other_query": True, "at": None, "rows": [("acme/a", 1, 5)]})
+PEER = Step("peer", {"name": "one", "percent": 100, "after_ms": 5_000})
+SETTLE = Step("settle", {"rows": [("acme/a", 1, 30)], "triggers": 25})
+SOON = Step("settle", {"rows": [("acme/a", 1, 30)], "triggers": 8})
+SEAT = Step("seat", {"files": ["incarnation"], "is_register_gone": True})
+COPY = Step("copy", {"is_elsewhere": False, "rows": [("acme/a", 1, 30)], "triggers": 10})
+AGAIN = Step("restart", {"down_ms": 0, "jump_ms": 0})
+AHEAD = Step("jump", {"by_ms": 86_400_000})
 FLOOD = Step("flood", {"rows": [("acme/a", 1, 100), ("blue/a", 1, 100)], "triggers": 12, "after_ms": 1_000})
 CRASH = Step(
     "crash", {"at": "after table", "rows": [("acme/a", 1, 9)], "after_ms": 1_000, "down_ms": 0, "document": None}
@@ -45,7 +68,7 @@ def takes_a_batch_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def loses_the_last_row(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(simulated_job, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()[:-1]])
+    patch.setattr(simulated_query, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()[:-1]])
 
 
 def pays(times: float) -> Fault:
@@ -66,7 +89,7 @@ def serves_by_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def turns_the_order_round(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(simulated_job, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()][::-1])
+    patch.setattr(simulated_query, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()][::-1])
 
 
 def trusts_the_shuffle(patch: pytest.MonkeyPatch) -> None:
@@ -87,6 +110,52 @@ def charges_twice(patch: pytest.MonkeyPatch) -> None:
         return codec.pack_usage(replace(usage, admitted=2 * usage.admitted))
 
     patch.setattr(shard_batch, "pack_usage", pack_usage)
+
+
+def passes_any_size(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(size_bounds, "_bounds", lambda *_, **__: None)
+
+
+def guards_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunFence, "check", lambda _: None)
+
+
+def begins_before_it_is_refused(patch: pytest.MonkeyPatch) -> None:
+    def made(self: RunFence, directory: Directory, then: Any = None) -> None:
+        init(self, directory, then)
+        self.begin()
+
+    init = RunFence.__init__
+    patch.setattr(RunFence, "__init__", made)
+
+
+def forgets_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: ShareRegister, reports: dict[str, ShareReport]) -> None:
+        oldest_ms = wall_ms[0]() - 1_010_000
+        for stem in [stem for stem, each in reports.items() if each.published_ms < oldest_ms]:
+            if reports[stem].member != self._member:
+                del reports[stem]
+                self._remove(stem)
+
+    def made(self: LeaseKeeper, sharing: Sharing, exchange: Any, clocks: Clocks, *more: Any) -> None:
+        wall_ms[0] = clocks.wall_ms if sharing.member != "one" else wall_ms[0]
+        init(self, sharing, exchange, clocks, *more)
+
+    init, wall_ms = LeaseKeeper.__init__, [lambda: 0]
+    patch.setattr(LeaseKeeper, "__init__", made)
+    patch.setattr(ShareRegister, "_forget", forget)
+
+
+def all_runs_are_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SimulatedExchange, "draw_run", lambda _: 7)
+
+
+def knows_no_other_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sharing, "_meet", lambda *_, **__: None)
+
+
+def never_grows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sharing, "_grow", lambda *_: None)
 
 
 def dies_of_a_row(patch: pytest.MonkeyPatch) -> None:
@@ -118,4 +187,27 @@ def test_a_law_finds_the_fault_that_breaks_it(
     fault(monkeypatch)
     with pytest.raises(Violation) as found:
         Life(Birth(GROUP, 1), (law, ISOLATION)).play(steps)
+    assert found.value.law == law
+
+
+@pytest.mark.parametrize(
+    ("law", "fault", "birth", "steps"),
+    [
+        ("L1", passes_any_size, Birth(BOUNDED, 1), [GIANT]),
+        ("Debt", passes_any_size, Birth(BOUNDED, 1), [GIANT, SMALL]),
+        ("Takeover", guards_nothing, Birth(GROUP, 2), [FLOOD, TWIN]),
+        ("Takeover", begins_before_it_is_refused, Birth(GROUP, 2), [FLOOD, OTHER_QUERY]),
+        ("Sharing", forgets_by_the_wall_clock, Birth(GROUP, 1, is_sharing=True), [PEER, SETTLE, AHEAD, AGAIN, SETTLE]),
+        ("Sharing", never_grows, Birth(GROUP, 1, is_sharing=True), [SETTLE]),
+        ("Sharing", all_runs_are_one, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
+        ("Sharing", knows_no_other_run, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, COPY]),
+    ],
+)
+def test_a_law_of_more_than_one_run_or_job_finds_the_fault_that_breaks_it(
+    law: str, fault: Fault, birth: Birth, steps: Sequence[Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Life(birth, (law, ISOLATION)).play(steps)
+    fault(monkeypatch)
+    with pytest.raises(Violation) as found:
+        Life(birth, (law, ISOLATION)).play(steps)
     assert found.value.law == law

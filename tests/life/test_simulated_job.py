@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.errors import ConfigurationError, DamagedError, EpochMissingError, QueueOverflowError
-from spark_throttle.testing.simulated_disk import CRASH_POINTS, CrashPoint
-from spark_throttle.testing.simulated_job import START_MS, SimulatedJob
+from spark_throttle.errors import (
+    ConfigurationError,
+    DamagedError,
+    EpochMissingError,
+    QueueOverflowError,
+    TakenOverError,
+)
+from spark_throttle.testing.simulated_disk import CRASH_POINTS, ConcurrentRunError, CrashPoint
+from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.testing.simulated_time import START_MS
 
 ROWS = [("acme/a", 10), ("blue/a", 20), ("acme/b", 30)] * 4
 
@@ -162,3 +169,62 @@ def test_a_job_that_was_put_back_has_the_state_of_then() -> None:
     job.put_back(1)
     assert job.is_down
     assert job.waiting == before
+
+
+# Two runs in one control directory
+
+
+def test_a_run_that_was_taken_over_ends_and_the_other_goes_on() -> None:
+    job = SimulatedJob(limited(), shards=2)
+    job.offer(ROWS)
+    job.trigger()
+    twin = job.twin()
+    twin.restart()
+    twin.trigger()
+    with pytest.raises(TakenOverError):
+        job.trigger()
+    assert job.is_down
+    assert twin.trigger() is not None
+
+
+def test_a_run_that_is_held_up_in_a_batch_writes_what_the_other_run_wrote() -> None:
+    job = SimulatedJob(limited(), shards=2)
+    job.offer(ROWS)
+    twin = job.twin()
+
+    def start_again() -> None:
+        twin.restart()
+
+    job.hold_up("before table", start_again)
+    batch = job.trigger()
+    assert batch is not None
+    assert ids(job.admitted) == ids(list(batch.admitted))
+    assert len(job.written) == 2 * len(job.admitted)
+
+
+def test_a_run_that_is_held_up_before_its_batch_is_logged_ends_when_the_other_has_logged_one() -> None:
+    job = SimulatedJob(limited(), shards=2)
+    job.offer(ROWS)
+    job.trigger()
+    twin = job.twin()
+
+    def go_on() -> None:
+        twin.restart()
+        twin.trigger()
+
+    job.hold_up("before offset", go_on)
+    with pytest.raises(ConcurrentRunError, match="batch 1 was logged by another run"):
+        job.trigger()
+
+
+def test_another_query_in_the_control_directory_is_refused_and_ends_nobody() -> None:
+    job = SimulatedJob(limited(), shards=2)
+    job.offer(ROWS)
+    job.trigger()
+    other = job.twin(is_other_query=True)
+    other.restart()
+    other.offer(ROWS)
+    with pytest.raises(ConfigurationError, match="has run batch 0"):
+        other.trigger()
+    assert job.trigger() is not None
+    assert not other.admitted

@@ -19,7 +19,7 @@ from spark_throttle.control.feedback import newest_batch
 from spark_throttle.control.manifest import bind, bound_manifest
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import pack_policy, pack_usage
-from spark_throttle.errors import CheckpointMismatchError
+from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.spark import destination
 from spark_throttle.spark.delta_sink import TaskOutput, ThrottleDeltaWriter
 from spark_throttle.spark.destination import Destination, SinkPlan
@@ -381,6 +381,16 @@ def test_dead_letters_of_undone_batches_inside_the_checkpoint_are_set_aside(job:
     assert len(list((folder / ".undone").rglob("*.parquet"))) == 2
     job.start(sinks)
     assert len(list((folder / ".undone").rglob("*.parquet"))) == 2
+
+
+def test_query_that_is_given_anothers_control_directory_is_refused_before_it_touches_the_dead_letters(
+    job: Job, tmp_path: Path
+) -> None:
+    folder = Path(job.control.path("rejected"))
+    sinks = Sinks(str(tmp_path / "another"), dead_letters=dead_letters(folder, range(5)))
+    with pytest.raises(ConfigurationError, match="if it is another query's, give this one a directory of its own"):
+        job.start(sinks)
+    assert sorted(path.name for path in folder.iterdir()) == [f"batch={batch}" for batch in range(5)]
 
 
 @pytest.mark.parametrize("is_new", [False, True])

@@ -1,0 +1,135 @@
+"""The laws of quotas that several jobs share: never over the quota together, and no job without its floor for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_throttle.core.quota import UNLIMITED
+from spark_throttle.testing.simulated_batch import SimulatedBatch
+from spark_throttle.testing.simulated_exchange import Rates, ScopeName, SimulatedExchange
+from tests.life.contract import Contracts, Key, Scope
+from tests.life.laws import Law, Violation, World
+
+SHARING: Final = "Sharing"
+_LEVELS: Final[dict[str, str]] = {"tenant": "tenant", "resource_group": "group"}
+_LEASES: Final = 2
+"""After so many a job has its floor again, whatever happened."""
+
+_LONGEST_GAP_MS: Final = 2_000
+"""Between two looks of a job that goes on."""
+
+
+def key_of(name: ScopeName) -> Key:
+    """Return the key of a scope that jobs share."""
+    return ("tenant", name[1]) if name[0] == "tenant" else ("group", name[1])
+
+
+@dataclass(slots=True)
+class Watch:
+    """Sees whenever somebody acts in an exchange what all its members may spend.
+
+    While a policy is on its way, for a lease after one of the members took it up, the old quotas count too.
+    """
+
+    exchange: SimulatedExchange
+    world: World
+    _until_ms: dict[str, int] = field(default_factory=dict)
+    """Up to when, by true time, the quotas of a revision count."""
+
+    def act(self) -> int:
+        """Look.
+
+        Raises
+        ------
+        Violation
+            If the members may spend more than there is.
+        """
+        now_ms, lease_ms = self.exchange.time.now_ms, self.exchange.settings.lease_ms
+        for revision in self.world.revisions_in_force():
+            self._until_ms[revision] = now_ms + lease_ms
+        self._until_ms = {revision: until for revision, until in self._until_ms.items() if until >= now_ms}
+        used: dict[ScopeName, list[Rates]] = {}
+        for member in self.exchange.members:
+            rates = member.leased()
+            for name in rates:
+                used.setdefault(name, []).append(rates)
+        for name, all_rates in used.items():
+            for dimension in range(2):
+                held = [rates[name][dimension] for rates in all_rates]
+                quota = self._quota(name, dimension)
+                if quota is not None and sum(max(rate, 0) for rate in held) > quota:
+                    what = f"at {now_ms} ms the jobs may spend {held} of {name}, whose quota is {quota}"
+                    raise Violation(SHARING, what)
+        return 10**9
+
+    def _quota(self, name: ScopeName, dimension: int) -> int | None:
+        """Return the largest quota of those that count; `None` where one of them is no limit that is shared."""
+        quotas = []
+        for revision in self._until_ms:
+            scope = next((s for s in self.world.contracts(revision).shared if s.key == key_of(name)), None)
+            limit = None if scope is None or scope.on_excess == "observe" else scope.limits[dimension]
+            if limit is None:
+                return None
+            quotas.append(limit.rate)
+        return max(quotas, default=None)
+
+
+@dataclass(slots=True)
+class Floor(Law):
+    """Two leases after anything happened, a job has at least its floor of what its namespaces wait for."""
+
+    _since_ms: dict[str, int] = field(default_factory=dict)
+    """Since when a namespace has waited while nothing happened but batches."""
+
+    _cause: tuple[str, int, int] = ("", -1, -1)
+    _looked_ms: int = 0
+    name = SHARING
+
+    def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
+        """Look for who waits."""
+        yield from self._starving(world, batch.revision)
+
+    def after_idle(self, world: World) -> Iterator[str]:
+        """Look for who waits."""
+        yield from self._starving(world, world.job.revision)
+
+    def _starving(self, world: World, revision: str) -> Iterator[str]:
+        job, now_ms = world.job, world.job.steady_ms
+        cause = revision, world.other_causes, world.disturbances
+        if cause != self._cause or now_ms > self._looked_ms + _LONGEST_GAP_MS:
+            self._since_ms.clear()
+        self._cause, self._looked_ms = cause, now_ms
+        if job.exchange is None or not job.is_sharing or job.is_down:
+            return
+        self._since_ms = {name: self._since_ms.get(name, now_ms) for name in world.waiting}
+        contracts, leased = world.contracts(revision), job.leased()
+        for name, since_ms in self._since_ms.items():
+            if now_ms - since_ms < _LEASES * job.exchange.settings.lease_ms or world.may_be_held(name):
+                continue
+            for scope, dimension, floor in self._floors(contracts, job.exchange, name):
+                rate = leased.get(_name_of(scope), (0, 0))[dimension]
+                if rate != UNLIMITED and rate < floor:
+                    yield (
+                        f"{name!r} has waited for {now_ms - since_ms} ms, and of {scope.key} the job may spend {rate} "
+                        f"and not its floor of {floor}"
+                    )
+
+    @staticmethod
+    def _floors(contracts: Contracts, exchange: SimulatedExchange, name: str) -> Iterator[tuple[Scope, int, int]]:
+        """Yield a lower bound of what a job has of every scope that a namespace waits for."""
+        for scope in contracts.of(name).enforced:
+            if scope.key[0] in _LEVELS.values():
+                for dimension, limit in enumerate(scope.limits):
+                    if limit is not None:
+                        part = exchange.settings.floor_percent * (limit.rate // 100) // max(1, exchange.seats)
+                        yield scope, dimension, part // 2
+
+    def forget(self) -> None:
+        """Forget who waited."""
+        self._since_ms.clear()
+
+
+def _name_of(scope: Scope) -> ScopeName:
+    return ("tenant", scope.key[1]) if scope.key[0] == "tenant" else ("resource_group", scope.key[1])

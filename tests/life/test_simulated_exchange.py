@@ -1,0 +1,136 @@
+"""Simulated jobs that share quotas: real leases in one time, and the promises of an exchange."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from spark_throttle.control.share_settings import ShareSettings
+from spark_throttle.testing.simulated_exchange import ScopeName, SimulatedExchange
+from spark_throttle.testing.simulated_job import SimulatedJob
+
+GOLD: Final[ScopeName] = ("resource_group", "gold")
+QUOTA = 50_000
+"""Of gold: micro-tokens a millisecond."""
+
+
+def policies() -> dict[str, Any]:
+    group = {"publish": {"messages_per_second": 50, "burst_seconds": 1}}
+    return {"version": 1, "resource_groups": {"gold": group}, "defaults": {"resource_group": "gold"}}
+
+
+@pytest.fixture
+def exchange() -> SimulatedExchange:
+    return SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
+
+
+def spent(exchange: SimulatedExchange, job: SimulatedJob, triggers: int) -> list[int]:
+    """Let a job run with much waiting, and return what all may spend together after each trigger."""
+    totals = []
+    for _ in range(triggers):
+        job.offer([("acme/a", 1)] * 100)
+        job.trigger(1_000)
+        totals.append(sum(member.leased().get(GOLD, (0, 0))[0] for member in exchange.members))
+    return totals
+
+
+def test_a_job_and_its_peer_share_the_quota(exchange: SimulatedExchange) -> None:
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    peer = exchange.join("peer", policies())
+    assert max(spent(exchange, job, 12)) <= QUOTA
+    assert job.leased()[GOLD][0] == pytest.approx(QUOTA / 2, rel=0.02)
+    exchange.leave(peer)
+    spent(exchange, job, 15)
+    assert job.leased()[GOLD][0] > 0.9 * QUOTA
+
+
+@pytest.mark.parametrize("by_ms", [86_400_000, -86_400_000])
+def test_wall_clocks_that_differ_by_days_pass_no_quota(exchange: SimulatedExchange, by_ms: int) -> None:
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    exchange.join("peer", policies())
+    spent(exchange, job, 12)
+    job.set_clock(by_ms)
+    assert max(spent(exchange, job, 25)) <= QUOTA
+    job.restart()
+    assert max(spent(exchange, job, 25)) <= QUOTA
+    assert job.leased()[GOLD][0] == pytest.approx(QUOTA / 2, rel=0.02)
+
+
+def test_equal_calls_make_equal_histories_of_jobs_that_share() -> None:
+    histories = []
+    for _ in range(2):
+        exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
+        job = SimulatedJob(policies(), shards=3, exchange=exchange)
+        exchange.join("peer", policies())
+        copy = job.clone(with_sinks=True)
+        copy.restart()
+        for _ in range(10):
+            copy.offer([("acme/a", 1)] * 50)
+            copy.trigger(0)
+            spent(exchange, job, 1)
+        histories.append([attempt.digest for attempt in job.attempts + copy.attempts])
+    assert histories[0] == histories[1]
+
+
+def test_a_copy_with_sinks_of_its_own_shares_as_another_job(exchange: SimulatedExchange) -> None:
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    spent(exchange, job, 5)
+    copy = job.clone(with_sinks=True)
+    copy.restart()
+    totals = []
+    for _ in range(12):
+        copy.offer([("acme/a", 1)] * 100)
+        copy.trigger(0)
+        totals += spent(exchange, job, 1)
+    assert max(totals) <= QUOTA
+    assert copy.leased()[GOLD][0] == pytest.approx(QUOTA / 2, rel=0.02)
+
+
+def test_a_job_that_leaves_the_exchange_has_the_quota_for_itself(exchange: SimulatedExchange) -> None:
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    exchange.join("peer", policies())
+    spent(exchange, job, 8)
+    job.is_sharing = False
+    job.restart()
+    before = len(job.admitted)
+    spent(exchange, job, 10)
+    assert len(job.admitted) - before >= 9 * 50
+    assert job.leased() == {}
+
+
+def test_all_sleep_in_the_middle_of_a_long_pause_and_find_each_other_again(exchange: SimulatedExchange) -> None:
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    exchange.join("peer", policies())
+    spent(exchange, job, 8)
+    job.pass_time(30 * 86_400_000)
+    assert max(spent(exchange, job, 12)) <= QUOTA
+    assert job.leased()[GOLD][0] == pytest.approx(QUOTA / 2, rel=0.02)
+
+
+def test_a_bounded_run_of_a_job_that_shares_waits_for_its_lease_and_ends_when_all_has_left(
+    exchange: SimulatedExchange,
+) -> None:
+    """It begins without a share, and `availableNow` would end if nothing told it that one comes."""
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job.offer([("acme/a", 1)] * 120)
+    job.trigger(0)
+    job.trigger(0)
+    while job.waiting:
+        wait_ms = job.wait_ms()
+        assert wait_ms is not None
+        job.trigger(max(1, wait_ms))
+    job.trigger(0)
+    assert job.wait_ms() is None
+
+
+def test_a_bounded_run_of_a_job_that_shares_ends_where_no_lease_lets_anything_leave(
+    exchange: SimulatedExchange,
+) -> None:
+    document = policies()
+    document["resource_groups"]["gold"]["publish"]["messages_per_second"] = 0
+    job = SimulatedJob(document, shards=2, exchange=exchange)
+    job.offer([("acme/a", 1)] * 3)
+    for _ in range(5):
+        job.trigger()
+    assert job.wait_ms() is None
