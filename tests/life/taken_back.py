@@ -36,6 +36,8 @@ class Mend:
     """The file below `spark_throttle`, what stands there, and what stands there without the mend."""
 
 
+_FORGETS: Final = "        forget_reports(self._directory, before_batch=epoch.settled_batch)\n"
+
 MENDS: Final = (
     Mend(
         "shard accounts",
@@ -136,6 +138,55 @@ MENDS: Final = (
             ),
             ("control/batch_mark.py", "elif newest_batch == self.batch and identity and", "elif newest_batch < 0 and"),
             ("control/batch_mark.py", "import json\n", "import json\nimport sys\n"),
+        ),
+    ),
+    Mend(
+        "largest message",
+        "a message that is larger than a scope lets pass is taken in",
+        (
+            (
+                "core/size_bounds.py",
+                "np.flatnonzero(size_bytes > bounds.min(axis=1)[flow])",
+                "np.flatnonzero(size_bytes > MAX_SIZE_BYTES)",
+            ),
+        ),
+    ),
+    Mend(
+        "run fence",
+        "a run goes on in a control directory that another has taken over",
+        (("control/run_fence.py", "if found is not None and found != self.run.encode():", "if False:"),),
+    ),
+    Mend(
+        "refused before it begins",
+        "a query that is refused at its start ends the run whose control directory it was given",
+        (
+            (
+                "control/plane.py",
+                "            refuse_past(self._directory)\n            self._begin()\n",
+                "            self._begin()\n            refuse_past(self._directory)\n",
+            ),
+        ),
+    ),
+    Mend(
+        "reports of another run",
+        "a run that was taken over deletes what the other has reported",
+        (
+            (
+                "control/plane.py",
+                "        name = self._make(epoch.number + 1,",
+                _FORGETS + "        name = self._make(epoch.number + 1,",
+            ),
+        ),
+    ),
+    Mend(
+        "other runs of one job",
+        "a copy of a job takes what the job has for its own",
+        (
+            (
+                "control/sharing.py",
+                "    def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:\n",
+                "    def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:\n        return\n",
+            ),
         ),
     ),
 )
