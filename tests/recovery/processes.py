@@ -42,6 +42,13 @@ class Job:
                 return path.exists()
         return True
 
+    def goes_on_to(self, path: Path, patience_seconds: float = PATIENCE_SECONDS) -> bool:
+        """Return whether the run made a file; it may end without, in whatever way."""
+        self.is_wounded = True
+        found = self.wait_for(path, patience_seconds)
+        self.is_wounded = False
+        return found
+
     def ends_within(self, seconds: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
