@@ -33,7 +33,7 @@ LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,1024]"
 """Executors are processes of their own here."""
 
-_BATCHES_BETWEEN = 4
+_BATCHES_BETWEEN = 3
 _LONGEST_DELAY_MS = 1_500
 _PEER_PERCENTS = (0, 20, 60, 200)
 _CHANGED_BEFORE = 0.6
@@ -109,7 +109,7 @@ def draw_lives(
     >>> sum(1 + len(life.losses) for life in lives)
     10
     >>> [life.end.point for life in lives if life.end.point]
-    ['epoch-written', 'reported', 'reported', 'epoch-written', 'epoch-written']
+    ['epoch-written', 'epoch-written', 'epoch-written', 'reported', 'reported']
     >>> lives == draw_lives(10, 7, ["epoch-written", "reported"], put_backs=["copied"])
     True
     """

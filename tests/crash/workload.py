@@ -25,7 +25,7 @@ _NAMESPACES: Final[dict[int, bytes | None]] = {
 """By place in 500 rows. The last three are no UTF-8, and a name like any other."""
 
 _SIZES: Final[dict[int, int | None]] = {83: -1, 84: None, 85: 2**36 + 1}
-_NOTES: Final = {80: b"caf\xe9", 87: b"\xff\x00"}
+_NOTES: Final = {80: b"\xe9t\xe9", 87: b"\xff\x00"}
 _PARTS: Final = {88: UNWRITABLE}
 
 
