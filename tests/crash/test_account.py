@@ -11,9 +11,13 @@ import pytest
 import yaml
 
 from spark_throttle.control.codec import parse_policies
+from spark_throttle.core import policy_change
+from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.testing.simulated_rows import Row
 from tests.crash.account import Account, Evidence, Happened, take_account
 from tests.crash.fairness import shard_of
 from tests.crash.history import DIRECTION, Batch
+from tests.crash.job import SHARDS
 from tests.crash.tables import NO_SIZE
 from tests.ledger import BATCH
 from tests.life.contract import Contracts
@@ -28,6 +32,11 @@ BATCHES = 40
 PERIOD_MS = 500
 TURNS = 21
 """Messages that the group earns from batch to batch, and that each namespace offers."""
+
+NONE = pd.DataFrame(columns=["id", "namespace", "size", "note", "part", "reason", "scope", BATCH]).astype(
+    {"id": int, "size": int, BATCH: int}
+)
+"""No rejected rows."""
 
 Doctor = Callable[[Evidence], Evidence]
 
@@ -61,10 +70,8 @@ def run(shares: tuple[int, ...] = (7, 7, 7), names: tuple[str, ...] = TOGETHER, 
         for number in range(BATCHES + 1)
     ]
     ample = contracts(messages_per_second=100_000)
-    none = pd.DataFrame(columns=["id", "namespace", "size", "note", "part", "reason", "scope", BATCH])
-    none = none.astype({"id": int, "size": int, BATCH: int})
     policies = {"one": contracts(**group), "ample": ample}
-    return Evidence(pd.DataFrame(offered), pd.DataFrame(admitted), none, batches, policies, is_partitioned=True)
+    return Evidence(pd.DataFrame(offered), pd.DataFrame(admitted), NONE, batches, policies, is_partitioned=True)
 
 
 def account(evidence: Evidence) -> Account:
@@ -181,3 +188,54 @@ def test_shards_may_be_apart_by_a_message_of_each_a_shard() -> None:
     assert faults(account(evidence)) == {"unfair": 2}
     unknown = [replace(batch, has_news=False) for batch in evidence.batches]
     assert faults(account(replace(evidence, batches=unknown))) == {}
+
+
+def simulated(*policies: tuple[dict[str, Any], int]) -> Evidence:
+    """Return what a job without Spark leaves behind, under one quota of the group after another for so many batches."""
+    documents = [
+        {"resource_groups": {"g": {"publish": quota}}, "tenants": {"t": {"resource_group": "g"}}}
+        for quota, _ in policies
+    ]
+    job = SimulatedJob(documents[0], shards=SHARDS)
+    offered, admitted, batches = list[dict[str, Any]](), list[dict[str, Any]](), list[Batch]()
+    for document, (_, count) in zip(documents, policies, strict=True):
+        job.set_policies(document)
+        for _ in range(count):
+            for row in job.offer([(name, 1) for name in TOGETHER for _ in range(TURNS)]):
+                offered.append(told(row) | {"file": len(batches)})
+            batch = job.trigger(after_ms=1_000)
+            assert batch is not None
+            batches.append(Batch(batch.number, batch.now_ms, batch.revision, len(batches) + 1, has_news=True))
+            admitted += [told(row) | {BATCH: batch.number} for row in batch.admitted]
+    contracts = {revision: Contracts(document, DIRECTION) for revision, document in job.documents.items()}
+    return Evidence(pd.DataFrame(offered), pd.DataFrame(admitted), NONE, batches, contracts, is_partitioned=False)
+
+
+def told(row: Row) -> dict[str, Any]:
+    return {"id": row.id, "namespace": row.namespace, "size": row.size_bytes, "note": "", "part": ""}
+
+
+RAISED = ({"messages_per_second": 0.1, "burst_seconds": 10}, 8), ({"messages_per_second": 50}, 40)
+ENFORCED = ({"messages_per_second": 10, "on_excess": "observe"}, 60), ({"messages_per_second": 10}, 40)
+
+
+@pytest.mark.parametrize("policies", [RAISED, ENFORCED])
+def test_job_that_keeps_the_laws_has_a_clean_account(policies: tuple[tuple[dict[str, Any], int], ...]) -> None:
+    found = account(simulated(*policies))
+    assert set(faults(found)) == {"lost"}  # it waits
+    assert found.compared >= 3
+    assert 0 < found.unfair_messages <= 2
+
+
+def test_leads_that_are_kept_as_seconds_over_a_raised_quota_starve_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_change, "_carried_leads", lambda lead, *_: lead)
+    found = account(simulated(*RAISED))
+    assert found.starved > 0
+    assert found.unfair > 0
+
+
+def test_dry_run_that_is_owed_starves_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = policy_change.carried_balances
+    hours_micro = -(10**9)
+    monkeypatch.setattr(policy_change, "carried_balances", lambda *limits: kept(*limits) + hours_micro)
+    assert account(simulated(*ENFORCED)).starved == 3
