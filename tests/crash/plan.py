@@ -166,6 +166,5 @@ def _copies(dice: random.Random, lives: int, kinds: Sequence[PutBack]) -> list[t
             kept.add(life)
             life = min(life + dice.randint(1, _LIVES_UNDONE), lives - 1)
             put_back[life] = order[len(put_back)]
-        else:
-            life += 1
+        life += 1  # a life that begins put back may still have to agree with its sinks
     return [(number in kept, put_back.get(number)) for number in range(lives)]
