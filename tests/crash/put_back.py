@@ -71,11 +71,15 @@ class Copy:
             self._copy_back(name)
         return how == "control-ahead" and not tables and any(self._undone_reports())
 
-    def follow_remedy(self, error: str) -> None:
-        """Do what a refusal says."""
+    def follow_remedy(self, error: str, *, is_first: bool) -> None:
+        """Do what a refusal says; at the first, for all tables, as docs/checkpoints.md has it."""
         found = _RESTORE.search(error)
         if found is not None:
-            restore(Path(found["path"]), int(found["version"]))
+            named = Path(found["path"])
+            for name, version in self.versions.items() if is_first else ():
+                if self.root / name != named:
+                    restore(self.root / name, version)
+            restore(named, int(found["version"]))
             return
         assert "remove their files below" in error, f"the error has no remedy: {error}"
         for report in self._undone_reports():

@@ -104,7 +104,7 @@ class Lives:
         """Start the job where its checkpoint was put back; where it is refused, do what the error says."""
         assert self._copy is not None
         error = ""
-        for _ in range(_MOST_REFUSALS):
+        for attempt in range(_MOST_REFUSALS):
             logged = (self.root / "job.log").stat().st_size
             job = self._start(life.master, life.writer, life.batches)
             is_running = job.goes_on_to(self.root / "checkpoint" / "offsets" / str(newest_planned(self.root) + 1))
@@ -117,7 +117,7 @@ class Lives:
             self.refused += 1
             must_be_refused = False
             self._stop()
-            self._copy.follow_remedy(error)
+            self._copy.follow_remedy(error, is_first=attempt == 0)
         raise AssertionError(f"refused again and again: {error[-4000:]}")
 
     def _done(self, kill: Kill, life: Life, policies: list[str]) -> bool:

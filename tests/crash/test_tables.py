@@ -94,7 +94,9 @@ def test_what_is_put_back_is_what_was_there(tmp_path: Path) -> None:
         if how == "refused":
             newest = len(list((tmp_path / "admitted" / "_delta_log").glob("*.json"))) - 1
             table = tmp_path / "admitted"
-            copy.follow_remedy(f"… (RESTORE TABLE delta.`{table}` TO VERSION AS OF {newest - 1}, if nothing …)")
+            copy.follow_remedy(
+                f"… (RESTORE TABLE delta.`{table}` TO VERSION AS OF {newest - 1}, if nothing …)", is_first=True
+            )
             assert state(tmp_path) == (1, 1, 0)
 
 
@@ -104,5 +106,5 @@ def test_reports_that_a_function_knows_of_are_removed_as_the_error_says(tmp_path
     make_checkpoint(tmp_path, 3)
     assert copy.put_back("control-ahead")
     assert state(tmp_path) == (1, 3, -1)
-    copy.follow_remedy(f"… and remove their files below {tmp_path}/checkpoint/throttle/feedback")
+    copy.follow_remedy(f"… and remove their files below {tmp_path}/checkpoint/throttle/feedback", is_first=True)
     assert state(tmp_path) == (1, 1, -1)
