@@ -38,6 +38,8 @@ POINTS: Final = {
 }
 _FILES_AHEAD: Final = 3
 _MOST_REFUSALS: Final = 12
+_MOST_TRIES: Final = 10
+_PATIENCE_SECONDS: Final = 120
 _WORDS: Final = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}
 
 
@@ -68,8 +70,12 @@ class Lives:
         if is_put_back:
             self._start_after(life, must_be_refused=must_be_refused)
         for kill in (*life.losses, life.end):
-            while not self._done(kill, life, others):
+            for _ in range(_MOST_TRIES):
+                if self._done(kill, life, others):
+                    break
                 self._stop()
+            else:
+                raise AssertionError(f"the job never comes to {kill}: {(self.root / 'job.log').read_text()[-4000:]}")
 
     def finish(self) -> None:
         """Run the job until it has drained everything."""
@@ -139,8 +145,8 @@ class Lives:
             return False
         if kill.point is not None:
             (self.root / "arm").write_text(kill.point)
-            if not job.wait_for(self.root / "reached"):
-                return False
+            if not job.comes_to(self.root / "reached", _PATIENCE_SECONDS):
+                return False  # all that is left waits for tokens
         elif job.ends_within(kill.delay_ms / 1000):
             return False
         if kill.victim == "job":
