@@ -40,6 +40,7 @@ _FILES_AHEAD: Final = 3
 _MOST_REFUSALS: Final = 12
 _MOST_TRIES: Final = 10
 _PATIENCE_SECONDS: Final = 120
+_MOST_SECONDS_TO_DRAIN: Final = 900
 _WORDS: Final = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}
 
 
@@ -81,7 +82,7 @@ class Lives:
         """Run the job until it has drained everything."""
         self._stop()
         self._change(text_of(AMPLE), 0)
-        self._start(LOCAL, "native", 0).finish()
+        self._start(LOCAL, "native", 0).finish(_MOST_SECONDS_TO_DRAIN)
 
     def leave(self) -> None:
         """Kill what runs, and let the peer go."""
