@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.spark import Throttle
 from tests.crash import points
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 SHARDS: Final = 3
-SCHEMA: Final = "id long, namespace string, size long, note string"
+SCHEMA: Final = "id long, namespace string, size long, note string, part string"
 
 
 def start_delta(throttle: Throttle, events: DataFrame, root: Path, writer: str) -> StreamingQuery:
@@ -35,6 +34,7 @@ def start_delta(throttle: Throttle, events: DataFrame, root: Path, writer: str) 
         throttle.write_stream(events)
         .format("delta")
         .option("throttle.writer", writer)
+        .partitionBy("part")
         .option("checkpointLocation", str(root / "checkpoint"))
         .rejected("delta", path=str(root / "rejected"))
         .usage(str(root / "usage"))
@@ -49,6 +49,7 @@ def start_delta_alone(throttle: Throttle, events: DataFrame, root: Path, writer:
         throttle.write_stream(events)
         .format("delta")
         .option("throttle.writer", writer)
+        .partitionBy("part")
         .option("checkpointLocation", str(root / "checkpoint"))
         .trigger(availableNow=True)
         .start(str(root / "admitted"))
@@ -59,8 +60,7 @@ def start_file_sink(throttle: Throttle, events: DataFrame, root: Path, _writer: 
     """Decided rows through Spark's own streaming file sink."""
     decided = throttle.apply(events, control_path=str(root / "checkpoint" / "throttle"))
     return (
-        decided.select("id", "namespace", "size", "note", F.col("throttle.verdict").alias("verdict"))
-        .writeStream.format("parquet")
+        decided.writeStream.format("parquet")
         .option("checkpointLocation", str(root / "checkpoint"))
         .trigger(availableNow=True)
         .start(str(root / "decided"))

@@ -2,7 +2,8 @@
 
 The job lives several times. In a life it may lose Python workers or executors, which Spark replaces, and it ends by
 SIGKILL to all of its processes at once: at a named point, or at a drawn moment of a drawn batch. Half of all kills
-stand at named points.
+stand at named points. Policies change before lives and within them. Before some lives what the job has is copied, and
+before a later one it is put back.
 """
 
 from __future__ import annotations
@@ -10,10 +11,21 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Literal
+
+from tests.crash.policies import draw_policies
 
 Victim = Literal["job", "worker", "executor"]
 Writer = Literal["native", "spark"]
+PutBack = Literal["copied", "restored", "refused", "control-ahead"]
+"""How a checkpoint is put back (docs/checkpoints.md):
+
+- *copied*: with all sinks, from a copy of all;
+- *restored*: with Delta tables, which are restored to the versions of then;
+- *refused*: without its sinks; the start is refused, and they are put back as the error says;
+- *control-ahead*: Spark's part alone, the control directory stays ahead; with sinks that are put back.
+"""
 
 LOCAL = "local[2,4]"
 """Spark tries a failed task four times here; under plain local[2] a lost worker would be a lost query."""
@@ -21,9 +33,20 @@ LOCAL = "local[2,4]"
 CLUSTER = "local-cluster[2,1,1024]"
 """Executors are processes of their own here."""
 
-_BATCHES_BETWEEN = 2
+_BATCHES_BETWEEN = 3
 _LONGEST_DELAY_MS = 1_500
 _PEER_PERCENTS = (0, 20, 60, 200)
+_CHANGED_BEFORE = 0.6
+"""Part of the lives that begin with other policies than the one before ended with."""
+
+_CHANGED_WITHIN = 0.4
+"""Part of the kills on the way to which policies change."""
+
+_KEPT = 0.3
+"""Part of the lives before which a copy is made, where none waits to be put back."""
+
+_LIVES_UNDONE = 2
+"""So many at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +73,8 @@ class Life:
     """Of workers or executors, which it survives, or which end it early."""
 
     end: Kill
-    revision: int
-    """Which of the policies are put in force before it starts."""
+    policies: tuple[str, ...]
+    """Which are put in force: one before it starts, and one on the way to each of its first kills."""
 
     writer: Writer
     """By which Delta is written in this life."""
@@ -59,20 +82,35 @@ class Life:
     peer_percent: int
     """The part of every quota that the job which shares them wants meanwhile, if the run has one."""
 
+    is_kept: bool
+    """Whether what the job has is copied before it."""
+
+    put_back: PutBack | None
+    """How the latest copy is put back before it."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches are planned in it at least."""
+        return sum(kill.batches_on for kill in (*self.losses, self.end))
+
 
 def draw_lives(
-    kills: int, seed: int, points: Sequence[str], revisions: int, native_points: Sequence[str] = ()
+    kills: int,
+    seed: int,
+    points: Sequence[str],
+    native_points: Sequence[str] = (),
+    put_backs: Sequence[PutBack] = (),
 ) -> list[Life]:
     """Return lives with `kills` kills together; at `native_points` only the native writer comes by.
 
     Examples
     --------
-    >>> lives = draw_lives(10, 7, ["epoch-written", "reported"], revisions=3)
+    >>> lives = draw_lives(10, 7, ["epoch-written", "reported"], put_backs=["copied"])
     >>> sum(1 + len(life.losses) for life in lives)
     10
     >>> [life.end.point for life in lives if life.end.point]
-    ['epoch-written', 'reported', 'reported', 'epoch-written', 'epoch-written']
-    >>> lives == draw_lives(10, 7, ["epoch-written", "reported"], revisions=3)
+    ['epoch-written', 'epoch-written', 'epoch-written', 'reported', 'reported']
+    >>> lives == draw_lives(10, 7, ["epoch-written", "reported"], put_backs=["copied"])
     True
     """
     dice = random.Random(seed)
@@ -88,27 +126,45 @@ def draw_lives(
         else:
             losses.append(_kill(dice, dice.choice(("worker", "worker", "executor")), None))
     dice.shuffle(ends)
-    return _lives(dice, ends, losses, revisions, native_points)
+    lost: list[list[Kill]] = [[] for _ in ends]
+    for kill in losses:
+        lost[dice.randrange(len(ends))].append(kill)
+    copies = _copies(dice, len(ends), put_backs)
+    policies = draw_policies(dice)
+    lives: list[Life] = []
+    for before, end, (is_kept, put_back) in zip(lost, ends, copies, strict=True):
+        is_changed = not lives or dice.random() < _CHANGED_BEFORE
+        first = next(policies) if is_changed else lives[-1].policies[-1]
+        others = sum(dice.random() < _CHANGED_WITHIN for _ in range(len(before) + 1))
+        lives.append(
+            Life(
+                CLUSTER if any(kill.victim == "executor" for kill in before) else LOCAL,
+                tuple(before),
+                end,
+                (first, *islice(policies, others)),
+                "native" if end.point in native_points else dice.choice(("native", "spark")),
+                dice.choice(_PEER_PERCENTS),
+                is_kept,
+                put_back,
+            )
+        )
+    return lives
 
 
 def _kill(dice: random.Random, victim: Victim, point: str | None) -> Kill:
     return Kill(victim, point, dice.randint(1, _BATCHES_BETWEEN), dice.randrange(_LONGEST_DELAY_MS))
 
 
-def _lives(
-    dice: random.Random, ends: list[Kill], losses: list[Kill], revisions: int, native_points: Sequence[str]
-) -> list[Life]:
-    lost: list[list[Kill]] = [[] for _ in ends]
-    for kill in losses:
-        lost[dice.randrange(len(ends))].append(kill)
-    return [
-        Life(
-            CLUSTER if any(kill.victim == "executor" for kill in kills) else LOCAL,
-            tuple(kills),
-            end,
-            dice.randrange(revisions),
-            "native" if end.point in native_points else dice.choice(("native", "spark")),
-            dice.choice(_PEER_PERCENTS),
-        )
-        for kills, end in zip(lost, ends, strict=True)
-    ]
+def _copies(dice: random.Random, lives: int, kinds: Sequence[PutBack]) -> list[tuple[bool, PutBack | None]]:
+    """Return for each life whether a copy is made before it, and how the last one is put back; every kind by turns."""
+    kept, put_back = set[int](), dict[int, PutBack]()
+    order = list(islice(cycle(dice.sample(kinds, len(kinds))), lives))
+    life = 1
+    while kinds and life < lives - 1:
+        is_last_chance = not kept and life == lives - 2
+        if dice.random() < _KEPT or is_last_chance:
+            kept.add(life)
+            life = min(life + dice.randint(1, _LIVES_UNDONE), lives - 1)
+            put_back[life] = order[len(put_back)]
+        life += 1  # a life that begins put back may still have to agree with its sinks
+    return [(number in kept, put_back.get(number)) for number in range(lives)]

@@ -1,10 +1,11 @@
 """The crash program (`make crash KILLS=n SEED=s`): nothing is lost or doubled, whatever is killed.
 
 The real job runs as a child process and is killed again and again, as `plan` draws it: all of its processes at named
-points and at drawn moments, Python's workers, executors. Policies change between a crash and the restart, and in runs
-with an even seed the share of the quotas too, for another job wants of them now more, now less. Then the job drains,
-and the account is taken from input and output tables alone: one line of JSON, the last of standard output. The exit
-status is 0 if every law holds.
+points and at drawn moments, Python's workers, executors. Policies change between a crash and the restart and while the
+job runs, in every way that they can, and in runs with an even seed the share of the quotas too, for another job wants
+of them now more, now less. Among the rows are such as cannot be taken. Now and then the checkpoint is put back, with
+its sinks or as a refused start asks for. Then the job drains, and the account is taken from input and output tables and
+Spark's logs alone: one line of JSON, the last of standard output. The exit status is 0 if every law holds.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.crash.account import Account, revisions, take_account
+from tests.crash.account import Account, Evidence, Happened, take_account
 from tests.crash.job import SINKS
 from tests.crash.peer import Peer
-from tests.crash.plan import LOCAL, Kill, Life, Writer, draw_lives
+from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
 from tests.crash.points import OF_A_BATCH_SINK, OF_EVERY_SINK, OF_THE_NATIVE_WRITER, REJECTED_WRITTEN
-from tests.crash.workload import AMPLE, REVISIONS, add_files
+from tests.crash.policies import AMPLE, text_of
+from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
+from tests.crash.workload import add_files
 from tests.recovery.processes import Job, kill_process
 from tests.sessions import ROOT
 
@@ -33,7 +36,11 @@ POINTS: Final = {
     "parquet": OF_A_BATCH_SINK,
     "function": OF_A_BATCH_SINK[:5],
 }
-_FILES_AHEAD: Final = 5
+_FILES_AHEAD: Final = 3
+_MOST_REFUSALS: Final = 12
+_MOST_TRIES: Final = 10
+_PATIENCE_SECONDS: Final = 120
+_MOST_SECONDS_TO_DRAIN: Final = 900
 _WORDS: Final = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}
 
 
@@ -45,21 +52,37 @@ class Lives:
         self.sink = sink
         self._peer = None if seed % 2 else Peer(root)
         self._dice = random.Random(seed)
-        self.kills = 0
         self._job: Job | None = None
+        self._copy: Copy | None = None
+        self._policies = 0
+        self.kills = 0
+        self.put_back = 0
+        self.refused = 0
 
     def live(self, life: Life) -> None:
         """Run the job, with its losses, until its end."""
-        self._change(REVISIONS[life.revision], life.peer_percent)
+        self._stop()
+        is_put_back = life.put_back is not None and self._copy is not None
+        must_be_refused = is_put_back and self._put_back(life.put_back)
+        if life.is_kept:
+            self._copy = Copy.make(self.root)
+        first, *others = life.policies
+        self._change(first, life.peer_percent)
+        if is_put_back:
+            self._start_after(life, must_be_refused=must_be_refused)
         for kill in (*life.losses, life.end):
-            while not self._done(kill, life):
+            for _ in range(_MOST_TRIES):
+                if self._done(kill, life, others):
+                    break
                 self._stop()
+            else:
+                raise AssertionError(f"the job never comes to {kill}: {(self.root / 'job.log').read_text()[-4000:]}")
 
     def finish(self) -> None:
         """Run the job until it has drained everything."""
         self._stop()
-        self._change(AMPLE, 0)
-        self._start(LOCAL, "native").finish()
+        self._change(text_of(AMPLE), 0)
+        self._start(LOCAL, "native", 0).finish(_MOST_SECONDS_TO_DRAIN)
 
     def leave(self) -> None:
         """Kill what runs, and let the peer go."""
@@ -68,24 +91,63 @@ class Lives:
             self._peer.stop()
 
     def _change(self, policies: str, peer_percent: int) -> None:
-        (self.root / "policies.yaml").write_text(policies)
+        """Put policies in force, in one step, for the job may be reading them; the account is told."""
+        (self.root / "policies").mkdir(exist_ok=True)
+        known = self.root / "policies" / f"{self._policies:04}.yaml"
+        self._policies += 1
+        known.write_text(policies)
+        shutil.copy(known, self.root / "policies.tmp")
+        (self.root / "policies.tmp").rename(self.root / "policies.yaml")
         if self._peer is not None:
             self._peer.want(policies, peer_percent)
 
-    def _done(self, kill: Kill, life: Life) -> bool:
-        """Return whether the kill was made; a job that ended before it, for it had drained, must be started anew."""
+    def _put_back(self, how: PutBack | None) -> bool:
+        assert self._copy is not None
+        assert how is not None
+        self.put_back += 1
+        return self._copy.put_back(how)
+
+    def _start_after(self, life: Life, *, must_be_refused: bool) -> None:
+        """Start the job where its checkpoint was put back; where it is refused, do what the error says."""
+        assert self._copy is not None
+        error = ""
+        for attempt in range(_MOST_REFUSALS):
+            logged = (self.root / "job.log").stat().st_size
+            job = self._start(life.master, life.writer, life.batches)
+            is_running = job.goes_on_to(self.root / "checkpoint" / "offsets" / str(newest_planned(self.root) + 1))
+            error = (self.root / "job.log").read_bytes()[logged:].decode(errors="replace")
+            if is_running or job.process.returncode == 0:
+                assert not must_be_refused, f"a checkpoint that was put back ({life.put_back}) was taken"
+                return
+            assert "CheckpointMismatchError" in error, error[-4000:]
+            assert life.put_back != "copied", error[-4000:]
+            self.refused += 1
+            must_be_refused = False
+            self._stop()
+            self._copy.follow_remedy(error, is_first=attempt == 0)
+        raise AssertionError(f"refused again and again: {error[-4000:]}")
+
+    def _done(self, kill: Kill, life: Life, policies: list[str]) -> bool:
+        """Return whether the kill was made; a job that ended before it, for it had drained, must be started anew.
+
+        On the way to it the first of `policies` comes into force, and is taken from them.
+        """
         job = (
             self._job
             if self._job is not None and not self._job.ends_within(0)
-            else self._start(life.master, life.writer)
+            else self._start(life.master, life.writer, life.batches)
         )
-        offsets = self.root / "checkpoint" / "offsets"
-        if not job.wait_for(offsets / str(_planned(self.root) - 1 + kill.batches_on)):
+        offsets, planned = self.root / "checkpoint" / "offsets", newest_planned(self.root)
+        if not job.wait_for(offsets / str(planned + (kill.batches_on + 1) // 2)):
+            return False
+        if policies:
+            self._change(policies.pop(0), life.peer_percent)
+        if not job.wait_for(offsets / str(planned + kill.batches_on)):
             return False
         if kill.point is not None:
             (self.root / "arm").write_text(kill.point)
-            if not job.wait_for(self.root / "reached"):
-                return False
+            if not job.comes_to(self.root / "reached", _PATIENCE_SECONDS):
+                return False  # all that is left waits for tokens
         elif job.ends_within(kill.delay_ms / 1000):
             return False
         if kill.victim == "job":
@@ -99,11 +161,13 @@ class Lives:
         self.kills += 1
         return True
 
-    def _start(self, master: str, writer: Writer) -> Job:
+    def _start(self, master: str, writer: Writer, batches: int) -> Job:
+        """Start the job, with files for so many batches and some more."""
         self._stop()
         for mark in ("arm", "reached"):
             (self.root / mark).unlink(missing_ok=True)
-        add_files(self.root, _planned(self.root) + _FILES_AHEAD)
+        if batches:
+            add_files(self.root, newest_planned(self.root) + 1 + batches + _FILES_AHEAD)
         arguments = [str(self.root), self.sink, "--master", master, "--writer", writer]
         arguments += [] if self._peer is None else ["--shared"]
         self._job = Job("tests.crash.job", arguments, self.root / "job.log")
@@ -115,30 +179,27 @@ class Lives:
             self._job = None
 
 
-def _planned(root: Path) -> int:
-    """Return how many batches are in the offset log."""
-    return sum(path.name.isdigit() for path in (root / "checkpoint" / "offsets").glob("*"))
-
-
 def crash(root: Path, sink: str, kills: int, seed: int) -> Account:
     """Run the job in `root` with so many kills, let it drain, and recount."""
     root.mkdir(parents=True)
     lives = Lives(root, sink, seed)
-    plan = draw_lives(kills, seed, POINTS[sink], len(REVISIONS), OF_THE_NATIVE_WRITER)
+    plan = draw_lives(kills, seed, POINTS[sink], OF_THE_NATIVE_WRITER, PUT_BACKS[sink])
     started = time.monotonic()
     try:
         for number, life in enumerate(plan):
             lives.live(life)
             end = life.end.point or "a moment"
             lost = "".join(f", after a {kill.victim}" for kill in life.losses)
+            begun = "" if life.put_back is None else f" began put back ({life.put_back}),"
             _say(
-                f"{time.monotonic() - started:6.0f} s  life {number + 1} of {len(plan)} ({life.writer}) "
-                f"ended at {end}{lost}"
+                f"{time.monotonic() - started:6.0f} s  life {number + 1} of {len(plan)} ({life.writer})"
+                f"{begun} ended at {end}{lost}"
             )
         lives.finish()
     finally:
         lives.leave()
-    return take_account(root, lives.kills, revisions((*REVISIONS, AMPLE)))
+    _say(f"{time.monotonic() - started:6.0f} s  drained")
+    return take_account(Evidence.read(root), Happened(lives.kills, lives.put_back, lives.refused))
 
 
 def _say(text: str) -> None:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from tests.crash.account import revisions
+from tests.crash.history import contracts_of
 from tests.crash.plan import CLUSTER, draw_lives
 from tests.crash.points import OF_A_BATCH_SINK
+from tests.crash.policies import AMPLE, draw_policies, text_of
+from tests.crash.put_back import PUT_BACKS
 from tests.crash.run import POINTS, crash
-from tests.crash.workload import AMPLE, REVISIONS
 
 
 @pytest.mark.timeout(900)
 def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    account = crash(tmp_path / "delta", "delta", kills=5, seed=20261122)
+    account = crash(tmp_path / "delta", "delta", kills=5, seed=20263822)
     assert account.keeps_the_laws, account
-    assert account.kills == 5
+    assert (account.kills, account.put_back) == (5, 1)
     assert account.admitted + account.rejected == account.offered
     assert min(account.admitted, account.rejected) > 0
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_half_of_the_kills_stand_at_points_and_every_point_has_one(seed: int) -> None:
-    lives = draw_lives(30, seed, POINTS["delta"], len(REVISIONS))
+    lives = draw_lives(30, seed, POINTS["delta"])
     kills = [kill for life in lives for kill in (*life.losses, life.end)]
     assert len(kills) == 30
     at = Counter(kill.point for kill in kills if kill.point is not None)
@@ -34,8 +37,28 @@ def test_half_of_the_kills_stand_at_points_and_every_point_has_one(seed: int) ->
     assert {life.master for life in lives if any(kill.victim == "executor" for kill in life.losses)} <= {CLUSTER}
 
 
-def test_policies_of_the_program_differ() -> None:
-    assert len(revisions((*REVISIONS, AMPLE))) == len(REVISIONS) + 1
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_put_back_was_copied_a_life_or_two_before(seed: int) -> None:
+    lives = draw_lives(100, seed, POINTS["delta"], put_backs=PUT_BACKS["delta"])
+    kept: int | None = None
+    for number, life in enumerate(lives):
+        if life.put_back is not None:
+            assert kept is not None
+            assert 1 <= number - kept <= 2
+            kept = None
+        if life.is_kept:
+            assert (kept, life.put_back) == (None, None)
+            kept = number
+    assert {life.put_back for life in lives} == {None, *PUT_BACKS["delta"]}
+
+
+def test_policies_of_the_program_differ_and_are_such_as_can_be_put_in_force() -> None:
+    drawn = list(islice(draw_policies(random.Random(1)), 200))
+    revisions = contracts_of({str(number): text for number, text in enumerate((*drawn, text_of(AMPLE)))})
+    assert len(revisions) == 201
+    assert len(set(drawn)) > 100
+    actions = {scope.on_excess for policy in revisions.values() for scope in policy.shared}
+    assert actions == {"observe", "delay", "reject"}
 
 
 def test_points_have_names_of_their_own() -> None:

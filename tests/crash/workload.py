@@ -1,4 +1,4 @@
-"""What the crash program offers, and the policies that it puts in force by turns."""
+"""What the crash program offers: rows of twenty namespaces, and among them every kind of row that cannot be taken."""
 
 from __future__ import annotations
 
@@ -11,32 +11,22 @@ import pyarrow.parquet as pq
 
 ROWS_A_FILE: Final = 1_500
 LARGEST_BYTES: Final = 200
-SCHEMA: Final = pa.schema([("id", pa.int64()), ("namespace", pa.string()), ("size", pa.int64()), ("note", pa.string())])
+COLUMNS: Final = ["id", "namespace", "size", "note", "part"]
 _MTIME: Final = 1_700_000_000
 """Of the first file: the file source reads in the order of modification times."""
 
-_DELAYED: Final = """\
-resource_groups:
-  later: {publish: {messages_per_second: 400, bytes_per_second: 40000, burst_seconds: 1}}
-  never: {publish: {messages_per_second: 250, burst_seconds: 1, on_excess: reject}}
-tenants:
-  gold: {resource_group: later}
-  silver: {resource_group: never, publish: {messages_per_second: 150, burst_seconds: 1}}
-namespaces:
-  gold/00: {resource_group: later, publish: {weight: 3}}
-  open/02: {publish: {messages_per_second: 60, burst_seconds: 1}}
-queue: {messages: 4000}
-"""
+UNWRITABLE: Final = b"a\x00b"
+"""Value of `part` that no folder can be made of."""
 
-REVISIONS: Final = (
-    _DELAYED,
-    _DELAYED.replace("400,", "150,").replace("weight: 3", "weight: 1").replace("4000", "2500"),
-    _DELAYED.replace("250,", "80,").replace("150,", "500,").replace("40000", "15000"),
-)
-"""Of a file's 1,500 rows gold brings 675, silver 456 and open/02 106, of 100 bytes on average."""
+_PERIOD: Final = 500
+_NAMESPACES: Final[dict[int, bytes | None]] = {
+    77: None, 78: b"", 79: b"gold/" + b"x" * 1_020, 80: b"gold/\xe9", 81: b"gold/\xe9", 82: b"gold/\xe9",
+}  # fmt: skip
+"""By place in 500 rows. The last three are no UTF-8, and a name like any other."""
 
-AMPLE: Final = _DELAYED.replace("400,", "4000,").replace("40000", "1000000")
-"""For the end, so that what waits drains."""
+_SIZES: Final[dict[int, int | None]] = {83: -1, 84: None, 85: 2**36 + 1}
+_NOTES: Final = {80: b"\xe9t\xe9", 87: b"\xff\x00"}
+_PARTS: Final = {88: UNWRITABLE}
 
 
 def add_files(root: Path, upto: int) -> None:
@@ -52,14 +42,28 @@ def add_files(root: Path, upto: int) -> None:
 
 
 def rows(first: int, end: int) -> pa.Table:
-    """Return rows: 20 namespaces of 3 tenants, unevenly, 1 to 200 bytes; two in 500 are unusable."""
-    found = []
+    """Return rows: 20 namespaces of 3 tenants, unevenly, 1 to 200 bytes; of each 500, seven are unusable.
+
+    A namespace has one partition, so that its order can be seen in the files of a partitioned table.
+    """
+    names: list[bytes | None] = []
+    sizes: list[int | None] = []
+    notes, parts = list[bytes](), list[bytes]()
     for number in range(first, end):
         spread = number * 2_654_435_761 % 2**32
         k = (spread >> 16) * (spread >> 16) * 20 >> 32
-        namespace: str | None = f"{('gold', 'silver', 'open')[k % 3]}/{k:02}"
-        size = 1 + spread % LARGEST_BYTES
-        namespace = None if number % 500 == 77 else namespace
-        size = -1 if number % 500 == 78 else size
-        found.append({"id": number, "namespace": namespace, "size": size, "note": f"row {number}"})
-    return pa.Table.from_pylist(found, schema=SCHEMA)
+        place = number % _PERIOD
+        name = f"{('gold', 'silver', 'open')[k % 3]}/{k:02}".encode()
+        names.append(_NAMESPACES.get(place, name))
+        sizes.append(_SIZES.get(place, 1 + spread % LARGEST_BYTES))
+        notes.append(_NOTES.get(place, b"row %d" % number))
+        parts.append(_PARTS.get(place, b"a/b:c%" if (names[-1] or b"").startswith(b"open") else b"east"))
+    return pa.table({
+        "id": pa.array(range(first, end), pa.int64()), "namespace": _texts(names), "size": pa.array(sizes, pa.int64()),
+        "note": _texts(notes), "part": _texts(parts),
+    })  # fmt: skip
+
+
+def _texts(values: list[bytes] | list[bytes | None]) -> pa.StringArray:
+    """Return texts, which may be no UTF-8."""
+    return pa.array(values, pa.binary()).view(pa.string())

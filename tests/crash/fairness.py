@@ -1,0 +1,250 @@
+"""Fairness and starvation, counted anew in each time that one revision of the policies was in force.
+
+Both are told from tables, offsets and epochs alone, by rules that are slow and obvious, and lenient where a bound is
+not known: what they name is a fault.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations
+from typing import Final
+
+from tests.crash.history import Batch, Flows, reigns
+from tests.crash.job import SHARDS
+from tests.crash.workload import LARGEST_BYTES
+from tests.life.contract import MICRO, Contracts, Key, Limit, Scope
+
+LARGEST: Final = (1, LARGEST_BYTES)
+"""By dimension: what the largest message costs."""
+
+_BATCHES_TO_LEARN: Final = 3 + SHARDS
+"""Tokens may be divided in a batch before it is known who wants some, and be passed on from shard to shard."""
+
+
+def shard_of(name: str) -> int:
+    """Return the shard of a namespace."""
+    return zlib.crc32(name.encode(errors="surrogateescape")) % SHARDS
+
+
+@dataclass(slots=True)
+class _Pair:
+    """How far one namespace is ahead of another, since both wait."""
+
+    ahead: Fraction = Fraction(0)
+    most: Fraction = Fraction(0)
+    least: Fraction = Fraction(0)
+    slack: Fraction = Fraction(0)
+
+    def add(self, difference: Fraction, *, is_slack: bool) -> Fraction:
+        """Add a batch's difference, and return the widest over any window."""
+        self.ahead += difference
+        self.most, self.least = max(self.most, self.ahead), min(self.least, self.ahead)
+        self.slack += abs(difference) if is_slack else 0
+        return self.most - self.least - self.slack
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two namespaces that were compared."""
+
+    names: tuple[str, str]
+    batch: int
+    """In which they were furthest apart."""
+
+    messages: Fraction
+    """How far, in messages of the largest size, of a weight of 1."""
+
+    bound: Fraction
+    """How far they may be."""
+
+    @property
+    def is_unfair(self) -> bool:
+        return self.messages > self.bound
+
+
+def compare(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, Contracts]) -> list[Apart]:
+    """Return how far any two that waited side by side in one group came apart, by weighted service.
+
+    They are compared while both wait, under one revision, if the same scopes hold them, and these limit one dimension.
+    Where they live in two shards, a batch does not count whose tokens were divided before it was known who wants some:
+    one in which flows of the group come or go, or whose predecessor had not reported, or in which one of them drained.
+    """
+    found: list[Apart] = []
+    for reign in reigns(batches):
+        policy = contracts[batches[reign[0]].revision]
+        for group, dimension in _equals(policy, flows.names):
+            for pair in combinations(group, 2):
+                found += _compared(batches, flows, policy, reign, pair, dimension)
+    return found
+
+
+def _equals(policy: Contracts, names: Sequence[str]) -> Iterator[tuple[list[int], int]]:
+    """Yield positions of namespaces that the same scopes hold, and none of their own, with the dimension."""
+    alike: dict[tuple[Scope, ...], list[int]] = defaultdict(list)
+    for position, name in enumerate(names):
+        alike[policy.of(name).enforced].append(position)
+    for scopes, group in alike.items():
+        limited = {d for scope in scopes for d, limit in enumerate(scope.limits) if limit is not None}
+        is_shared = scopes and all(scope.key[0] != "namespace" for scope in scopes)
+        if is_shared and len(limited) == 1:
+            yield group, limited.pop()
+
+
+def _compared(
+    batches: Sequence[Batch], flows: Flows, policy: Contracts, reign: list[int], pair: tuple[int, int], dimension: int
+) -> Iterator[Apart]:
+    contracts = [policy.of(flows.names[n]) for n in pair]
+    names = flows.names[pair[0]], flows.names[pair[1]]
+    domain = contracts[0].domain
+    of_domain = [n for n, name in enumerate(flows.names) if domain in policy.of(name).enforced]
+    is_together = shard_of(names[0]) == shard_of(names[1])
+    bound = sum((Fraction(1, contract.weight) for contract in contracts), Fraction(0)) * (1 if is_together else SHARDS)
+    worst: Apart | None = None
+    between: _Pair | None = None
+    for at in reign:
+        waited = [at > 0 and flows.waiting[at - 1, n] > 0 for n in pair]
+        if not all(waited) or not all(flows.waiting[at, n] > 0 for n in pair):
+            between = None
+            continue
+        between = between or _Pair()
+        service = [
+            Fraction(int(flows.admitted[at, n, dimension]), contract.weight)
+            for n, contract in zip(pair, contracts, strict=True)
+        ]
+        is_drained = any(flows.admitted[at, n, 0] >= flows.waiting[at - 1, n] for n in pair)
+        is_known = batches[at].has_news and not is_drained and _is_steady(flows, of_domain, at)
+        apart = between.add(service[0] - service[1], is_slack=not is_together and not is_known) / LARGEST[dimension]
+        if worst is None or apart > worst.messages:
+            worst = Apart(names, batches[at].number, apart, bound)
+    if worst is not None:
+        yield worst
+
+
+def _is_steady(flows: Flows, of_domain: list[int], at: int) -> bool:
+    """Return whether those who wait are those who were there in the batch before, and no other comes."""
+    waited = {n for n in of_domain if flows.waiting[at - 1, n] > 0}
+    were_there = {n for n in of_domain if flows.arrived[at - 1, n] > 0 or (at > 1 and flows.waiting[at - 2, n] > 0)}
+    return waited == were_there and {n for n in of_domain if flows.arrived[at, n] > 0} <= waited
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """A namespace that got nothing for longer than its contract justifies."""
+
+    name: str
+    first_batch: int
+    last_batch: int
+
+
+@dataclass(slots=True)
+class _Hunger:
+    first: int
+    batches: int = 0
+    earned: dict[tuple[Key, int], int] = field(default_factory=lambda: defaultdict(int))
+
+
+def starvation(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, Contracts]) -> list[Starved]:
+    """Return who waited, got nothing, and should have had their turn.
+
+    That is: since the change of policy, or their last turn, each scope that holds them has earned what it can owe, and
+    after that enough for a turn of everyone else in it, and for theirs; and batches enough have passed to learn of it.
+    """
+    debts = _debts(contracts)
+    found: list[Starved] = []
+    for reign in reigns(batches):
+        policy = contracts[batches[reign[0]].revision]
+        for n, name in enumerate(flows.names):
+            if not policy.of(name).enforced:
+                # What nothing holds goes at once, whatever held it before.
+                needed: dict[tuple[Key, int], int] | None = {}
+            else:
+                needed = _needed(policy, flows.names, name, debts)
+            if needed is not None:
+                found += _starved_in(batches, flows, policy, reign, n, needed)
+    return found
+
+
+def _starved_in(
+    batches: Sequence[Batch],
+    flows: Flows,
+    policy: Contracts,
+    reign: list[int],
+    n: int,
+    needed: dict[tuple[Key, int], int],
+) -> Iterator[Starved]:
+    name = flows.names[n]
+    hunger: _Hunger | None = None
+    for at in reign:
+        is_waiting = at > 0 and flows.waiting[at - 1, n] > 0 and flows.waiting[at, n] > 0
+        if not is_waiting or flows.admitted[at, n, 0] > 0:
+            hunger = None
+            continue
+        if hunger is None:
+            hunger = _Hunger(batches[at].number)
+        elif not batches[at].has_news:
+            hunger.earned.clear()  # what was lent may count as used
+        else:
+            elapsed_ms = max(0, batches[at].time_ms - batches[at - 1].time_ms)
+            for scope in policy.of(name).enforced:
+                for dimension, limit in enumerate(scope.limits):
+                    if limit is not None:
+                        rate = _rate(batches[at - 1 : at + 1], scope.key, dimension, limit)
+                        full_ms = limit.burst // limit.rate if limit.rate else 0
+                        hunger.earned[scope.key, dimension] += rate * min(elapsed_ms, full_ms)
+        hunger.batches += 1
+        if hunger.batches > _BATCHES_TO_LEARN and all(hunger.earned[scope] > least for scope, least in needed.items()):
+            yield Starved(name, hunger.first, batches[at].number)
+            return
+
+
+def _rate(two: Sequence[Batch], key: Key, dimension: int, limit: Limit) -> int:
+    """Return what a scope surely earns between two batches, in micro-tokens a millisecond."""
+    rates = [limit.rate]
+    for batch in two:
+        share = None if batch.shares is None else batch.shares.get(key, (0, 0))[dimension]
+        if batch.shares is not None and key[0] != "namespace" and share is not None:
+            rates.append(share)
+    return min(rates)
+
+
+def _needed(
+    policy: Contracts, names: Sequence[str], name: str, debts: Mapping[tuple[Key, int], int]
+) -> dict[tuple[Key, int], int] | None:
+    """Return what each scope must earn before a namespace has had its turn, in micro-tokens; `None`: not known."""
+    own = policy.of(name)
+    needed: dict[tuple[Key, int], int] = {}
+    for scope in own.enforced:
+        others = [other for other in names if other != name and scope in policy.of(other).enforced]
+        if any(policy.of(other).domain != own.domain for other in others):
+            return None  # their turns are not taken in one order
+        for dimension, limit in enumerate(scope.limits):
+            if limit is None:
+                continue
+            turns = sum(
+                (1 + Fraction(policy.of(other).weight, own.weight))
+                * (1 if shard_of(other) == shard_of(name) else SHARDS)
+                for other in others
+            )
+            owed = debts.get((scope.key, dimension), 0) + SHARDS * LARGEST[dimension] * MICRO
+            needed[scope.key, dimension] = owed + int((turns + 1) * LARGEST[dimension] * MICRO)
+    return needed
+
+
+def _debts(contracts: Mapping[str, Contracts]) -> dict[tuple[Key, int], int]:
+    """Return what a scope can owe beside a message a shard, in micro-tokens: a burst, if it ever only observed."""
+    bursts: dict[tuple[Key, int], int] = defaultdict(int)
+    observed: set[Key] = set()
+    for policy in contracts.values():
+        scopes = [*policy.shared, *(policy.of(name).scopes[0] for name in policy.document.namespaces)]
+        for scope in scopes:
+            if scope.on_excess == "observe":
+                observed.add(scope.key)
+            for dimension, limit in enumerate(scope.limits):
+                if limit is not None:
+                    bursts[scope.key, dimension] = max(bursts[scope.key, dimension], limit.burst)
+    return {at: burst for at, burst in bursts.items() if at[0] in observed}

@@ -1,0 +1,137 @@
+"""The batches of a run as Spark's offset log and the epochs tell them, and what came, left and waited in each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from spark_throttle.control.codec import parse_policies
+from spark_throttle.control.compile import compile_policy, revision_of
+from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.core.quota import UNLIMITED
+from tests.ledger import BATCH, read_batch_times_ms
+from tests.life.contract import Contracts, Key
+
+DIRECTION: Final = "publish"
+Shares = Mapping[Key, tuple[int | None, int | None]]
+"""By shared scope: micro-tokens a millisecond, by dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch, as it was planned."""
+
+    number: int
+    time_ms: int
+    revision: str
+    files: int
+    """How many files of the source were read up to its end."""
+
+    has_news: bool
+    """Whether its epoch is its own, and was made when all was known that the batch before had used."""
+
+    shares: Shares | None = None
+    """What the job had of shared quotas; `None` where it had them for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """What came, left and waited, by batch and by namespace."""
+
+    names: Sequence[str]
+    arrived: npt.NDArray[np.int64]
+    """Shape (batches, names)."""
+
+    admitted: npt.NDArray[np.int64]
+    """Shape (batches, names, 2): messages and bytes."""
+
+    waiting: npt.NDArray[np.int64]
+    """Shape (batches, names): after the batch."""
+
+    @classmethod
+    def of(
+        cls, batches: Sequence[Batch], offered: pd.DataFrame, admitted: pd.DataFrame, rejected: pd.DataFrame
+    ) -> Flows:
+        """Count the rows of tables; `offered` says in which file a row came, the others in which batch they left."""
+        names = sorted(set(offered["namespace"]))
+        # The first batch that has read a file's number of files, and one more, has read the file.
+        read = np.searchsorted([batch.files for batch in batches], offered["file"].to_numpy(), side="right")
+        came = _count(batches, names, offered.assign(**{BATCH: read}))
+        passed = _count(batches, names, admitted)
+        passed_bytes = _count(batches, names, admitted, admitted["size"].to_numpy())
+        waiting = np.cumsum(came - passed - _count(batches, names, rejected), axis=0)
+        return cls(names, came, np.stack([passed, passed_bytes], axis=2), waiting)
+
+
+def _count(
+    batches: Sequence[Batch], names: Sequence[str], rows: pd.DataFrame, amounts: npt.NDArray[Any] | None = None
+) -> npt.NDArray[np.int64]:
+    counted = np.zeros((len(batches), len(names)), dtype=np.int64)
+    at = rows[BATCH].to_numpy().astype(np.int64), pd.Index(names).get_indexer(pd.Index(rows["namespace"]))
+    is_known = (at[0] < len(batches)) & (at[1] >= 0)
+    amount = np.ones(len(rows), dtype=np.int64) if amounts is None else amounts.astype(np.int64)
+    np.add.at(counted, (at[0][is_known], at[1][is_known]), amount[is_known])
+    return counted
+
+
+def read_policies(root: Path) -> dict[str, str]:
+    """Return the texts of all policies that were ever put in force, by their revision."""
+    texts = [path.read_text() for path in sorted((root / "policies").glob("*.yaml"))]
+    return {revision_of(parse_policies(text), DIRECTION): text for text in texts}
+
+
+def contracts_of(policies: Mapping[str, str]) -> dict[str, Contracts]:
+    """Return what policies say, by their revision."""
+    return {revision: Contracts(parse_policies(text), DIRECTION) for revision, text in policies.items()}
+
+
+def read_batches(root: Path, policies: Mapping[str, str]) -> list[Batch]:
+    """Return all batches, in order; a batch's offset names its epoch, and the epoch its revision."""
+    checkpoint = root / "checkpoint"
+    found: list[Batch] = []
+    files, before = 0, ""
+    for number, time_ms in read_batch_times_ms(checkpoint).items():
+        lines = (checkpoint / "offsets" / str(number)).read_text().splitlines()[2:]
+        offsets: list[dict[str, Any]] = [json.loads(line) for line in lines if line != "-"]
+        named = next(str(offset["file"]) for offset in offsets if "epoch" in offset)
+        files = next((int(offset["logOffset"]) + 1 for offset in offsets if "logOffset" in offset), files)
+        path = checkpoint / "throttle" / "epochs" / named
+        epoch = unpack_epoch(path.read_bytes(), str(path))
+        has_news = named != before and epoch.settled_batch == number - 1
+        shares = None
+        if epoch.share_micro_per_ms is not None:
+            shares = _shares(policies[epoch.revision], epoch.share_micro_per_ms)
+        found.append(Batch(number, time_ms, epoch.revision, files, has_news, shares))
+        before = named
+    return found
+
+
+def _shares(text: str, share_micro_per_ms: npt.NDArray[np.int64]) -> Shares:
+    policy = compile_policy(parse_policies(text), DIRECTION)
+    keys: list[Key] = [("job", "")]
+    keys += [("tenant", name) for name in policy.tenant_names.to_pylist()]
+    keys += [("group", name) for name in policy.group_names.to_pylist()]
+    pairs = share_micro_per_ms.tolist()
+    return {
+        key: tuple(None if rate == UNLIMITED else int(rate) for rate in pair)  # type: ignore[misc]
+        for key, pair in zip(keys, pairs, strict=True)
+    }
+
+
+def reigns(batches: Sequence[Batch]) -> Iterator[list[int]]:
+    """Yield positions of batches, one after another, that one revision was in force for."""
+    reign = list[int]()
+    for position, batch in enumerate(batches):
+        if reign and batch.revision != batches[reign[-1]].revision:
+            yield reign
+            reign = []
+        reign.append(position)
+    if reign:
+        yield reign

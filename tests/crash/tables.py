@@ -1,0 +1,148 @@
+"""What the crash program finds in its tables and in its source: rows, with the batch that wrote them.
+
+Text may be no UTF-8: it is read as bytes and told with surrogates in their place. What is missing stays told apart from
+what is empty.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.crash.workload import COLUMNS
+from tests.ledger import BATCH
+
+MISSING: Final = "\0missing"
+"""Stands for a text that is missing."""
+
+NO_SIZE: Final = -(2**62)
+"""Stands for a size that is missing."""
+
+_VERDICT: Final = ["verdict", "reason", "scope"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is known of a file beside its rows."""
+
+    batch: int
+    """-1 where the sink does not say."""
+
+    part: str | None = None
+    """The partition that it is in, where the sink has some."""
+
+
+def read_offered(root: Path) -> pd.DataFrame:
+    """Return the rows of the source with the number of their file."""
+    pieces = [
+        _frame(pq.read_table(path, columns=COLUMNS)).assign(file=number)
+        for number, path in enumerate(sorted((root / "source").glob("*.parquet")))
+    ]
+    return pd.concat(pieces, ignore_index=True)
+
+
+def read_decided(root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return admitted and rejected rows in the order in which they were written, with their batch."""
+    if (root / "decided").exists():
+        decided = _read_file_sink(root / "decided")
+        is_admitted = decided["verdict"] == "ADMIT"
+        return decided[is_admitted], decided[~is_admitted]
+    dead = root / "rejected" if (root / "rejected").exists() else root / "checkpoint" / "throttle" / "rejected"
+    return read_table(root / "admitted"), read_table(dead)
+
+
+def is_partitioned(root: Path) -> bool:
+    """Return whether the sink has partitions, so that it has no place for some rows."""
+    return (root / "admitted" / "_delta_log").exists()
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return the rows of a Delta table, or of the folders of batches."""
+    if (path / "_delta_log").exists():
+        return _concat([_read_file(path / file, found) for file, found in live_files(path).items()])
+    files = (
+        file for file in sorted(path.rglob("*.parquet"))
+        if not any(part.startswith((".", "_temporary")) for part in file.relative_to(path).parts)
+    )  # fmt: skip
+    return _concat([_read_file(file, Written(_batch_of(file))) for file in files])
+
+
+def live_files(table: Path) -> dict[str, Written]:
+    """Return the files of a Delta table as it is, in the order in which they were written.
+
+    A table that was put back may list its files anew; their batch is that of their first commit.
+    """
+    first: dict[str, Written] = {}
+    live: dict[str, None] = {}
+    for log in sorted((table / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in log.read_text().splitlines() if line]
+        batch = next((int(action["txn"]["version"]) for action in actions if "txn" in action), -1)
+        for action in actions:
+            if "add" in action:
+                file = unquote(action["add"]["path"])
+                first.setdefault(file, Written(batch, action["add"]["partitionValues"].get("part")))
+                live[file] = None
+            elif "remove" in action:
+                live.pop(unquote(action["remove"]["path"]), None)
+    return {file: written for file, written in first.items() if file in live}
+
+
+def newest_batch(table: Path) -> int:
+    """Return the newest batch that a Delta table has, -1 for none."""
+    return max((written.batch for written in live_files(table).values()), default=-1)
+
+
+def _batch_of(file: Path) -> int:
+    """Return the batch that a folder names, -1 where the sink does not say."""
+    return next((int(part.partition("=")[2]) for part in file.parts if part.startswith("batch=")), -1)
+
+
+def _read_file_sink(path: Path) -> pd.DataFrame:
+    """Return the rows of the files that the sink's own log names."""
+    first: dict[Path, int] = {}
+    for log in sorted((path / "_spark_metadata").iterdir(), key=lambda entry: entry.name.rjust(20, "0")):
+        if log.name.startswith("."):
+            continue
+        for line in log.read_text().splitlines()[1:]:
+            entry: dict[str, Any] = json.loads(line)
+            file = path / Path(unquote(urlsplit(entry["path"]).path)).name
+            # A compacted log repeats what the logs before it said.
+            batch = int(log.name.partition(".")[0])
+            first[file] = min(batch, first.get(file, batch))
+    return _concat([_read_file(file, Written(batch)) for file, batch in first.items()])
+
+
+def _read_file(path: Path, written: Written) -> pd.DataFrame:
+    with pq.ParquetFile(path) as file:
+        rows = _frame(file.read())
+    # A partitioned table keeps the partition's value in its log alone.
+    return rows.assign(**{BATCH: written.batch} | ({} if written.part is None else {"part": written.part}))
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    if "throttle" in table.column_names:
+        verdict = table.column("throttle").combine_chunks()
+        for name in _VERDICT:
+            table = table.append_column(name, verdict.field(name))
+    columns = {name: _values(table.column(name)) for name in (*COLUMNS, *_VERDICT) if name in table.column_names}
+    return pd.DataFrame(columns)
+
+
+def _values(column: pa.ChunkedArray) -> pd.Series:
+    if not pa.types.is_string(column.type):
+        return pd.Series(column.fill_null(NO_SIZE).to_numpy())
+    raw = pa.chunked_array([chunk.view(pa.binary()) for chunk in column.chunks], pa.binary()).to_pylist()
+    return pd.Series([MISSING if one is None else one.decode(errors="surrogateescape") for one in raw], dtype=object)
+
+
+def _concat(pieces: list[pd.DataFrame]) -> pd.DataFrame:
+    if not pieces:
+        return pd.DataFrame(columns=[*COLUMNS, *_VERDICT, BATCH]).astype({"id": int, "size": int, BATCH: int})
+    return pd.concat(pieces, ignore_index=True)

@@ -1,0 +1,241 @@
+"""The account of the crash program, of made-up tables: it is clean for a fair run, and each fault has its count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from spark_throttle.control.codec import parse_policies
+from spark_throttle.core import policy_change
+from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.testing.simulated_rows import Row
+from tests.crash.account import Account, Evidence, Happened, take_account
+from tests.crash.fairness import shard_of
+from tests.crash.history import DIRECTION, Batch
+from tests.crash.job import SHARDS
+from tests.crash.tables import NO_SIZE
+from tests.ledger import BATCH
+from tests.life.contract import Contracts
+
+TOGETHER = ("t/a", "t/b", "t/h")
+"""Namespaces of one shard."""
+
+APART = ("t/a", "t/c", "t/d")
+"""Namespaces of three shards."""
+
+BATCHES = 40
+PERIOD_MS = 500
+TURNS = 21
+"""Messages that the group earns from batch to batch, and that each namespace offers."""
+
+NONE = pd.DataFrame(columns=["id", "namespace", "size", "note", "part", "reason", "scope", BATCH]).astype(
+    {"id": int, "size": int, BATCH: int}
+)
+"""No rejected rows."""
+
+Doctor = Callable[[Evidence], Evidence]
+
+
+def contracts(**group: Any) -> Contracts:
+    quota = {"messages_per_second": 2 * TURNS, "burst_seconds": 0.5} | group
+    document = {"resource_groups": {"g": {"publish": quota}}, "tenants": {"t": {"resource_group": "g"}}}
+    return Contracts(parse_policies(yaml.safe_dump(document)), DIRECTION)
+
+
+def run(shares: tuple[int, ...] = (7, 7, 7), names: tuple[str, ...] = TOGETHER, **group: Any) -> Evidence:
+    """Return a run in which each namespace offers rows in each batch, and `shares` of the group's turns are theirs.
+
+    In its last batch all that waits leaves, as if the policies were ample then.
+    """
+    offered, admitted = list[dict[str, Any]](), list[dict[str, Any]]()
+    left = dict.fromkeys(names, 0)
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for batch in range(BATCHES + 1):
+        for name, share in zip(names, shares, strict=True):
+            if batch < BATCHES:
+                for _ in range(TURNS):
+                    row = {"id": len(offered), "namespace": name, "size": 1, "note": "x", "part": "p"}
+                    offered.append(row | {"file": batch})
+                    rows[name].append(row)
+            end = left[name] + share if batch < BATCHES else len(rows[name])
+            admitted += [row | {BATCH: batch} for row in rows[name][left[name] : end]]
+            left[name] = end
+    batches = [
+        Batch(number, number * PERIOD_MS, "ample" if number == BATCHES else "one", number + 1, has_news=True)
+        for number in range(BATCHES + 1)
+    ]
+    ample = contracts(messages_per_second=100_000)
+    policies = {"one": contracts(**group), "ample": ample}
+    return Evidence(pd.DataFrame(offered), pd.DataFrame(admitted), NONE, batches, policies, is_partitioned=True)
+
+
+def account(evidence: Evidence) -> Account:
+    return take_account(evidence, Happened(0))
+
+
+def faults(found: Account) -> dict[str, int]:
+    names = ("lost", "doubled", "over_limit", "out_of_order", "wrong_reason", "starved", "unfair")
+    return {name: getattr(found, name) for name in names if getattr(found, name)}
+
+
+@pytest.mark.parametrize("names", [TOGETHER, APART])
+def test_run_without_fault_has_none(names: tuple[str, ...]) -> None:
+    assert len({shard_of(name) for name in names}) == (1 if names == TOGETHER else 3)
+    found = account(run(names=names))
+    assert faults(found) == {}
+    assert found.keeps_the_laws
+    assert (found.compared, found.revisions, found.batches, found.unfair_messages) == (3, 2, BATCHES + 1, 0)
+
+
+def lose(evidence: Evidence) -> Evidence:
+    return replace(evidence, admitted=evidence.admitted.iloc[1:])
+
+
+def double(evidence: Evidence) -> Evidence:
+    return replace(evidence, admitted=pd.concat([evidence.admitted.iloc[:1], evidence.admitted]))
+
+
+def damage(evidence: Evidence) -> Evidence:
+    """A row that is not as it was offered is lost, and another is there that nobody offered."""
+    return replace(evidence, admitted=evidence.admitted.assign(size=[2, *[1] * (len(evidence.admitted) - 1)]))
+
+
+def turn_round(evidence: Evidence) -> Evidence:
+    """The first two rows of a batch change places."""
+    rows = evidence.admitted
+    return replace(evidence, admitted=pd.concat([rows.iloc[1:2], rows.iloc[:1], rows.iloc[2:]]))
+
+
+def break_row(**values: Any) -> Doctor:
+    """Offer one row with other values, and admit it."""
+
+    def doctored(evidence: Evidence) -> Evidence:
+        offered, admitted = evidence.offered.copy(), evidence.admitted.copy()
+        offered.loc[offered["id"] == 0, list(values)] = admitted.loc[admitted["id"] == 0, list(values)] = [
+            *values.values()
+        ]
+        return replace(evidence, offered=offered, admitted=admitted)
+
+    return doctored
+
+
+def reject(reason: str, scope: str | None, **values: Any) -> Doctor:
+    """Offer one row with other values, and reject it for a reason."""
+
+    def doctored(evidence: Evidence) -> Evidence:
+        evidence = break_row(**values)(evidence) if values else evidence
+        is_first = evidence.admitted["id"] == 0
+        rejected = evidence.admitted[is_first].assign(reason=reason, scope=scope)
+        return replace(evidence, admitted=evidence.admitted[~is_first], rejected=rejected)
+
+    return doctored
+
+
+@pytest.mark.parametrize(
+    ("doctored", "expected"),
+    [
+        (lose, {"lost": 1}),
+        (double, {"doubled": 1}),
+        (damage, {"lost": 1, "doubled": 1}),
+        (turn_round, {"out_of_order": 1}),
+        (break_row(size=-1), {"wrong_reason": 1}),
+        (break_row(part="a\0b"), {"wrong_reason": 1}),
+        (reject("size_missing", None, size=NO_SIZE), {}),
+        (reject("size_negative", None, size=NO_SIZE), {"wrong_reason": 1}),
+        (reject("partition_unwritable", None, part="a\0b"), {}),
+        (reject("namespace_too_long", None), {"wrong_reason": 1}),
+        (reject("queue_full", "t"), {}),
+        (reject("quota", "g"), {"wrong_reason": 1}),
+    ],
+)
+def test_doctored_run_has_its_fault(doctored: Doctor, expected: dict[str, int]) -> None:
+    found = account(doctored(run()))
+    assert faults(found) == expected
+    assert found.keeps_the_laws == (not expected)
+
+
+def test_row_is_rejected_by_a_quota_that_rejects() -> None:
+    assert faults(account(reject("quota", "g")(run(on_excess="reject")))) == {}
+    assert faults(account(reject("quota", "t")(run(on_excess="reject")))) == {"wrong_reason": 1}
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [((8, 8, 6), {"over_limit": 1}), ((9, 6, 6), {"unfair": 2}), ((11, 10, 0), {"starved": 1, "unfair": 3})],
+)
+def test_division_that_is_not_as_the_policy_says_is_seen(shares: tuple[int, ...], expected: dict[str, int]) -> None:
+    found = account(run(shares))
+    assert expected.items() <= faults(found).items()
+    assert found.lost == found.doubled == found.out_of_order == 0
+
+
+def test_what_observes_limits_nothing() -> None:
+    assert faults(account(run((21, 20, 0), on_excess="observe"))) == {"starved": 1}
+
+
+def test_nobody_is_expected_to_be_served_without_tokens() -> None:
+    assert faults(account(run((0, 0, 0), messages_per_second=0.1))) == {}
+
+
+def test_shards_may_be_apart_by_a_message_of_each_a_shard() -> None:
+    """Between shards a batch counts only if all was known: here the second namespace comes and goes."""
+    evidence = run((9, 6, 6), APART)
+    assert faults(account(evidence)) == {"unfair": 2}
+    unknown = [replace(batch, has_news=False) for batch in evidence.batches]
+    assert faults(account(replace(evidence, batches=unknown))) == {}
+
+
+def simulated(*policies: tuple[dict[str, Any], int]) -> Evidence:
+    """Return what a job without Spark leaves behind, under one quota of the group after another for so many batches."""
+    documents = [
+        {"resource_groups": {"g": {"publish": quota}}, "tenants": {"t": {"resource_group": "g"}}}
+        for quota, _ in policies
+    ]
+    job = SimulatedJob(documents[0], shards=SHARDS)
+    offered, admitted, batches = list[dict[str, Any]](), list[dict[str, Any]](), list[Batch]()
+    for document, (_, count) in zip(documents, policies, strict=True):
+        job.set_policies(document)
+        for _ in range(count):
+            for row in job.offer([(name, 1) for name in TOGETHER for _ in range(TURNS)]):
+                offered.append(told(row) | {"file": len(batches)})
+            batch = job.trigger(after_ms=1_000)
+            assert batch is not None
+            batches.append(Batch(batch.number, batch.now_ms, batch.revision, len(batches) + 1, has_news=True))
+            admitted += [told(row) | {BATCH: batch.number} for row in batch.admitted]
+    contracts = {revision: Contracts(document, DIRECTION) for revision, document in job.documents.items()}
+    return Evidence(pd.DataFrame(offered), pd.DataFrame(admitted), NONE, batches, contracts, is_partitioned=False)
+
+
+def told(row: Row) -> dict[str, Any]:
+    return {"id": row.id, "namespace": row.namespace, "size": row.size_bytes, "note": "", "part": ""}
+
+
+RAISED = ({"messages_per_second": 0.1, "burst_seconds": 10}, 8), ({"messages_per_second": 50}, 40)
+ENFORCED = ({"messages_per_second": 10, "on_excess": "observe"}, 60), ({"messages_per_second": 10}, 40)
+
+
+@pytest.mark.parametrize("policies", [RAISED, ENFORCED])
+def test_job_that_keeps_the_laws_has_a_clean_account(policies: tuple[tuple[dict[str, Any], int], ...]) -> None:
+    found = account(simulated(*policies))
+    assert set(faults(found)) == {"lost"}  # it waits
+    assert found.compared >= 3
+    assert 0 < found.unfair_messages <= 2
+
+
+def test_leads_that_are_kept_as_seconds_over_a_raised_quota_starve_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_change, "_carried_leads", lambda lead, *_: lead)
+    found = account(simulated(*RAISED))
+    assert found.starved > 0
+    assert found.unfair > 0
+
+
+def test_dry_run_that_is_owed_starves_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = policy_change.carried_balances
+    hours_micro = -(10**9)
+    monkeypatch.setattr(policy_change, "carried_balances", lambda *limits: kept(*limits) + hours_micro)
+    assert account(simulated(*ENFORCED)).starved == 3
