@@ -88,9 +88,8 @@ def plan_admission(
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
     queued, flows = len(state.queue), entered.flows
     decisions = Deciding(queued + len(arrivals))
-    decisions.decide(
-        queued + entered.unusable, Verdict.REJECT, Causes.of(entered.reason), np.arange(len(entered.reason))
-    )
+    unusable = Causes.of(entered.reason, wait_ms=NEVER_MS)
+    decisions.decide(queued + entered.unusable, Verdict.REJECT, unusable, np.arange(len(entered.reason)))
     large = entered.oversized
     if len(large.row):
         decisions.decide(queued + large.row, Verdict.REJECT, _of_size(large), np.arange(len(large.row)))

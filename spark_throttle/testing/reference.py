@@ -197,7 +197,7 @@ class _Batch:
         for index, (namespace, size_bytes) in enumerate(self.arrivals, start=queued):
             malformed = malformed_reason(namespace, size_bytes, is_writable=self.is_writable[index - queued])
             if malformed:
-                self.decisions[index] = Decision(Verdict.REJECT, malformed)
+                self.decisions[index] = Decision(Verdict.REJECT, malformed, throttle_time_ms=NEVER_MS)
                 continue
             row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True)
             self.rows.append(row)

@@ -176,7 +176,7 @@ def test_malformed_row_is_rejected_and_costs_nothing(
     engine: Engine, name: str | None, size_bytes: int | None, reason: str
 ) -> None:
     shard = Shard(engine, make_policy(default=Namespace(limit(messages_per_second=1, bytes_per_second=1))))
-    assert shard.batch(0, [(name, size_bytes)]) == [Decision(Verdict.REJECT, reason)]
+    assert shard.batch(0, [(name, size_bytes)]) == [Decision(Verdict.REJECT, reason, throttle_time_ms=NEVER_MS)]
     assert shard.plan.state.flows == {}
 
 

@@ -70,7 +70,7 @@ def _reasons(world: World, batch: SimulatedBatch) -> Iterator[str]:
             is_right = (letter.reason, letter.level, letter.dimension) == (refusal.reason, level, dimension)
             is_text = not isinstance(letter.row.namespace, bytes)
             is_right &= letter.scope == scope or not is_text
-            is_right &= letter.throttle_time_ms == (0 if refusal.level is None else None)
+            is_right &= letter.throttle_time_ms is None
         if not is_right:
             yield f"{letter} was rejected, and what is wrong with it is {refusal}"
     for row in batch.arrived:
