@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Final
 
-from spark_throttle.control.plane import PolicySource
-from spark_throttle.control.source import PolicySnapshot
+from spark_throttle.control.source import PolicySnapshot, PolicySource
 from spark_throttle.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from pyarrow import fs
 
@@ -52,6 +52,13 @@ class PolicySnapshot:
 
     store_revision: int | None = None
     """The revision of the policy store that `document` is; `None` where it is no store's."""
+
+
+class PolicySource(Protocol):
+    """Whatever says what the policies are now."""
+
+    def current(self) -> PolicySnapshot:
+        """Return the policies in force; called at every trigger, so it must be cheap while nothing changes."""
 
 
 class DocumentInForce:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import CompiledPolicy, Int64s
 
 
 def shard_of(names: pa.Array | pa.ChunkedArray, shards: int) -> Int64s:
@@ -23,3 +24,19 @@ def shard_of(names: pa.Array | pa.ChunkedArray, shards: int) -> Int64s:
     texts = coded.dictionary.cast(pa.large_binary()).to_pylist()
     of_text = np.array([zlib.crc32(text) % shards for text in [*texts, b""]], dtype=np.int64)
     return of_text[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+
+
+def slice_of(policy: CompiledPolicy, shard: int, shards: int) -> CompiledPolicy:
+    """Return what one shard needs of a policy: all but the names of namespaces that live in other shards."""
+    here = shard_of(policy.namespace_names, shards) == shard
+    unnamed = np.arange(len(policy.namespace_names), len(policy.namespace_limits))
+    rows = np.concatenate([np.flatnonzero(here), unnamed])
+    exempt_here = shard_of(policy.exempt_names, shards) == shard
+    return replace(
+        policy,
+        namespace_names=policy.namespace_names.filter(pa.array(here)),
+        exempt_names=policy.exempt_names.filter(pa.array(exempt_here)),
+        namespace_limits=policy.namespace_limits.take(rows),
+        namespace_windows=policy.namespace_windows.take(rows),
+        namespace_group=policy.namespace_group[rows],
+    )

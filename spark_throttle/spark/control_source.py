@@ -29,7 +29,8 @@ from spark_throttle.spark.worker_heap import set_loaded_aside
 
 if TYPE_CHECKING:
     from spark_throttle.control.clock import Clock
-    from spark_throttle.control.plane import ControlPlane, EpochName
+    from spark_throttle.control.epochs import EpochName
+    from spark_throttle.control.plane import ControlPlane
 
 CONTROL_FORMAT = "throttle_control"
 
@@ -102,7 +103,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first epoch; Spark calls it twice in batch 0, and when that is replayed."""
-        from spark_throttle.control.plane import NO_EPOCH
+        from spark_throttle.control.epochs import NO_EPOCH
 
         self.plane(may_begin=True)
         return _offset(NO_EPOCH)
@@ -117,7 +118,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         Returning `start` means that no batch is needed on this source's account. Under ``availableNow`` that would
         end the query, so while rows wait for tokens that will come, the call waits with them.
         """
-        from spark_throttle.control.plane import NO_EPOCH
+        from spark_throttle.control.epochs import NO_EPOCH
 
         name = _epoch_name(start)
         self.plane(may_begin=name == NO_EPOCH)
@@ -130,14 +131,15 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the control rows between two offsets; called on the driver, again when a batch is replayed."""
-        from spark_throttle.control.plane import NO_EPOCH, slice_of
+        from spark_throttle.control.epochs import NO_EPOCH
+        from spark_throttle.core.sharding import slice_of
 
         before, name = _epoch_name(start), _epoch_name(end)
         if name in (before, NO_EPOCH):
             return []
         plane = self.plane()
-        epoch = plane.load(name)
-        policy = plane.policy_for(before, name)
+        epoch = plane.epochs.load(name)
+        policy = plane.epochs.policy_for(before, name)
         keys: list[int] = json.loads(self._options["shardkeys"])
         grants = []
         for shard, key in enumerate(keys):
@@ -169,6 +171,6 @@ def _offset(name: EpochName) -> dict[str, Any]:
 
 
 def _epoch_name(offset: dict[str, Any]) -> EpochName:
-    from spark_throttle.control.plane import EpochName
+    from spark_throttle.control.epochs import EpochName
 
     return EpochName(int(offset["epoch"]), str(offset["file"]))

@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.control.compile import queue_bounds
 from spark_throttle.control.definition import Definition
+from spark_throttle.control.epochs import BATCHES_RETAINED
 from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.model import Direction
-from spark_throttle.control.plane import BATCHES_RETAINED
 from spark_throttle.control.policy_location import PolicyLocation
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError, StoreUnavailableError

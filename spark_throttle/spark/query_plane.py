@@ -16,14 +16,14 @@ from spark_throttle.control.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.model import Direction
 from spark_throttle.control.offset_log import read_offset_log
 from spark_throttle.control.patience import PatientPolicies
-from spark_throttle.control.plane import ControlPlane, PolicySource
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.policy_location import PolicyLocation
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.seat import drawn_run, seat_of
 from spark_throttle.control.share_status import forget_observation, write_observation
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.sharing import Sharing
-from spark_throttle.control.source import PolicyFile, PolicyObject, PolicySnapshot
+from spark_throttle.control.source import PolicyFile, PolicyObject, PolicySnapshot, PolicySource
 from spark_throttle.control.storage import Directory
 from spark_throttle.spark.start_check import Sinks, check_start
 

@@ -15,11 +15,12 @@ from spark_throttle.control.batch_mark import mark_of
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.compile import queue_bounds
 from spark_throttle.control.demand import SharedScopes
+from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import forget_reports, write_reports
 from spark_throttle.control.lease_keeper import Clocks
 from spark_throttle.control.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.model import Direction
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.seat import seat_of
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -118,7 +119,10 @@ class SimulatedQuery:
         if self.lease is None or self._planned is None:
             return {}
         plane = self._reader.plane()
-        share, policy = plane.load(self._planned).share_micro_per_ms, plane.policy_for(NO_EPOCH, self._planned)
+        share, policy = (
+            plane.epochs.load(self._planned).share_micro_per_ms,
+            plane.epochs.policy_for(NO_EPOCH, self._planned),
+        )
         assert share is not None, "an epoch of a job that shares holds its share"
         assert policy is not None, "after no epoch, every one brings a policy"
         names = scope_names(policy, self._given.direction)
@@ -176,7 +180,7 @@ class SimulatedQuery:
         admitted = [outside.source[row] for outcome in outcomes.values() for row in ids_of(outcome.admitted)]
         rejected = [row for outcome in outcomes.values() for row in dead_letters(outcome.rejected, outside.source)]
         usage = [outcome.usage for outcome in outcomes.values()]
-        epoch = self._reader.plane().load(_name(logged.end))
+        epoch = self._reader.plane().epochs.load(_name(logged.end))
         batch = SimulatedBatch(
             number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
             tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcomes),

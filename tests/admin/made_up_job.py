@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.followed_store import FollowedStore
 from spark_throttle.control.manifest import bind
 from spark_throttle.control.model import Direction
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.store import PolicyStore
 from spark_throttle.core.admission import plan_admission
@@ -56,13 +57,13 @@ class MadeUpJob:
         """Offer so many messages of each namespace, and return the batch's number."""
         self.now_ms += int(1000 * seconds)
         end = self.plane.next_epoch(self.epoch)
-        before, after = self.policy, self.plane.policy_for(self.epoch, end) or self.policy
+        before, after = self.policy, self.plane.epochs.policy_for(self.epoch, end) or self.policy
         assert after is not None
         if self.state is None or before is None:
             self.state = ShardState.initial(len(after.shared))
         elif after is not before:
             self.state = carried(self.state, before, after, now_ms=self.now_ms)
-        epoch = self.plane.load(end)
+        epoch = self.plane.epochs.load(end)
         grants = Grants(epoch.number, epoch.lending.balance_micro[0], epoch.lending.headroom_micro[0], self.now_ms)
         self.state = replace(self.state, grants=grants)
         self.policy, self.epoch, self.number = after, end, self.number + 1

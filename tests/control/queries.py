@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.compile import compile_policy, revision_of
+from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.exchange import Exchange
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.control.model import PolicyDocument
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.sharing import Sharing
@@ -107,7 +108,7 @@ class Query:
 
     @property
     def epoch(self) -> Epoch:
-        return self.plane.load(self.name)
+        return self.plane.epochs.load(self.name)
 
     @property
     def policy(self) -> CompiledPolicy:

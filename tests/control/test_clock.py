@@ -100,7 +100,7 @@ def test_jump_while_a_batch_is_planned_is_paid_once_and_no_more_than_the_lag_tha
         job.shift_ms -= YEAR_MS
         for outcome in outcomes.values():
             report = unpack_usage(outcome.usage, "it")
-            paid_ms = job.plane.load(end).buckets.as_of_ms
+            paid_ms = job.plane.epochs.load(end).buckets.as_of_ms
             assert report.as_of_ms == paid_ms + MOST_LAG_MS
             assert report.now_ms == job.wall_ms() + YEAR_MS
 
@@ -126,7 +126,7 @@ def test_batch_without_an_epoch_goes_by_the_time_since_the_last_one(tmp_path: Pa
     job.shift_ms = -YEAR_MS
     assert job.trigger() == 0
     name = job.name
-    paid_ms = job.plane.load(name).buckets.as_of_ms
+    paid_ms = job.plane.epochs.load(name).buckets.as_of_ms
     assert paid_ms == job.now_ms
     assert job.trigger([("a/x", 1)], after_ms=4_321) == 1
     assert job.name == name

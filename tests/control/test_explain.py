@@ -9,11 +9,12 @@ import pytest
 
 from spark_throttle.control.codec import parse_document
 from spark_throttle.control.compile import revision_of
+from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.explain import Explanation, explain_job, explain_policy
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bind
 from spark_throttle.control.memory_store import MemoryStore
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.service import PolicyService
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
@@ -109,7 +110,7 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     bind(directory, shards=1, direction="publish")
     plane = ControlPlane(directory, Fixed(problem), "publish", 1, lambda: 1_000_000)
     name = plane.next_epoch(NO_EPOCH)
-    epoch, policy = plane.load(name), plane.policy_for(NO_EPOCH, name)
+    epoch, policy = plane.epochs.load(name), plane.epochs.policy_for(NO_EPOCH, name)
     assert policy is not None
     lending = epoch.lending
     grants = Grants(epoch.number, lending.balance_micro[0], lending.headroom_micro[0], 1_000_000)

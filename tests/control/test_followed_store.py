@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.delta_store import DeltaStore
+from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.followed import Followed, read_followed
 from spark_throttle.control.followed_store import FollowedStore
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.service import PolicyService
 from spark_throttle.control.storage import Directory
 from spark_throttle.control.store import Author, Change
@@ -139,7 +140,7 @@ def test_change_is_due_in_the_next_batch_and_the_job_says_what_it_follows(
     service.put("job", "", TEN, ANN)
     second = plane.next_epoch(first)
     assert second.number == first.number + 1
-    policy = plane.policy_for(first, second)
+    policy = plane.epochs.policy_for(first, second)
     assert policy is not None
     assert policy.shared.rate_micro_per_ms.tolist() == [[10_000, -1]]
     assert read_followed(directory) == Followed(policy.revision, 2, None)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import read_reports
-from spark_throttle.control.plane import NO_EPOCH
 from spark_throttle.core.packing import pack
 from spark_throttle.core.quota import MICRO
 from tests.control.queries import SHARDS, Query, per_second
@@ -37,7 +37,7 @@ def test_first_epoch_lends_full_buckets(query: Query) -> None:
     assert query.tokens() == 100
     assert query.epoch.settled_batch == -1
     assert query.epoch.lending.balance_micro.shape == (SHARDS, 2, 2)
-    assert query.plane.policy_for(NO_EPOCH, name) is not None
+    assert query.plane.epochs.policy_for(NO_EPOCH, name) is not None
 
 
 def test_batch_that_moved_rows_is_followed_by_an_epoch_and_a_quiet_one_by_none(query: Query) -> None:
@@ -146,14 +146,14 @@ def test_policy_change_is_due_at_once_and_is_brought_to_the_shards(query: Query)
     query.policies.set({"job": per_second(7)})
     second = query.trigger()
     assert second.number == 2
-    changed = query.plane.policy_for(first, second)
+    changed = query.plane.epochs.policy_for(first, second)
     assert changed is not None
     assert changed.shared.rate_micro_per_ms.tolist() == [[7_000, -1]]
     query.quiet_batch()
     query.policies.set({"job": per_second(8)})
     query.policies.set({"job": per_second(7)})
     assert query.trigger() == second
-    assert query.plane.policy_for(second, second) is None
+    assert query.plane.epochs.policy_for(second, second) is None
 
 
 # What it settles

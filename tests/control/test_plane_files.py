@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.control.compile import compile_policy, revision_of
+from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.model import PolicyDocument
-from spark_throttle.control.plane import NO_EPOCH, EpochName, slice_of
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
-from spark_throttle.core.sharding import shard_of
+from spark_throttle.core.sharding import shard_of, slice_of
 from spark_throttle.errors import DamagedError, EpochMissingError, StoredFormatError
 from tests.control.queries import SHARDS, Query, per_second
 
@@ -71,7 +71,7 @@ def test_epoch_that_was_made_and_not_logged_is_made_again(query: Query) -> None:
     later = query.trigger(1)
     assert later.number == first.number
     assert later != first
-    assert query.plane.load(first).number == query.plane.load(later).number
+    assert query.plane.epochs.load(first).number == query.plane.epochs.load(later).number
 
 
 def test_checkpoint_that_was_rolled_back_does_not_count_batches_that_will_run_again(query: Query) -> None:
@@ -133,7 +133,7 @@ def test_replayed_epoch_keeps_its_policy_although_another_is_in_force(query: Que
     first = query.trigger()
     query.policies.set({"job": per_second(1)})
     query.restart()
-    found = query.plane.policy_for(NO_EPOCH, first)
+    found = query.plane.epochs.policy_for(NO_EPOCH, first)
     assert found is not None
     assert found.shared.rate_micro_per_ms[0].tolist() == [100_000, -1]
 
@@ -188,7 +188,7 @@ def test_memory_holds_the_revisions_of_two_epochs(query: Query) -> None:
         query.policies.set({"job": per_second(10 + number)})
         query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
         query.trigger()
-    assert len(query.plane._compiled) <= 2
+    assert len(query.plane.epochs._compiled) <= 2
 
 
 def test_unchanged_policies_are_compiled_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

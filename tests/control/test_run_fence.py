@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane
+from spark_throttle.control.epochs import NO_EPOCH
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.storage import Directory
 from spark_throttle.errors import ConfigurationError, TakenOverError
@@ -32,7 +33,7 @@ def test_run_that_was_taken_over_writes_no_epoch_any_more(query: FencedQuery) ->
     query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
     zombie = query.plane
     query.restart()
-    query.plane.load(query.name)
+    query.plane.epochs.load(query.name)
     epochs = query.directory.names("epochs")
     with pytest.raises(
         TakenOverError, match=r"another run has begun in the control directory .* a checkpoint .* of its own"
@@ -46,7 +47,7 @@ def test_run_that_was_taken_over_deletes_no_file_any_more(query: FencedQuery) ->
     query.trigger()
     zombie = query.plane
     query.restart()
-    query.plane.load(query.name)
+    query.plane.epochs.load(query.name)
     with pytest.raises(TakenOverError):
         zombie.forget_before(query.name.__class__(1_100, ""))
     assert query.directory.names("epochs") == [query.name.file]

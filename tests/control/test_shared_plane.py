@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.lease_keeper import LeaseKeeper
-from spark_throttle.control.plane import EpochName
 from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.core.codec import pack_epoch
 from spark_throttle.core.token_bucket import admissible_messages
@@ -145,7 +145,7 @@ def test_epoch_is_read_again_as_it_was_pinned_whatever_the_exchange_says_by_then
     name, block = query.name, pack_epoch(query.epoch)
     exchange.objects.clear()
     query.restart()
-    assert pack_epoch(query.plane.load(name)) == block
+    assert pack_epoch(query.plane.epochs.load(name)) == block
 
 
 def test_restarted_job_pays_no_time_that_it_cannot_vouch_for_and_has_nothing_till_it_is_answered(

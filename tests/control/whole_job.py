@@ -10,10 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane, EpochName, slice_of
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import pack_grant, pack_policy, unpack_shard
+from spark_throttle.core.sharding import slice_of
 from spark_throttle.spark.frames import encode
 from spark_throttle.spark.shard_batch import ShardOutcome, run_batch
 from tests.control.queries import START_MS, FakePolicies, snapshot
@@ -96,9 +98,9 @@ class WholeJob:
         """Return the control row that `end` brings a shard."""
         if end == self.name:
             return None
-        policy = self.plane.policy_for(self.name, end)
+        policy = self.plane.epochs.policy_for(self.name, end)
         part = None if policy is None else pack_policy(slice_of(policy, shard, self.shards))
-        return pack_grant(self.plane.load(end).grant(shard, part))
+        return pack_grant(self.plane.epochs.load(end).grant(shard, part))
 
     @property
     def waiting(self) -> int:

@@ -162,8 +162,8 @@ MENDS: Final = (
         (
             (
                 "control/plane.py",
-                "            refuse_past(self._directory)\n            self._begin()\n",
-                "            self._begin()\n            refuse_past(self._directory)\n",
+                "            refuse_past(self._directory)\n            self.epochs.begin()\n",
+                "            self.epochs.begin()\n            refuse_past(self._directory)\n",
             ),
         ),
     ),

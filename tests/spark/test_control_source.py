@@ -20,11 +20,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.delta_store import DeltaStore
+from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.followed import read_followed
 from spark_throttle.control.manifest import read_manifest
-from spark_throttle.control.plane import EpochName
 from spark_throttle.control.service import PolicyService
 from spark_throttle.control.share_status import Observation, read_observation, write_observation
 from spark_throttle.control.storage import Directory
@@ -103,7 +103,7 @@ class Driver:
     def batch(self, *, moved: int = 0, next_event_ms: int = NEVER_MS) -> None:
         """Run a batch in which both shards had one flow."""
         name = EpochName(self.offset["epoch"], self.offset["file"])
-        revision = self.reader.plane().load(name).revision
+        revision = self.reader.plane().epochs.load(name).revision
         one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved]])
         reports = [
             UsageReport(
@@ -241,7 +241,7 @@ def test_policy_file_that_hangs_leaves_the_last_policies_in_force(driver: Driver
     followed = read_followed(Directory(str(driver.path)))
     assert followed is not None
     assert "not read within 2 s; the store or the mount seems to hang" in str(followed.problem)
-    assert driver.reader.plane().load(EpochName(2, second["file"])).revision == followed.revision
+    assert driver.reader.plane().epochs.load(EpochName(2, second["file"])).revision == followed.revision
     path.write_text(POLICIES)  # lets the reader go
 
 
@@ -347,12 +347,15 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
     first = reader.latestOffset(reader.initialOffset(), LIMIT)
     service.put("job", "", {"publish": {"messages_per_second": 7}}, Author("ann"))
     second = reader.latestOffset(first, LIMIT)
-    policy = reader.plane().policy_for(EpochName(*first.values()), EpochName(*second.values()))
+    policy = reader.plane().epochs.policy_for(EpochName(*first.values()), EpochName(*second.values()))
     assert policy is not None
     assert policy.shared.rate_micro_per_ms.tolist() == [[7000, -1]]
     shutil.rmtree(where)
     third = reader.latestOffset(second, LIMIT)
-    assert third == second or reader.plane().policy_for(EpochName(*second.values()), EpochName(*third.values())) is None
+    assert (
+        third == second
+        or reader.plane().epochs.policy_for(EpochName(*second.values()), EpochName(*third.values())) is None
+    )
     followed = read_followed(control)
     assert followed is not None
     assert followed.store_revision == 2

@@ -13,13 +13,15 @@ import pytest
 
 from spark_throttle.control.codec import load_policies
 from spark_throttle.control.compile import revision_of
+from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.manifest import bind
-from spark_throttle.control.plane import NO_EPOCH, ControlPlane, slice_of
+from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
 from spark_throttle.core.quota import OnExcess
+from spark_throttle.core.sharding import slice_of
 from spark_throttle.spark.frames import encode
 from spark_throttle.spark.shard_batch import run_batch
 from tests.spark.shards import START_MS, column, with_helpers
@@ -72,7 +74,7 @@ class Job:
         return Counter(str(name) for name in admitted)
 
     def _grants(self, name: Any) -> dict[int, bytes]:
-        epoch, policy = self.plane.load(name), self.plane.policy_for(self.epoch, name)
+        epoch, policy = self.plane.epochs.load(name), self.plane.epochs.policy_for(self.epoch, name)
         lending = epoch.lending
         parts = [None if policy is None else pack_policy(slice_of(policy, k, self.shards)) for k in range(self.shards)]
         return {

@@ -1,0 +1,147 @@
+"""Epochs in the control directory, with the policies that they name: written once, read until no batch can need them.
+
+An epoch's file is named by its number, a digest of its bytes and the revision of its policy, so that an offset that
+names the file pins all that its batch depends on. A policy is kept once a revision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from spark_throttle.control.run_fence import RunFence
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
+from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.errors import EpochMissingError
+
+BATCHES_RETAINED = 100
+"""Spark's own default: so many batches a checkpoint can be put back."""
+
+_PRUNED_EVERY = 100
+"""Epochs. As many are kept in addition, for Spark's log may be pruned later than ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochName:
+    """What an offset says of an epoch."""
+
+    number: int
+    """0 before the first."""
+
+    file: str
+
+
+NO_EPOCH = EpochName(0, "")
+
+
+class Epochs:
+    """The epochs of one query; the last two, between which a batch lies, are kept at hand.
+
+    Parameters
+    ----------
+    fence
+        Tells whether the directory is still this run's.
+    batches_retained
+        How many batches the checkpoint can be put back (``spark.sql.streaming.minBatchesToRetain``).
+    """
+
+    def __init__(
+        self, directory: Directory, fence: RunFence | None = None, *, batches_retained: int = BATCHES_RETAINED
+    ) -> None:
+        self._directory = directory
+        self._fence = fence
+        self._batches_retained = batches_retained
+        self._epochs: dict[EpochName, Epoch] = {}
+        self._compiled: dict[str, CompiledPolicy] = {}
+
+    def begin(self) -> None:
+        """Take the directory over, now that this run goes on in it."""
+        if self._fence is not None:
+            self._fence.begin()
+
+    def check_fence(self) -> None:
+        """Refuse to go on if another run has taken the directory over.
+
+        Raises
+        ------
+        TakenOverError
+            If one has.
+        """
+        if self._fence is not None:
+            self._fence.check()
+
+    def load(self, name: EpochName) -> Epoch:
+        """Return an epoch.
+
+        Raises
+        ------
+        EpochMissingError
+            If its file is gone.
+        DamagedError
+            If its file is not what was written.
+        """
+        self.begin()
+        if name not in self._epochs:
+            path = self._directory.path(f"epochs/{name.file}")
+            content = self._directory.read(f"epochs/{name.file}")
+            if content is None:
+                raise EpochMissingError(name.number, path)
+            self._remember(name, unpack_epoch(content, f"the epoch file {path}"))
+        return self._epochs[name]
+
+    def policy(self, epoch: Epoch) -> CompiledPolicy:
+        """Return the revision that an epoch names, whatever is in force by now."""
+        revision = epoch.revision
+        if revision not in self._compiled:
+            path = self._directory.path(f"policies/{revision}")
+            content = self._directory.read(f"policies/{revision}")
+            if content is None:
+                raise EpochMissingError(epoch.number, path)
+            self._compiled[revision] = unpack_policy(content, f"the policy revision {path}")
+        return self._compiled[revision]
+
+    def policy_for(self, start: EpochName, end: EpochName) -> CompiledPolicy | None:
+        """Return the policy that batches of `end` apply, or `None` if those of `start` applied the same."""
+        before = self.load(start).revision if start != NO_EPOCH else None
+        epoch = self.load(end)
+        return None if epoch.revision == before else self.policy(epoch)
+
+    def write(self, epoch: Epoch, policy: CompiledPolicy) -> EpochName:
+        """Write an epoch, and its policy before it, and return its name."""
+        if policy.revision not in self._compiled:
+            self._directory.write(f"policies/{policy.revision}", pack_policy(policy))
+            self._compiled[policy.revision] = policy
+        block = pack_epoch(epoch)
+        digest = hashlib.sha256(block).hexdigest()[:16]
+        name = EpochName(epoch.number, f"{epoch.number:012d}-{digest}-{policy.revision}")
+        self._directory.write(f"epochs/{name.file}", block)
+        self._remember(name, epoch)
+        return name
+
+    def forget_before(self, name: EpochName, in_force: str) -> None:
+        """Delete the files that no batch which Spark retains can need.
+
+        A batch has one epoch at most, so what `batches_retained` batches need is among as many epochs. The revision
+        that is `in_force` stays too.
+        """
+        if name.number % _PRUNED_EVERY:
+            return
+        self.check_fence()
+        needed = {in_force}
+        for file in self._directory.names("epochs"):
+            number, _, rest = file.partition("-")
+            if int(number) < name.number - self._batches_retained - _PRUNED_EVERY:
+                self._directory.delete(f"epochs/{file}")
+            else:
+                needed.add(rest.partition("-")[2] or self.load(EpochName(int(number), file)).revision)
+        for revision in self._directory.names("policies"):
+            if revision not in needed:
+                self._directory.delete(f"policies/{revision}")
+                self._compiled.pop(revision, None)
+
+    def _remember(self, name: EpochName, epoch: Epoch) -> None:
+        """Keep an epoch at hand, with the one before it: a batch lies between the two."""
+        self._epochs = {**dict(list(self._epochs.items())[-1:]), name: epoch}
+        needed = {epoch.revision for epoch in self._epochs.values()}
+        self._compiled = {revision: policy for revision, policy in self._compiled.items() if revision in needed}

@@ -1,0 +1,137 @@
+"""What the shards have reported since the last epoch, and what that makes of the buckets which it lent from.
+
+The reports of a batch are taken in once, and count until an epoch has settled them. A shard that has not reported has
+used all that it was lent. Of every shard the last report is kept: it says what its namespaces want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
+from spark_throttle.control.storage import Directory
+from spark_throttle.core.advances import advance_after, carried_advance, scopes_that_stand
+from spark_throttle.core.codec import Epoch
+from spark_throttle.core.grants import Buckets, lent_tokens, used_by_scope
+from spark_throttle.core.matching import match
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.shares import settle_share
+from spark_throttle.core.usage import UsageReport
+
+
+class Settling:
+    """The reports that no epoch has settled, and the last one of every shard.
+
+    Parameters
+    ----------
+    check_fence
+        Called before a report is deleted; raises if the directory is another run's.
+    """
+
+    def __init__(self, directory: Directory, shards: int, check_fence: Callable[[], None]) -> None:
+        self._directory = directory
+        self._shards = shards
+        self._check_fence = check_fence
+        self._last: dict[int, UsageReport] = {}
+        self._unsettled: dict[int, list[UsageReport]] = {}
+        self.newest_batch = -1
+        """The newest batch that was looked at."""
+
+    def take_in(self, epoch: Epoch) -> list[list[UsageReport]]:
+        """Read the reports that came since the last call, at a start all that are kept; return them by batch."""
+        came = []
+        if newest_batch(self._directory) != self.newest_batch:
+            for batch, reports in read_reports(self._directory, after_batch=self.newest_batch).items():
+                if any(report.epoch > epoch.number for report in reports):
+                    # The checkpoint was rolled back to before this batch, which will run and report anew; unless this
+                    # run was taken over, and it is the other's.
+                    self._check_fence()
+                    forget_reports(self._directory, from_batch=batch)
+                    break
+                self._last.update({report.shard: report for report in reports})
+                self._unsettled[batch] = reports
+                came.append(reports)
+            self.newest_batch = newest_batch(self._directory)
+        for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
+            del self._unsettled[batch]
+        return came
+
+    @property
+    def has_reports(self) -> bool:
+        """Whether there is a batch to settle."""
+        return bool(self._unsettled)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether a batch that is not settled brought or moved rows."""
+        return any(_has_moved(reports) for reports in self._unsettled.values())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a row waits."""
+        return any(report.waiting.any() for report in self._last.values())
+
+    def newest_settled(self, epoch: Epoch) -> int:
+        """Return the batch up to which all is settled by the epoch that follows `epoch`."""
+        return max(self._unsettled, default=epoch.settled_batch)
+
+    def missing_shards(self) -> list[int]:
+        """Return the shards that have not reported."""
+        found = {report.shard for reports in self._unsettled.values() for report in reports}
+        return sorted(set(range(self._shards)) - found)
+
+    def began_ms(self, now_ms: int) -> int:
+        """Return the paying time of the first batch that moved rows, `now_ms` if none did."""
+        moved = (reports[0].as_of_ms for reports in self._unsettled.values() if _has_moved(reports))
+        return min(moved, default=now_ms)
+
+    def last_under(self, policy: CompiledPolicy) -> list[UsageReport]:
+        """Return the last report of every shard, with its indices in `policy`."""
+        return [_rematched(report, policy) for report in self._last.values()]
+
+    def settled(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> Buckets:
+        """Return the buckets of `epoch` less what was used; a shard without a report has used all it was lent."""
+        buckets, share = epoch.buckets, epoch.share_micro_per_ms
+        for reports in self._unsettled.values():
+            used = used_by_scope(reports, policy)
+            buckets = settle_share(buckets, used, policy, share, at_ms=min(reports[0].as_of_ms, now_ms))
+        missing = self.missing_shards()
+        if missing:
+            used = lent_tokens(epoch.lending.balance_micro[missing]).sum(axis=0)
+            # What a lease has earned since then, this process cannot tell.
+            at_ms = now_ms if share is None else buckets.as_of_ms
+            buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
+        return buckets
+
+    def advance(self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
+        """Return how far each shard is ahead in the scopes of `after`, shape (shards, scopes, 2)."""
+        reports = [report for batch in self._unsettled.values() for report in batch]
+        advance_micro = advance_after(epoch.lending, reports, before)
+        if before.revision == after.revision:
+            return advance_micro
+        now = [_rematched(report, after) for report in reports]
+        return carried_advance(advance_micro, scopes_that_stand(before, after, reports, now))
+
+
+def _has_moved(reports: list[UsageReport]) -> bool:
+    """Return whether a batch brought or moved rows."""
+    return any(
+        report.invalid_messages or report.offered.any() or report.admitted.any() or report.rejected.any()
+        for report in reports
+    )
+
+
+def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:
+    """Return a report with its indices in `policy`."""
+    if report.revision == policy.revision:
+        return report
+    found = match(report.names, policy)
+    weight = np.where(found.is_exempt, 0, policy.namespace_limits.weight[found.rule])
+    # Its own limits may be others by now, so that its rows may leave at once.
+    leaves_ms = None if report.leaves_ms is None else np.where(report.waiting[:, 0] > 0, report.as_of_ms, NEVER_MS)
+    return replace(
+        report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight, leaves_ms=leaves_ms
+    )
