@@ -61,6 +61,8 @@ MAX_SHARDS = 4096
 class Throttle:
     """Holds every namespace of a stream to its policies.
 
+    `docs/changing-a-job.md` says which of these may change between two starts, and what must not be given.
+
     Parameters
     ----------
     policies
@@ -83,8 +85,6 @@ class Throttle:
     exchange
         Where this job meets others with which it shares its tenants' and groups' quotas: a directory, ``delta:`` and a
         table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default it has them for itself.
-
-    `docs/changing-a-job.md` says which of these may change between two starts, and what must not be given.
 
     Raises
     ------
