@@ -31,6 +31,7 @@ extensions = [
     "references",
 ]
 exclude_patterns = ["_ext", "_static", "diagrams"]
+smartquotes_action = "qe"  # quotes and ellipses; two hyphens begin an option
 default_role = "code"  # one backtick in a docstring is code, as in numpydoc
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]

@@ -38,7 +38,7 @@ def draw(source: Path) -> None:
         if picture.exists() and picture.read_text().endswith(mark_of(source)):
             continue
         d2 = Path(sys.executable).with_name("d2")
-        command = [d2, "--theme", THEMES[theme], "--pad", "10", "--layout", "elk", source, picture]
+        command = [d2, "--theme", THEMES[theme], "--pad", "10", "--elk-nodeNodeBetweenLayers", "40", source, picture]
         subprocess.run(command, check=True, capture_output=True)
         text = picture.read_text()
         picture.write_text(text.rstrip("\n") + "\n" + mark_of(source))
@@ -66,6 +66,8 @@ class Diagram(Directive):
             image = nodes.image(uri=uri, alt=self.options.get("alt", ""), classes=[f"only-{theme}"])
             if "width" in self.options:
                 image["width"] = self.options["width"]
+            else:
+                image["classes"].append("wide")
             figure += image
         if self.content:
             caption = nodes.caption()

@@ -63,9 +63,9 @@ def _names(each: Any) -> str:
 def _kind(each: Any) -> str:
     annotation = each.type_descriptor.annotation
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return "|".join(str(one.value) for one in annotation)
+        return " or ".join(str(one.value) for one in annotation)
     if typing.get_origin(annotation) is typing.Literal:
-        return "|".join(typing.get_args(annotation))
+        return " or ".join(typing.get_args(annotation))
     if annotation in (int, float):
         return "NUMBER"
     return "TEXT"
@@ -97,11 +97,10 @@ def calls(document: dict[str, Any]) -> str:
         f"{info}. This page is made from `conf/openapi.json`, which has every field.",
     ]
     lines += ["[Security](../security.md) says who may make which call.", ""]
-    lines += ["| call | what it does |", "|---|---|"]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             said = _text((operation.get("description") or operation.get("summary") or "").split("\n\n")[0])
-            lines.append(f"| `{method.upper()} {path}` | {said} |")
+            lines += [f"`{method.upper()} {path}`", f": {said}", ""]
     return "\n".join([*lines, ""])
 
 
