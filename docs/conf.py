@@ -31,7 +31,6 @@ extensions = [
     "references",
 ]
 exclude_patterns = ["_ext", "_static", "diagrams"]
-smartquotes_action = "qe"  # quotes and ellipses; two hyphens begin an option
 default_role = "code"  # one backtick in a docstring is code, as in numpydoc
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
@@ -54,6 +53,8 @@ autoapi_keep_files = False
 autoapi_options = ["members", "undoc-members", "show-inheritance"]
 autoapi_python_class_content = "class"
 autodoc_typehints = "signature"
+add_module_names = False
+python_use_unqualified_type_names = True
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 python_maximum_signature_line_length = 100

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +86,8 @@ def _default(each: Any) -> str:
 
 
 def _text(said: str) -> str:
-    return " ".join(said.split()).replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
+    plain = " ".join(said.split()).replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
+    return re.sub(r"(?<![`\w-])--[a-z][a-z-]*", r"`\g<0>`", plain)  # two hyphens alone become a dash
 
 
 def calls(document: dict[str, Any]) -> str:
