@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from spark_throttle.admin.cli import app
+from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.spark import Throttle, ThrottledStreamWriter
 from tests.docs.snippets import Block, commands
 from tests.sessions import ROOT
@@ -32,6 +33,9 @@ def check_names(block: Block) -> None:
     elif block.language == "bash":
         for words in commands(block.text):
             check_command(block, words)
+    elif block.language == "sql":
+        columns = re.findall(r"(?<!AS )\b\w+_(?:messages|bytes|id|time|ms)\b", block.text)
+        assert set(columns) <= set(USAGE_SCHEMA.names), f"{block.place}: {columns}"
 
 
 def check_python(block: Block) -> None:
