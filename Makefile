@@ -167,6 +167,23 @@ types: setup ## check the types (mypy, strict)
 imports: setup ## check which package may import which (import-linter)
 	@$(VENV)/bin/lint-imports
 
+# ------------------------------------------------------------------------------------------------ the book
+
+DOCS_VENV := build/docs-venv
+
+.PHONY: docs
+docs: $(DOCS_VENV)/.stamp ## build the book into build/docs/index.html; a broken link, anchor or reference fails
+	@rm -rf build/docs
+	@PYTHONPATH=$(CURDIR) $(DOCS_VENV)/bin/python -m sphinx -W --keep-going -q -d build/doctrees docs build/docs $(ARGS)
+	@echo "the book is in build/docs/index.html"
+
+$(DOCS_VENV)/.stamp: pyproject.toml requirements.lock
+	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or say BASE_PYTHON=…" >&2; exit 1; }
+	@[ -x $(DOCS_VENV)/bin/python ] || $(BASE_PYTHON) -m venv $(DOCS_VENV)
+	@echo "setting up $(DOCS_VENV)"
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[docs]'
+	@touch $@
+
 # ------------------------------------------------------------------------------------------------ set-up
 
 .PHONY: setup
@@ -201,7 +218,7 @@ $(JARS)/%.stamp: scripts/jars/ivy.xml | $(VENV)/.stamp
 lock: ## write requirements.lock anew from what pyproject.toml allows today
 	@rm -rf build/lock
 	@$(BASE_PYTHON) -m venv build/lock
-	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
 	@{ sed -n '/^#/p' requirements.lock; build/lock/bin/python -m pip freeze --exclude-editable; } > build/requirements.lock
 	@mv build/requirements.lock requirements.lock
 	@rm -rf build/lock

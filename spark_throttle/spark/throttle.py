@@ -2,7 +2,7 @@
 
 ::
 
-    throttle = Throttle(policies="policies.yaml", namespace="concat(tenant, '/', topic)", size="length(value)")
+    throttle = Throttle(policies="policies.yaml", namespace="concat(tenant, '/', topic)", size="octet_length(value)")
     throttle.write_stream(events).format("delta").option("checkpointLocation", ckpt).start(path)
 """
 
@@ -34,6 +34,8 @@ MAX_SHARDS = 4096
 class Throttle:
     """Holds every namespace of a stream to its policies.
 
+    `docs/changing-a-job.md` says which of these may change between two starts, and what must not be given.
+
     Parameters
     ----------
     policies
@@ -56,8 +58,6 @@ class Throttle:
     exchange
         Where this job meets others with which it shares its tenants' and groups' quotas: a directory, ``delta:`` and a
         table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default it has them for itself.
-
-    `docs/changing-a-job.md` says which of these may change between two starts, and what must not be given.
 
     Raises
     ------

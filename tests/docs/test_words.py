@@ -1,0 +1,102 @@
+"""What the pages list is what the code has: keys, reasons, metrics, exit codes, files, targets, tests."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.admin.job_watch import JobWatch
+from spark_throttle.admin.metrics import exposed
+from spark_throttle.admin.output import Exit
+from spark_throttle.control.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota
+from spark_throttle.control.open_store import open_store
+from spark_throttle.control.share_settings import SHARE_POLICIES
+from spark_throttle.control.usage_table import USAGE_SCHEMA
+from spark_throttle.core.reasons import REASONS
+from tests.docs.names import make_targets
+from tests.docs.snippets import PAGES
+from tests.sessions import ROOT
+
+DOCS = ROOT / "docs"
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+_PATH = re.compile(r"(?:conf|docs|jobs|notebooks|scripts|tests)/[\w./*-]+")
+
+
+def words_in_code(page: Path) -> set[str]:
+    return set(_CODE.findall(page.read_text()))
+
+
+def test_policies_has_every_key() -> None:
+    keys = {*PolicyDocument.model_fields, *NamespacePolicy.model_fields, *Quota.model_fields, *QueuePolicy.model_fields}
+    assert keys <= words_in_code(DOCS / "policies.md")
+
+
+def test_dead_letters_has_every_reason() -> None:
+    assert set(REASONS) - {""} <= words_in_code(DOCS / "dead-letters.md")
+
+
+def test_operating_has_every_exit_code() -> None:
+    table = re.findall(r"^\| (\d+) \|", (DOCS / "operating.md").read_text(), re.MULTILINE)
+    assert {int(code) for code in table} >= {int(code) for code in Exit}
+
+
+def test_operating_has_every_metric_and_no_other() -> None:
+    names = re.findall(
+        r"^# TYPE spark_throttle_(\w+) ", exposed(JobWatch({}), open_store("memory:")).decode(), re.MULTILINE
+    )
+    text = (DOCS / "operating.md").read_text()
+    # The table says of three counters that they exist of bytes too.
+    written = words_in_code(DOCS / "operating.md")
+    said = {name for name in names if name in written or name.replace("_bytes_total", "_messages_total") in written}
+    assert set(names) == said
+    assert set(re.findall(r"spark_throttle_(\w+)", text)) <= set(names)
+
+
+def test_several_jobs_and_sources_have_every_policy_of_division() -> None:
+    text = (DOCS / "sources.md").read_text() + (DOCS / "several-jobs.md").read_text()
+    assert all(policy in text for policy in SHARE_POLICIES)
+
+
+def test_operating_names_the_columns_of_the_usage_table() -> None:
+    written = words_in_code(DOCS / "operating.md")
+    stems = {re.sub(r"_(messages|bytes)$", "", name) for name in USAGE_SCHEMA.names if name != "observed_messages"}
+    assert stems <= written
+    assert "observed_messages" in written
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_files_and_targets_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    named = {path.rstrip("./") for code in _CODE.findall(text) for path in _PATH.findall(code) if " " not in code}
+    missing = [path for path in named if not list(ROOT.glob(path)) and "v1" not in path]
+    assert missing == []
+    assert set(re.findall(r"\bmake ([a-z][a-z-]+)(?=[`\s])", " ".join(_CODE.findall(text)))) <= make_targets()
+    assert [
+        link for link in _LINK.findall(text) if not (page.parent / link).exists() and "generated/" not in link
+    ] == []
+
+
+def test_sources_names_tests_that_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "sources.md").read_text()))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert named
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
+def test_pictures_show_what_their_sources_say() -> None:
+    sources = sorted((DOCS / "diagrams").glob("*.d2"))
+    assert sources
+    for source in sources:
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()
+        for theme in ("light", "dark"):
+            picture = source.with_name(f"{source.stem}-{theme}.svg").read_text()
+            assert picture.endswith(f"<!-- {source.name} {digest} -->\n"), f"{source.name}: make docs draws it anew"
+
+
+def test_every_page_is_linked_from_the_landing_page() -> None:
+    index = re.findall(r"^(?:.* <)?([\w-]+)>?$", (DOCS / "index.md").read_text(), re.MULTILINE)
+    assert [page.stem for page in PAGES[1:] if page.stem != "index" and page.stem not in index] == []
