@@ -3,8 +3,9 @@
 A wall clock may be set; a steady clock is not, but counts from the machine's start. Paying time is what the steady
 clock has measured since the last epoch, whatever the wall clock did, and whether this process was there or not: the
 reading, and the boot that it counts from, are pinned in the epoch. On another machine, or one that was started anew,
-all that can be known of the time between is the wall clock's: what it shows beyond the latest that any epoch saw. So
-time that really passed is paid, and a jump, forth or back, pays nothing and stops nothing.
+all that can be known of the time between is the wall clock's: what it shows beyond the latest time that was paid. So
+time that really passed is paid, and a jump, forth or back, pays nothing and stops nothing. Where the wall clocks of two
+machines differ, the difference is paid once.
 """
 
 from __future__ import annotations
@@ -65,10 +66,12 @@ def moment_after(epoch: Epoch | None, clock: Clock) -> Moment:
         return Moment(wall_ms, ClockReading(wall_ms, wall_ms, steady_ms, clock.boot), is_off=False)
     before, paid_ms = epoch.reading, epoch.buckets.as_of_ms
     latest_ms = paid_ms if before is None else before.latest_wall_ms
-    reading = ClockReading(wall_ms, max(wall_ms, latest_ms), steady_ms, clock.boot)
     if before is None or before.boot != clock.boot or steady_ms < before.steady_ms:
+        reading = ClockReading(wall_ms, max(wall_ms, latest_ms), steady_ms, clock.boot)
         return Moment(paid_ms + max(0, wall_ms - latest_ms), reading, is_off=True)
     passed_ms = steady_ms - before.steady_ms
+    # Time that was paid here is paid on every machine: the latest goes on with it, whatever this wall clock shows.
+    reading = ClockReading(wall_ms, max(wall_ms, latest_ms + passed_ms), steady_ms, clock.boot)
     drift_ms = wall_ms - before.wall_ms - passed_ms
     return Moment(paid_ms + passed_ms, reading, is_off=abs(drift_ms) > MOST_DRIFT_MS)
 

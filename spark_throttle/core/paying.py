@@ -64,7 +64,7 @@ class ClockReading:
 
     wall_ms: int
     latest_wall_ms: int
-    """The largest that any epoch so far has seen."""
+    """The largest that any epoch so far has seen, gone on by the time that was paid since."""
 
     steady_ms: int
     boot: str

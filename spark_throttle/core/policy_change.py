@@ -43,6 +43,10 @@ _MOST_AHEAD = np.array([1, MAX_SIZE_BYTES], dtype=np.int64) * 1000
 """By `Dimension`, in thousandths of a token: a message."""
 
 
+_SHUT_AND_SPENT = -2
+"""In micro-tokens: what a bucket of rate 0 holds that was not full when it was shut; one that was full holds -1."""
+
+
 def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int) -> ShardState:
     """Return what a shard remembers, paid up to `now_ms` under `before`, as `after` sees it.
 
@@ -101,8 +105,12 @@ def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> In
     is_observing = (before.on_excess == OnExcess.OBSERVE)[:, None]
     owes_at_most = np.where(is_observing, -after.burst_micro, MIN_BALANCE_MICRO)
     kept = np.minimum(np.maximum(balance_micro, owes_at_most), begins)
-    # A rate of 0 holds a balance just below zero, which is no debt.
-    kept = np.where((before.rate_micro_per_ms == 0) & (kept == -1) & (after.rate_micro_per_ms > 0), 0, kept)
+    # A rate of 0 holds a balance just below zero, which is no debt. It is less if the bucket was not full, so that the
+    # bucket is not full now, and is remembered until the rate is raised.
+    is_spent = balance_micro < full(before.rate_micro_per_ms, before.burst_micro)
+    kept = np.where((after.rate_micro_per_ms == 0) & is_spent, np.minimum(kept, _SHUT_AND_SPENT), kept)
+    was_shut = (before.rate_micro_per_ms == 0) & (after.rate_micro_per_ms > 0)
+    kept = np.where(was_shut & (kept >= _SHUT_AND_SPENT), np.maximum(kept, 0), kept)
     return np.where(before.is_limited & after.is_limited, kept, begins)
 
 

@@ -293,14 +293,17 @@ class _Batch:
         bound_bytes = max(1, bounds.bytes // self.shards)
         stay, new = [], []
         for flow in self.flows.values():
+            in_flow = 0
             for position, row in enumerate(self.waiting(flow)):
+                in_flow += row.size_bytes
                 if row.is_arrival:
-                    new.append((position, flow.tie, row))
+                    share = max(part_of(position + 1, bound_messages), part_of(in_flow, bound_bytes))
+                    new.append((share, position, flow.tie, row))
                 else:
                     stay.append(row)
         messages, in_bytes = total_tokens(stay)
         is_full = False
-        for _, _, row in sorted(new, key=lambda entry: entry[:2]):
+        for *_, row in sorted(new, key=lambda entry: entry[:3]):
             messages, in_bytes = messages + 1, in_bytes + row.size_bytes
             is_full = is_full or messages > bound_messages or in_bytes > bound_bytes
             if is_full:
@@ -399,3 +402,8 @@ class _Batch:
                 refill = bucket.rate_micro_per_ms * since_last_ms // MICRO
                 wanted[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
         return pair(wanted)
+
+
+def part_of(amount: int, bound: int) -> int:
+    """Return the part of a bound in 2**-30ths, rounded up; just over the whole for more than there is."""
+    return (1 << 30) + 1 if amount > bound else -(-(amount << 30) // bound)

@@ -68,9 +68,12 @@ def changed_balance(
         return begins.balance_micro
     bucket = TokenBucket(old.rate_micro_per_ms[dimension], old.burst_micro[dimension], balance_micro)
     bucket.refill(elapsed_ms)
+    was_full = bucket.is_full
     if old.on_excess == OnExcess.OBSERVE:
         bucket.balance_micro = max(bucket.balance_micro, -begins.burst_micro)
-    if bucket.rate_micro_per_ms == 0 and bucket.balance_micro == -1:
+    if begins.rate_micro_per_ms == 0:
+        return min(bucket.balance_micro, -1 if was_full else -2)
+    if bucket.rate_micro_per_ms == 0 and bucket.balance_micro in (-1, -2):
         bucket.balance_micro = 0  # shut, and not in debt
     return min(bucket.balance_micro, begins.balance_micro)
 

@@ -82,6 +82,15 @@ def test_job_that_goes_on_on_another_machine_is_paid_what_the_wall_clock_shows_o
         assert passes(job, 2) == 2 * RATE
 
 
+def test_two_machines_whose_clocks_differ_pay_their_difference_once(job: WholeJob) -> None:
+    admitted, legs = len(job.admitted), 6
+    for leg in range(legs):
+        job.machine, job.shift_ms = ("another", HOUR_MS) if leg % 2 == 0 else ("this", 0)
+        job.restart()
+        passes(job, 60)
+    assert len(job.admitted) - admitted <= legs * 60 * RATE + BURST + 1
+
+
 def test_machine_whose_clock_is_behind_pays_nothing_and_goes_on(job: WholeJob) -> None:
     job.machine, job.shift_ms = "another", -YEAR_MS
     job.restart()

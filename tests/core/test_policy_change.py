@@ -21,6 +21,7 @@ from spark_throttle.core.quota import (
     CompiledPolicy,
     Dimension,
     OnExcess,
+    QueueBounds,
     Verdict,
 )
 from spark_throttle.testing.shard import Engine, Shard
@@ -219,6 +220,26 @@ def test_limit_of_0_is_a_limit_and_owes_nothing_when_it_is_raised(engine: Engine
     assert shard.admitted()["a/x"] == 1
     shard.batch(61_000)
     assert shard.admitted()["a/x"] == 1
+
+
+@pytest.mark.parametrize("on_excess", [OnExcess.REJECT, OnExcess.DELAY])
+def test_limit_that_is_0_now_and_then_pays_no_burst_again(engine: Engine, on_excess: OnExcess) -> None:
+    def policy(rate: float) -> CompiledPolicy:
+        quota = limit(messages_per_second=rate, burst_seconds=10, on_excess=on_excess)
+        return make_policy(default=Namespace(quota), queue=QueueBounds(1, 1 << 20, None, Overflow.REJECT))
+
+    shard, admitted = Shard(engine, policy(10)), 0
+    for batch in range(20):
+        shard.policy = policy(0 if batch % 2 else 10)
+        shard.batch(100 * batch, [("a/x", 1)] * 300)
+        admitted += shard.admitted().get("a/x", 0)
+    assert admitted <= 100 + 2 * 10 + 1
+
+
+def test_namespace_that_nobody_has_heard_of_is_not_remembered_under_a_limit_of_0(engine: Engine) -> None:
+    shard = Shard(engine, make_policy(default=Namespace(limit(messages_per_second=0, on_excess=OnExcess.REJECT))))
+    shard.batch(0, [("a/x", 1), ("a/y", 1)])
+    assert shard.plan.state.flows == {}
 
 
 def test_limit_of_0_forgives_no_debt(engine: Engine) -> None:

@@ -16,6 +16,7 @@ from spark_throttle.core.quota import Overflow, QueueBounds
 from spark_throttle.core.segments import name_hash
 from spark_throttle.core.state import Queue
 from spark_throttle.errors import QueueOverflowError
+from spark_throttle.testing.reference import part_of
 
 NOW_MS = 1_760_000_000_000
 NAMES = pa.array(["a/x", "b/y", "c/z"])
@@ -52,17 +53,16 @@ rows = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12)
 def test_new_rows_are_kept_from_the_heads_while_all_fit(
     old: list[Row], new: list[Row], messages: int, size_bytes: int
 ) -> None:
-    place: dict[int, int] = {}
-    for flow, _ in old:
-        place[flow] = place.get(flow, 0) + 1
+    queues: dict[int, list[int]] = {flow: [size for one, size in old if one == flow] for flow in range(3)}
     tie = np.argsort(np.argsort(name_hash(NAMES))).tolist()
     in_turn = []
     for at, (flow, size) in enumerate(new):
-        in_turn.append((place.get(flow, 0), tie[flow], at, size))
-        place[flow] = place.get(flow, 0) + 1
+        queues[flow].append(size)
+        share = max(part_of(len(queues[flow]), messages), part_of(sum(queues[flow]), size_bytes))
+        in_turn.append((share, len(queues[flow]), tie[flow], at, size))
     room, room_bytes = messages - len(old), size_bytes - sum(size for _, size in old)
     lost, used, used_bytes = [], 0, 0
-    for _, _, at, size in sorted(in_turn):
+    for *_, at, size in sorted(in_turn):
         used, used_bytes = used + 1, used_bytes + size
         if used > room or used_bytes > room_bytes:
             lost.append(at)
@@ -73,6 +73,16 @@ def test_flood_of_one_namespace_leaves_the_others_room() -> None:
     new = [(0, 1)] * 100 + [(1, 1)] * 3 + [(2, 1)] * 3
     kept = [new[at][0] for at in range(len(new)) if at not in set(ask([], new, 12, 10**6))]
     assert {flow: len(list(group)) for flow, group in groupby(sorted(kept))} == {0: 6, 1: 3, 2: 3}
+
+
+def test_row_that_is_larger_than_the_queue_takes_no_room() -> None:
+    new = [(0, 5_000), *[(1, 100)] * 4, *[(2, 100)] * 4]
+    assert ask([], new, 100, 1_000) == [0]
+
+
+def test_namespace_of_large_rows_takes_its_part_of_the_bytes() -> None:
+    new = [*[(0, 300)] * 4, *[(1, 10)] * 30]
+    assert ask([], new, 100, 1_000) == [2, 3]
 
 
 def test_bounds_are_divided_among_the_shards_and_are_at_least_one() -> None:
