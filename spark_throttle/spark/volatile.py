@@ -5,10 +5,11 @@ things know better than a list of names what is not the same then. Spark's analy
 expression as the condition of a join, Python functions that are marked so among them. And the plan of the stream, as
 ``EXPLAIN`` prints it, says from which functions a column comes that the stream itself has made.
 
-Spark holds two functions for deterministic that are not (tried on 4.2.0): ``now()`` and ``current_time()`` are set when
-a batch is optimized. ``current_timestamp()``, ``current_date()``, ``localtimestamp()`` and ``unix_timestamp()`` are the
-batch's time, which is logged. A seed helps nothing: Spark draws a new one for every attempt. ``input_file_name()`` is
-nondeterministic to Spark, and the same at every attempt.
+Spark holds three functions for deterministic that are not (tried on 4.2.0). ``now()`` and ``current_time()`` are set
+when a batch is optimized; ``aes_encrypt()`` draws an initialization vector for each value, unless it is given one or
+its mode has none (``ECB``). ``current_timestamp()``, ``current_date()``, ``localtimestamp()`` and ``unix_timestamp()``
+are the batch's time, which is logged. A seed helps nothing: Spark draws a new one for every attempt.
+``input_file_name()`` is nondeterministic to Spark, and the same at every attempt.
 
 Not seen are: a function that is not what it says (a Python function that draws numbers and is not marked
 `asNondeterministic`), and one that is marked so where the stream below makes a column by it; what a function of frames
@@ -38,9 +39,14 @@ if TYPE_CHECKING:
 
 _FUNCTION: Final = re.compile(
     r"(?<![\w.`])(rand|randn|random|uuid|shuffle|randstr|uniform|now|current_time|spark_partition_id"
-    r"|monotonically_increasing_id|reflect|java_method|try_reflect)\(",
+    r"|monotonically_increasing_id|reflect|java_method|try_reflect|aes_encrypt)\(",
     re.IGNORECASE,
 )
+_SUBQUERY: Final = re.compile(r"\b(scalar-subquery|exists|list|lateral-subquery)#\d")
+_BRANCH: Final = ":"
+"""What Spark prints before the lines of a subquery, and of all children of a node but the last."""
+
+_NO_VECTOR: Final = ("", "cast( as binary)")
 _FILE_FUNCTION: Final = re.compile(r"(?<![\w.`])input_file_(name|block_start|block_length)\(", re.IGNORECASE)
 _CONDITION: Final = "INVALID_NON_DETERMINISTIC_EXPRESSIONS"
 _ANALYZED: Final = re.compile(r"^== Analyzed Logical Plan ==\n(.*?)^== ", re.MULTILINE | re.DOTALL)
@@ -169,6 +175,8 @@ class _Plan:
         self._output: dict[str, str] = {}
         self._made: dict[str, tuple[str | None, set[str]]] = {}
         self._unions: dict[int, list[str] | None] = {}
+        branches = (line for line in text.splitlines() if _BRANCH in line[: len(line) - len(_NODE.sub("", line))])
+        self._in_subquery = next(filter(None, map(_function_in, branches)), None)
         for line in text.splitlines():
             node = _NODE.sub("", line)
             self._take(node, depth=len(line) - len(node))
@@ -201,7 +209,7 @@ class _Plan:
             for number in _ATTRIBUTE.findall(made):
                 self._note(number, expression)
         elif node.startswith(("Filter ", "Join ")) and self.chooser is None:
-            self.chooser = _function_in(node)
+            self.chooser = self._function_in(node)
 
     def _take_project(self, items: list[str]) -> list[tuple[str, str]]:
         """Return the names and numbers of what a projection gives."""
@@ -228,7 +236,11 @@ class _Plan:
 
     def _note(self, number: str, expression: str) -> None:
         function, sources = self._made.get(number, (None, set()))
-        self._made[number] = (function or _function_in(expression), {*sources, *_ATTRIBUTE.findall(expression)})
+        self._made[number] = (function or self._function_in(expression), {*sources, *_ATTRIBUTE.findall(expression)})
+
+    def _function_in(self, expression: str) -> str | None:
+        """Return the first function of an expression, or of a subquery that it may have."""
+        return _function_in(expression) or (self._in_subquery if _SUBQUERY.search(expression) else None)
 
 
 def _function_in(expression: str) -> str | None:
@@ -238,9 +250,26 @@ def _function_in(expression: str) -> str | None:
         while depth and end < len(expression):
             depth += {"(": 1, ")": -1}.get(expression[end], 0)
             end += 1
-        if not expression.startswith("#", end):  # a Python function of that name is printed with its number
+        is_python = expression.startswith("#", end)  # such a function is printed with its number
+        name, arguments = found[1].lower(), expression[found.end() : end - 1]
+        if not is_python and not (name == "aes_encrypt" and _has_vector(arguments)):
             return f"{found[1].lower()}()"
     return None
+
+
+def _has_vector(arguments: str) -> bool:
+    """Return whether `aes_encrypt` gives the same at every call: its initialization vector is given, or there is none.
+
+    Examples
+    --------
+    >>> _has_vector("ns#2, key#3, GCM, DEFAULT, cast( as binary), cast( as binary)")
+    False
+    >>> _has_vector("ns#2, key#3, GCM, DEFAULT, iv#4, cast( as binary)")
+    True
+    """
+    given = _items(f"[{arguments}]")
+    mode, vector = (*given, *[""] * 5)[2], (*given, *[""] * 5)[4]
+    return mode.upper() == "ECB" or vector not in _NO_VECTOR
 
 
 def _items(text: str) -> list[str]:

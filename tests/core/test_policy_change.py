@@ -21,6 +21,7 @@ from spark_throttle.core.quota import (
     CompiledPolicy,
     Dimension,
     OnExcess,
+    Overflow,
     QueueBounds,
     Verdict,
 )

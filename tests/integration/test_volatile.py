@@ -25,10 +25,14 @@ VOLATILE = [
     ("spark_partition_id()", "spark_partition_id()"), ("transform(array(id), x -> x + rand())[0]", "rand()"),
     ("java_method('java.util.UUID', 'randomUUID')", "java_method()"),
     ("now()", "now()"), ("date_format(now(), 'H')", "now()"), ("current_time()", "current_time()"),
+    ("(select now())", "now()"), ("aes_encrypt(ns, '0123456789abcdef')", "aes_encrypt()"),
+    ("base64(aes_encrypt(ns, '0123456789abcdef', 'CBC'))", "aes_encrypt()"),
 ]  # fmt: skip
 LASTING = [
     "current_timestamp()", "current_date()", "localtimestamp()", "unix_timestamp()", "input_file_name()",
     "_metadata.file_path", "concat('t/', id)", "transform(array(id), x -> x + 1)[0]", "(select max(id) from range(3))",
+    "aes_encrypt(ns, '0123456789abcdef', 'ECB')",
+    "aes_encrypt(ns, '0123456789abcdef', 'GCM', 'DEFAULT', unhex('000102030405060708090a0b'))",
 ]  # fmt: skip
 
 
@@ -88,6 +92,7 @@ MADE = {
         .withColumn("made", F.expr("string(at)"))
     ),
     "out of an array": lambda events: events.select("*", F.explode(F.expr("array(uuid())")).alias("made")),
+    "by a subquery": lambda events: events.withColumn("made", F.expr("(select uuid())")),
     "behind dropDuplicates": lambda events: events.withColumn("made", F.expr("uuid()")).dropDuplicates(["id"]),
 }
 
