@@ -91,12 +91,12 @@ class ControlPlane:
 
     def next_epoch(self, start: EpochName) -> EpochName:
         """Return the epoch that the next batch is planned with: a new one if one is due, else `start`."""
-        policy = self._policy_in_force()
         if start == NO_EPOCH:
             refuse_past(self._directory)
             self.epochs.begin()
-            return self._make(1, policy, None, -1, moment_after(None, self._clock))
+            return self._make(1, self._policy_in_force(), None, -1, moment_after(None, self._clock))
         self._planned = epoch = self.epochs.load(start)
+        policy = self._policy_in_force()
         moment = moment_after(epoch, self._clock)
         now_ms = moment.paid_ms
         for reports in self._settling.take_in(epoch):

@@ -3,7 +3,8 @@
 Two queries with one control directory would each take the other's epochs and reports for their own, and a run that was
 given up for dead may still be alive. A run writes its mark when it begins, and looks for it before it makes an epoch or
 removes a file. It begins with the first epoch that it makes or loads, not before: one that is refused at its start
-leaves the run that has the directory alone.
+leaves the run that has the directory alone. If another run has begun since a run was started, the latter ends: what it
+knows of the checkpoint is out of date.
 """
 
 from __future__ import annotations
@@ -32,11 +33,20 @@ class RunFence:
         self._directory = directory
         self._then = then
         self._has_begun = False
+        self._found = directory.read(_NAME)
 
     def begin(self) -> None:
-        """Take the directory over; only the first call does."""
+        """Take the directory over; only the first call does.
+
+        Raises
+        ------
+        TakenOverError
+            If another run has begun since this one was started.
+        """
         if self._has_begun:
             return
+        if self._directory.read(_NAME) != self._found:
+            raise TakenOverError(self._directory.location)
         self._has_begun = True
         self._directory.write(_NAME, self.run.encode())
         if self._then is not None:

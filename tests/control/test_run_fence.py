@@ -43,6 +43,21 @@ def test_run_that_was_taken_over_writes_no_epoch_any_more(query: FencedQuery) ->
     assert query.trigger().number == 2
 
 
+def test_run_that_comes_to_its_first_epoch_after_a_later_run_has_begun_is_the_one_that_ends(query: FencedQuery) -> None:
+    query.trigger()
+    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    query.restart()
+    early, of_early = query.plane, query.name
+    query.restart()
+    query.trigger()
+    files = {folder: query.directory.names(folder) for folder in ("epochs", "feedback")}
+    with pytest.raises(TakenOverError):
+        early.next_epoch(of_early)
+    assert {folder: query.directory.names(folder) for folder in ("epochs", "feedback")} == files
+    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    assert query.trigger().number == of_early.number + 2
+
+
 def test_run_that_was_taken_over_deletes_no_file_any_more(query: FencedQuery) -> None:
     query.trigger()
     zombie = query.plane

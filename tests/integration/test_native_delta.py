@@ -11,7 +11,7 @@ from delta.tables import DeltaTable as SparksTable
 from deltalake import DeltaTable
 
 from spark_throttle.errors import ConfigurationError, NativeWriterError
-from spark_throttle.spark import throttle as throttle_module
+from spark_throttle.spark import pipeline
 from spark_throttle.spark.file_outlet import OWN_FILE_BYTES, FileOutlet
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
@@ -51,7 +51,7 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
 def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write every row where it is decided, or few as they are here, in the sink."""
     own_file_bytes = 1 if request.param == "operator" else OWN_FILE_BYTES
-    monkeypatch.setattr(throttle_module, "FileOutlet", lambda plan: FileOutlet(plan, own_file_bytes))
+    monkeypatch.setattr(pipeline, "FileOutlet", lambda plan: FileOutlet(plan, own_file_bytes))
 
 
 def run(
