@@ -82,8 +82,6 @@ def _is_same(found: tuple[Violation, int] | None, violation: Violation) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run lives until the time is over."""
     options = _options().parse_args(arguments)
-    logging.disable()  # the job's warnings are of histories that nobody reads
-    pa.set_cpu_count(1)  # tables of a few rows: threads cost more than they do
     rules = [rule for rule in options.rules.split(",") if rule not in options.without.split(",")]
     kinds = [kind for kind in options.kinds.split(",") if kind not in options.without.split(",")]
     laws = options.laws.split(",")
@@ -135,4 +133,6 @@ def _options() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    logging.disable()  # the job's warnings are of histories that nobody reads
+    pa.set_cpu_count(1)  # tables of a few rows: threads cost more than they do
     sys.exit(main())
