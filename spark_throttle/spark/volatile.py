@@ -267,8 +267,7 @@ def _has_vector(arguments: str) -> bool:
     >>> _has_vector("ns#2, key#3, GCM, DEFAULT, iv#4, cast( as binary)")
     True
     """
-    given = _items(f"[{arguments}]")
-    mode, vector = (*given, *[""] * 5)[2], (*given, *[""] * 5)[4]
+    _, _, mode, _, vector, *_ = (*_items(f"[{arguments}]"), *[""] * 5)
     return mode.upper() == "ECB" or vector not in _NO_VECTOR
 
 

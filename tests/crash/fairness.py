@@ -6,7 +6,6 @@ not known: what they name is a fault.
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +13,12 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
+from spark_throttle.testing import simulated_rows
 from tests.crash.history import Batch, Flows, reigns
 from tests.crash.job import SHARDS
 from tests.crash.workload import LARGEST_BYTES
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope
+from tests.life.gap import Gap
 
 LARGEST: Final = (1, LARGEST_BYTES)
 """By dimension: what the largest message costs."""
@@ -28,24 +29,7 @@ _BATCHES_TO_LEARN: Final = 3 + SHARDS
 
 def shard_of(name: str) -> int:
     """Return the shard of a namespace."""
-    return zlib.crc32(name.encode(errors="surrogateescape")) % SHARDS
-
-
-@dataclass(slots=True)
-class _Pair:
-    """How far one namespace is ahead of another, since both wait."""
-
-    ahead: Fraction = Fraction(0)
-    most: Fraction = Fraction(0)
-    least: Fraction = Fraction(0)
-    slack: Fraction = Fraction(0)
-
-    def add(self, difference: Fraction, *, is_slack: bool) -> Fraction:
-        """Add a batch's difference, and return the widest over any window."""
-        self.ahead += difference
-        self.most, self.least = max(self.most, self.ahead), min(self.least, self.ahead)
-        self.slack += abs(difference) if is_slack else 0
-        return self.most - self.least - self.slack
+    return simulated_rows.shard_of(name.encode(errors="surrogateescape"), SHARDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +89,13 @@ def _compared(
     is_together = shard_of(names[0]) == shard_of(names[1])
     bound = sum((Fraction(1, contract.weight) for contract in contracts), Fraction(0)) * (1 if is_together else SHARDS)
     worst: Apart | None = None
-    between: _Pair | None = None
+    between: Gap | None = None
     for at in reign:
         waited = [at > 0 and flows.waiting[at - 1, n] > 0 for n in pair]
         if not all(waited) or not all(flows.waiting[at, n] > 0 for n in pair):
             between = None
             continue
-        between = between or _Pair()
+        between = between or Gap()
         service = [
             Fraction(int(flows.admitted[at, n, dimension]), contract.weight)
             for n, contract in zip(pair, contracts, strict=True)

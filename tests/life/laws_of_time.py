@@ -13,6 +13,7 @@ from spark_throttle.testing.simulated_batch import SimulatedBatch
 from spark_throttle.testing.simulated_rows import Row, shard_of
 from tests.life.account import DIMENSIONS, cost_of
 from tests.life.contract import MICRO, Contracts, text_of
+from tests.life.gap import Gap
 from tests.life.laws import Law, World
 
 
@@ -39,27 +40,6 @@ class Limit(Law):
 
 
 @dataclass(slots=True)
-class _Pair:
-    """How far one namespace is ahead of another, since both are backlogged under one policy."""
-
-    ahead: Fraction = Fraction(0)
-    most: Fraction = Fraction(0)
-    least: Fraction = Fraction(0)
-    slack: Fraction = Fraction(0)
-    """What they may be apart for batches whose tokens were divided before it was known who wants some."""
-
-    batches: int = 0
-
-    def add(self, difference: Fraction, *, is_slack: bool) -> Fraction:
-        """Add a batch's difference, and return the widest over any window."""
-        self.ahead += difference
-        self.most, self.least = max(self.most, self.ahead), min(self.least, self.ahead)
-        self.slack += abs(difference) if is_slack else 0
-        self.batches += 1
-        return self.most - self.least - self.slack
-
-
-@dataclass(slots=True)
 class Fairness(Law):
     """L3: weighted service of two that stay backlogged in one domain differs by a message of each (a shard).
 
@@ -69,7 +49,7 @@ class Fairness(Law):
     is what makes up for it later; nor is the batch in which they came themselves.
     """
 
-    _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
+    _pairs: dict[tuple[str, str], Gap] = field(default_factory=dict)
     _active: set[str] = field(default_factory=set)
     """Who offered or waited in the last batch."""
 
@@ -93,7 +73,7 @@ class Fairness(Law):
         arrived = {text_of(row.namespace) for row in batch.arrived}
         is_known = self._active == world.waited.keys() and arrived <= world.waited.keys()
         self._active = arrived | world.waited.keys()
-        kept: dict[tuple[str, str], _Pair] = {}
+        kept: dict[tuple[str, str], Gap] = {}
         shards = world.job.shards
         came = [name for name in world.waiting.keys() - world.waited.keys() if not world.may_be_held(name)]
         for one, other in combinations(sorted([*backlogged, *came]), 2):
@@ -101,7 +81,7 @@ class Fairness(Law):
                 continue
             weights = [contracts.of(name).weight for name in (one, other)]
             service = [Fraction(served[name][dimension], w) for name, w in zip((one, other), weights, strict=True)]
-            pair = kept[one, other] = self._pairs.get((one, other), _Pair())
+            pair = kept[one, other] = self._pairs.get((one, other), Gap())
             is_together = shard_of(_raw(one), shards) == shard_of(_raw(other), shards)
             if one in came or other in came:
                 pair.slack += 0 if is_together else abs(service[0] - service[1])

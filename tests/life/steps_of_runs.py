@@ -12,7 +12,7 @@ from tests.life.laws import TAKEOVER, Violation
 from tests.life.policies import Document
 
 if TYPE_CHECKING:
-    from tests.life.life import Life
+    from tests.life.life import Backup, Life
 
 
 def _crash(d: Drawing) -> dict[str, Any]:
@@ -44,6 +44,15 @@ def _restarted(life: Life, down_ms: int, jump_ms: int) -> None:
     life.restart(down_ms)
 
 
+def _starts_or_is_restored(life: Life, backup: Backup) -> None:
+    """Start the job; one that refuses is put back to a backup."""
+    try:
+        life.restart(1_000, may_refuse=True)
+        life.trigger(1_000, may_refuse=True)
+    except ThrottleError:
+        life.restore(backup)
+
+
 def _put_back(d: Drawing) -> dict[str, Any]:
     return {"batches": d.rng.randint(1, 4), "rows": d.rows(5)}
 
@@ -54,11 +63,7 @@ def _was_put_back(life: Life, batches: int, rows: Traffic) -> None:
     life.job.put_back(batches)
     life.forget()
     life.offer(rows)
-    try:
-        life.restart(1_000, may_refuse=True)
-        life.trigger(1_000, may_refuse=True)
-    except ThrottleError:
-        life.restore(backup)
+    _starts_or_is_restored(life, backup)
 
 
 def _lose_control(d: Drawing) -> dict[str, Any]:
@@ -70,11 +75,7 @@ def _lost_control(life: Life) -> None:
     backup = life.backup()
     life.job.lose_control()
     life.forget()
-    try:
-        life.restart(1_000, may_refuse=True)
-        life.trigger(1_000, may_refuse=True)
-    except ThrottleError:
-        life.restore(backup)
+    _starts_or_is_restored(life, backup)
 
 
 def _clone(d: Drawing) -> dict[str, Any]:
