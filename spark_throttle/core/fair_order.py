@@ -6,10 +6,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from spark_throttle.core.fair_queue import DELTA, base_clocks, virtual_time
+from spark_throttle.core.fair_queue import DELTA, VT_MAX, base_clocks, virtual_time
 from spark_throttle.core.layout import Layout
 from spark_throttle.core.matching import Matches
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.segments import by_row
 from spark_throttle.core.state import Flows
 
 _DOMAIN_COLUMNS = (1, 0, 2)
@@ -87,20 +88,28 @@ class FairOrder:
     ) -> Int64s:
         """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
 
+        The virtual time of a scope is the largest key that was served in it. A flow competes where that is least, among
+        its contended scopes: there it was stopped first. So those whom one scope stops keep a common order, whatever
+        their domains are, and however far others of their domains went.
+
         Parameters
         ----------
         is_contended
-            Of every scope: whether it is the domain of a flow that was held back. Others forget their leads.
+            Of every scope, and at last of none: whether it held a flow back, or is overdrawn. Others forget leads.
         """
-        contended = np.append(is_contended[:-1], False)[self.domain]
-        if not contended.any():
+        contended = np.where(is_contended[self.enforcing], self.enforcing, -1)
+        competes = by_row(np.logical_or, contended >= 0)
+        if not competes.any():
             return np.zeros_like(lead)
-        moved = np.flatnonzero(contended & (served[:, Dimension.MESSAGES] > 0))
+        moved = np.flatnonzero(competes & (served[:, Dimension.MESSAGES] > 0))
         last = served[moved, Dimension.MESSAGES] - 1
+        last_key = self.keys(moved, last, layout.bytes_before(moved, last))
         virtual_now = np.zeros(len(is_contended), dtype=np.int64)
-        last_tag = self.tags(moved, last, layout.bytes_before(moved, last))
-        np.maximum.at(virtual_now, self.domain[moved], last_tag)
+        for scope in contended[moved].T:
+            np.maximum.at(virtual_now, scope, last_key)
+        virtual_now[-1] = VT_MAX
+        least_key = by_row(np.minimum, virtual_now[contended])
         service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
         clock = np.where((eligible > 0)[:, None], self.clock + service, lead)
-        after = np.maximum(clock - virtual_now[self.domain][:, None], -DELTA)
-        return np.where(contended[:, None] & self.is_limited, after, 0)
+        after = np.maximum(clock - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -DELTA)
+        return np.where(competes[:, None] & self.is_limited, after, 0)

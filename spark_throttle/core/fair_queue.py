@@ -14,8 +14,14 @@ differs by at most one message of each::
    not behind it. An idle flow returns without credit and without penalty. Memory of the lesser clock keeps flows that
    alternate between many small and few large messages from being overcharged.
 2. tag of a message: max over the resources of base + what goes before it in this batch.
-3. after the batch: the virtual time is the largest tag that was served; leads are finish times less that.
-4. a domain that held nobody back forgets its leads: its busy period is over.
+3. after the batch: the virtual time of a scope is the largest tag that was served in it; a lead is a finish time less
+   that of the scope that stopped the flow first, or would have, of all that it passes.
+4. a scope that held nobody back, and owes nothing, forgets leads: its busy period is over.
+
+Flows of several domains may share the tokens of a scope above: groups those of the job, or of a tenant with namespaces
+in several groups. They are taken in the order of their tags over their domains' weights, and their leads are kept by
+the virtual time of that scope. So while it is short, a group advances in its own time as the others do: one of
+twice the rate, or of twice the weight, gets twice as much.
 
 All of it is integers. Tags are floored and finish times rounded up, so that no flow is ever served for free;
 the error is one unit a batch, a billionth of a second of the domain's rate.

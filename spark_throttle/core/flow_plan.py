@@ -104,8 +104,11 @@ def plan_flows(
     if wanted is not None:
         nothing = np.zeros(0, dtype=np.int64)
         outcome = Outcome(nothing, Marks(*(nothing,) * 4), Stops.none(len(flows)), wanted, wanted)
-        # Nothing was held back, so that the busy period of every domain is over.
-        lead = np.zeros_like(flows.lead)
+        # Nothing was held back, so that the busy period of every scope is over that is not overdrawn.
+        lead = flows.lead
+        if lead.any():
+            stays = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
+            lead = np.where(by_row(np.logical_or, stays)[:, None], lead, 0)
         return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     order = FairOrder.of(flows, limits, matches, policy)
@@ -122,8 +125,7 @@ def plan_flows(
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
         levels.insert(0, MarkedFrom(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
     is_own = ~is_observing & (count == passing) & (count < released)
-    is_contended = np.zeros(len(policy.shared) + 1, dtype=np.bool_)
-    is_contended[order.domain[stops.scope >= 0]] = True
+    held_back = np.bincount(stops.scope[stops.scope >= 0], minlength=len(policy.shared)) > 0
     stops = Stops(
         np.where(is_own, Level.NAMESPACE, stops.level),
         np.where(is_own, np.where(by_messages <= passing, _MESSAGES, _BYTES), stops.dimension),
@@ -136,6 +138,8 @@ def plan_flows(
         np.stack([counts, layout.bytes_of_first(counts)], axis=1),
         np.stack([count, layout.bytes_of_first(count)], axis=1),
     )
+    left = room.less(*_taken(outcome.served, matches, policy).T)
+    is_contended = np.append(held_back | _is_overdrawn(left, policy), False)
     lead = order.leads_after(flows.lead, layout, eligible, outcome.served, is_contended)
     floors = DebtFloors.none()
     if levels:
@@ -201,6 +205,22 @@ def _room(grants: Grants, policy: CompiledPolicy) -> Room:
         np.where(limited[:, _MESSAGES], admissible_messages(grants.balance_micro[:, _MESSAGES]), _UNBOUNDED),
         np.where(limited[:, _BYTES], byte_room(grants.balance_micro[:, _BYTES]), _UNBOUNDED),
     )
+
+
+def _is_overdrawn(room: Room, policy: CompiledPolicy) -> Bools:
+    """Return which shared scopes have given bytes beyond what they had, and hold rows back for it."""
+    shared = policy.shared
+    return shared.is_limited[:, _BYTES] & (shared.on_excess != OnExcess.OBSERVE) & (room.bytes < 0)
+
+
+def _taken(served: Int64s, matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return the messages and bytes that flows took of every shared scope, shape (scopes, 2)."""
+    taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    for scope in matches.shared_scope.T:
+        held = np.flatnonzero(scope >= 0)
+        for dimension in Dimension:
+            taken[:, dimension] += sums(scope[held], served[held, dimension], len(taken))
+    return taken
 
 
 def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Int64s:
@@ -289,11 +309,7 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     floors: DebtFloors,
 ) -> FlowPlan:
     """Debit what was admitted."""
-    taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
-    for scope in matches.shared_scope.T:
-        held = np.flatnonzero(scope >= 0)
-        for dimension in Dimension:
-            taken[:, dimension] += sums(scope[held], outcome.served[held, dimension], len(taken))
+    taken = _taken(outcome.served, matches, policy)
     return FlowPlan(
         outcome,
         _debited(flows.balance_micro, outcome.served, limits.is_limited, floors.own),

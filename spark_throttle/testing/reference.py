@@ -234,13 +234,12 @@ class _Batch:
     def take_turns(self) -> None:
         turns = []
         for flow in self.flows.values():
-            domain = flow.rules.domain
             for k, tag in enumerate(flow.start_tags):
-                turns.append((tag // domain.weight if domain else 0, flow.tie, k, flow.name))
+                turns.append((tag // flow.rules.domain_weight, flow.tie, k, flow.name))
         for _, _, k, name in sorted(turns):
             flow = self.flows[name]
             if flow.blocked_by is None:
-                enforced = [self.scopes[limits.index] for limits in flow.rules.shared if limits.is_enforced]
+                enforced = [self.scopes[limits.index] for limits in flow.rules.enforced]
                 flow.blocked_by = next((scope for scope in enforced if scope.overdrawn() is not None), None)
             if flow.blocked_by is None:
                 self.admit(flow, flow.rows[k])
@@ -328,18 +327,19 @@ class _Batch:
     # Step 8
 
     def move_virtual_time(self) -> None:
-        domains: dict[int, list[Flow]] = {}
+        """Move every flow by the virtual time of the scope that stops it first, of those that hold anybody back."""
+        virtual_now: dict[int, int] = {}
+        for scope in self.scopes.values():
+            members = [flow for flow in self.flows.values() if scope.limits in flow.rules.enforced]
+            keys = [tag // flow.rules.domain_weight for flow in members for tag in flow.start_tags[: flow.admitted]]
+            if scope.owes_bytes or any(flow.blocked_by is scope for flow in members):
+                virtual_now[scope.limits.index] = max(keys, default=0)
         for flow in self.flows.values():
-            domain = flow.rules.domain
-            domains.setdefault(domain.index if domain else -1, []).append(flow)
-        for index, flows in domains.items():
-            is_contended = index != -1 and any(flow.blocked_by for flow in flows)
-            advance = max((tag for flow in flows for tag in flow.start_tags[: flow.admitted]), default=0)
-            for flow in flows:
-                if is_contended:
-                    flow.move(advance, still_waits=bool(self.waiting(flow)))
-                else:
-                    flow.lead = [0, 0]
+            own = [virtual_now[limits.index] for limits in flow.rules.enforced if limits.index in virtual_now]
+            if own:
+                flow.move(min(own) * flow.rules.domain_weight, still_waits=bool(self.waiting(flow)))
+            else:
+                flow.lead = [0, 0]
 
     def new_state(self) -> ReferenceState:
         flows = {flow.name: self.memory(flow) for flow in self.flows.values() if self.is_remembered(flow)}

@@ -91,6 +91,13 @@ class Scope:
                 return d
         return None
 
+    @property
+    def owes_bytes(self) -> bool:
+        """Whether the scope has given bytes beyond what it had, and holds rows back for it."""
+        d = Dimension.BYTES
+        is_shut = self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
+        return self.limits.is_enforced and self.limits.limits(d) and is_shut
+
     def debit(self, tokens: Pair, *, is_marked: bool) -> None:
         """Take `tokens`, into debt where the grant is less."""
         for d in self.limits.limited_dimensions:

@@ -136,9 +136,19 @@ class NamespaceRules:
         return least if least is not None and size_bytes > least.max_message_bytes else None
 
     @property
+    def enforced(self) -> tuple[ScopeLimits, ...]:
+        """The shared scopes that can hold a row back."""
+        return tuple(scope for scope in self.shared if scope.is_enforced)
+
+    @property
+    def domain_weight(self) -> int:
+        """How far the domain goes in a turn, against others that share a scope with it."""
+        return self.domain.weight if self.domain else 1
+
+    @property
     def domain(self) -> ScopeLimits | None:
         """The scope within which the namespace takes turns: its group, else its tenant, else the job."""
-        by_level = {scope.level: scope for scope in self.shared if scope.is_enforced}
+        by_level = {scope.level: scope for scope in self.enforced}
         for level in (Level.RESOURCE_GROUP, Level.TENANT, Level.JOB):
             if level in by_level:
                 return by_level[level]

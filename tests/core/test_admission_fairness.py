@@ -20,15 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_throttle.core.admission import plan_admission
-from spark_throttle.core.quota import MICRO, UNLIMITED, Verdict
+from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Verdict
 from spark_throttle.core.state import ShardState
 from spark_throttle.testing.reference_bucket import VT_SECOND
 from spark_throttle.testing.reference_state import DIMENSIONS
-from spark_throttle.testing.worlds import Limit, Namespace, limit, make_arrivals, make_grants, make_policy
+from spark_throttle.testing.worlds import Limit, Namespace, Tenant, limit, make_arrivals, make_grants, make_policy
 
 law = settings(max_examples=max(1, settings().max_examples // 3))
 
-NAMES = ("acme/a", "acme/b", "blue/a", "cora/a")
+NAMES = ("acme/a", "acme/b", "acme/c", "acme/d")
 MESSAGE_RATES = st.sampled_from((1_000, 7_000, 30_000))
 BYTE_RATES = st.sampled_from((300_000, 1_000_000, 2**30 + 1))
 WEIGHTS = st.lists(st.sampled_from((1, 1, 2, 3, 7)), min_size=len(NAMES), max_size=len(NAMES))
@@ -55,13 +55,27 @@ def service_by_batch(
     rows = [
         (name, sizes_of[i % len(sizes_of)]) for i in range(backlog) for name, sizes_of in zip(NAMES, sizes, strict=True)
     ]
+    tags = [(rates, weight) for weight in weights]
+    epochs = [[(0, 0), (messages * MICRO, in_bytes * MICRO)] for messages, in_bytes in batches]
+    return service_under(policy, rows, tags, epochs)
+
+
+def service_under(
+    policy: CompiledPolicy,
+    rows: list[tuple[str, int]],
+    tags: list[tuple[tuple[int, int], int]],
+    epochs: list[list[tuple[int, int]]],
+) -> list[list[Fraction]]:
+    """Return, after each batch, the virtual time that every flow was served, by the rates and weights of `tags`.
+
+    All `rows` come with the first batch, and no flow may run out of them; `epochs` has the balances of all scopes.
+    """
     arrivals = make_arrivals(rows)
     served = {name: [0, 0] for name in NAMES}
-    state = ShardState.initial(2)
+    state = ShardState.initial(len(policy.shared))
     history = [[Fraction(0)] * len(NAMES)]
-    for epoch, granted in enumerate(batches, start=1):
-        balances = [(0, 0), (granted[0] * MICRO, granted[1] * MICRO)]
-        grants = make_grants(balances, [(0, 0)] * 2, epoch=epoch, as_of_ms=epoch)
+    for epoch, balances in enumerate(epochs, start=1):
+        grants = make_grants(balances, [(0, 0)] * len(balances), epoch=epoch, as_of_ms=epoch)
         waiting = waiting_rows(state) + (rows if epoch == 1 else [])
         state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
         plan = plan_admission(state, arrivals, policy, now_ms=epoch, shards=1)
@@ -71,7 +85,7 @@ def service_by_batch(
                 served[name][1] += size_bytes
         state, arrivals = plan.state, make_arrivals([])
         assert {name for name, _ in waiting_rows(state)} == set(NAMES), "every flow must stay backlogged"
-        history.append([dominant(served[name], rates, weight) for name, weight in zip(NAMES, weights, strict=True)])
+        history.append([dominant(served[name], *of) for name, of in zip(NAMES, tags, strict=True)])
     return history
 
 
@@ -135,6 +149,50 @@ def test_l3_dominant_shares_are_equal_for_flows_of_one_size(
     history = service_by_batch(rates, group_weight, weights, sizes, batches)
     largest = [dominant([1, of[0]], rates, weight) for of, weight in zip(sizes, weights, strict=True)]
     assert_fair(history, largest, group_weight=group_weight)
+
+
+GROUP_RATES = st.lists(st.sampled_from((100_000, 100_000, 300_000, 2_000_000)), min_size=2, max_size=2)
+
+
+@law
+@given(
+    st.sampled_from(("job", "tenant")),
+    GROUP_RATES,
+    st.lists(GROUP_WEIGHTS, min_size=2, max_size=2),
+    WEIGHTS,
+    SIZES,
+    st.lists(st.integers(0, 4_000), min_size=1, max_size=8),
+)
+def test_l3_groups_that_share_a_scope_advance_alike_in_the_time_of_their_rates(
+    short: str, group_rates: list[int], group_weights: list[int], weights: list[int], sizes: Sizes, batches: list[int]
+) -> None:
+    """The job's limit, or a tenant's over two groups, is short for ever, and no group is."""
+    limited = Limit((UNLIMITED, 50_000), (0, MICRO))
+    groups = {
+        name: Limit((UNLIMITED, rate), (0, MICRO), weight=weight)
+        for name, rate, weight in zip("ab", group_rates, group_weights, strict=True)
+    }
+    of_group = list("aabb")
+    policy = make_policy(
+        job=limited if short == "job" else Limit(),
+        tenants={"acme": Tenant(limited if short == "tenant" else Limit())},
+        groups=groups,
+        namespaces={
+            name: Namespace(limit(weight=weight), group=group)
+            for name, weight, group in zip(NAMES, weights, of_group, strict=True)
+        },
+    )
+    backlog = sum(in_bytes // 100 + 2 for in_bytes in batches)
+    rows = [(name, own[i % len(own)]) for i in range(backlog) for name, own in zip(NAMES, sizes, strict=True)]
+    tags = [
+        ((UNLIMITED, group_rates["ab".index(group)]), weight * group_weights["ab".index(group)])
+        for group, weight in zip(of_group, weights, strict=True)
+    ]
+    plenty = (0, 10**9 * MICRO)
+    epochs = [[(0, n * MICRO) if short == "job" else plenty, (0, n * MICRO), plenty, plenty] for n in batches]
+    history = service_under(policy, rows, tags, epochs)
+    largest = [dominant([0, max(own)], *of) for own, of in zip(sizes, tags, strict=True)]
+    assert_fair(history, largest, group_weight=max(group_weights))
 
 
 @law

@@ -61,7 +61,7 @@ def test_l3_a_rate_that_changes_often_costs_a_message_and_no_more() -> None:
     assert service_apart([], 120, policy_at) <= 4 * (BIG_BYTES + SMALL_BYTES)
 
 
-@pytest.mark.xfail(strict=True, reason="groups that share the job's limit have no common order")
+
 def test_namespaces_of_two_groups_of_one_shard_share_the_jobs_limit() -> None:
     groups = {
         "a": {"publish": {"messages_per_second": 100, "weight": 4}},
