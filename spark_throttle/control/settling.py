@@ -13,7 +13,7 @@ import numpy as np
 
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
 from spark_throttle.control.storage import Directory
-from spark_throttle.core.advances import advance_after, carried_advance, scopes_that_stand
+from spark_throttle.core.advances import advance_after, carried_advance
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.grants import Buckets, lent_tokens, used_by_scope
 from spark_throttle.core.matching import match
@@ -112,8 +112,9 @@ class Settling:
         advance_micro = advance_after(epoch.lending, reports, before)
         if before.revision == after.revision:
             return advance_micro
-        now = [_rematched(report, after) for report in reports]
-        return carried_advance(advance_micro, scopes_that_stand(before, after, reports, now))
+        last = list(self._last.values())
+        was, now = ([_rematched(report, policy) for report in last] for policy in (before, after))
+        return carried_advance(advance_micro, before, after, was, now)
 
 
 def _has_moved(reports: list[UsageReport]) -> bool:

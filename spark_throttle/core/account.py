@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.fair_order import ahead_of_others
 from spark_throttle.core.match_memory import taken
 from spark_throttle.core.matching import Matches
 from spark_throttle.core.quota import (
@@ -124,9 +125,9 @@ def report(
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
     demand = np.minimum(wants + still_waiting, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
-    active = np.flatnonzero(
-        offered[:, _MESSAGES] + admitted[:, _MESSAGES] + rejected[:, _MESSAGES] + still_waiting[:, _MESSAGES]
-    )
+    ahead_milli = ahead_of_others(plan.lead, limits, entered.matches, policy)
+    moved_messages = offered + admitted + rejected + still_waiting
+    active = np.flatnonzero((moved_messages[:, _MESSAGES] > 0) | (by_row(np.maximum, ahead_milli) > 0))
     return UsageReport(
         batch.shard, plan.grants.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
@@ -138,6 +139,7 @@ def report(
         _expires_ms(moved.waiting, policy),
         len(entered.unusable),
         _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
+        ahead_milli=ahead_milli.take(active, axis=0),
     )  # fmt: skip
 
 

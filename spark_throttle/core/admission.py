@@ -218,7 +218,9 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
 
     is_shared, of_flow = stops.scope >= 0, np.arange(len(stops.scope))
-    wait_ms = np.where(is_shared, shared_wait_ms[stops.scope, stops.dimension], own_wait_ms[of_flow, stops.dimension])
+    # A scope may have tokens that a flow has to leave to others: nobody knows how long.
+    of_shared_ms = np.maximum(shared_wait_ms[stops.scope, stops.dimension], 1)
+    wait_ms = np.where(is_shared, of_shared_ms, own_wait_ms[of_flow, stops.dimension])
     causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms)
     rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
     is_rejected = np.zeros(len(behind), dtype=np.bool_)

@@ -2,9 +2,11 @@
 
 What a shard used beyond what it was lent, the last message and what a standing grant grew by, puts it ahead. What it
 did not use gives no credit, but for the credit that it had. A scope in which nobody was held back forgets all of it, as
-a domain forgets its leads. So does one whose limits changed, or that an active flow entered, left or has another
-weight in: what a shard was ahead or behind under other rules concerns no one under the new ones. It costs the others
-a message of a shard, once.
+a domain forgets its leads.
+
+Where the limits of a scope changed, or an active flow entered, left or has another weight in it, a shard is ahead by
+what its flows take with them: each the message by which it is ahead itself (`policy_change` carries that, too). What
+a shard was behind under other rules concerns no one under the new ones.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import numpy as np
 from spark_throttle.core.grants import Lending, by_scope, lent_tokens, scopes_of
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.shard_parts import owed_by_those_ahead
 from spark_throttle.core.usage import UsageReport
 
+_MICRO_PER_MILLI = MICRO // 1000
 _MOST_TOKENS = 1 << 40
 """An advance of more is a burst that was never lent; it keeps sums in int64."""
 
@@ -75,12 +79,38 @@ def scopes_that_stand(
     return np.where(is_same, old, -1)
 
 
-def carried_advance(advance_micro: Int64s, old: Int64s) -> Int64s:
-    """Return the advances of other scopes: of `advance_micro` at the positions `old`, none where that is negative.
+def carried_advance(
+    advance_micro: Int64s,
+    before: CompiledPolicy,
+    after: CompiledPolicy,
+    reports: list[UsageReport],
+    rematched: list[UsageReport],
+) -> Int64s:
+    """Return how far each shard is ahead in the scopes of `after`, shape (shards, scopes, 2).
 
-    Examples
-    --------
-    >>> carried_advance(np.array([[[5, 6], [7, 8]]]), np.array([1, -1])).tolist()
-    [[[7, 8], [0, 0]]]
+    Where nothing about a scope changed, that is what it was. In any other, a shard is ahead by what its flows are that
+    are now in it: as far as each accounts for what the shard was ahead in the scopes that it was in, and by a message
+    of its own at most. So a change forgets what no flow that stays accounts for, and nothing else.
+
+    Parameters
+    ----------
+    advance_micro
+        In the scopes of `before`.
+    reports, rematched
+        The flows that were active, by their last reports, under the old policy and under the new.
     """
-    return np.where((old >= 0)[:, None], advance_micro[:, old], 0)
+    scopes = len(after.shared)
+    carried_micro = np.zeros((len(advance_micro), scopes, 2), dtype=np.int64)
+    for was, now in zip(reports, rematched, strict=True):
+        if was.ahead_milli is None:
+            continue
+        ahead_milli = np.zeros_like(was.ahead_milli)
+        debt_milli = np.maximum(advance_micro[was.shard], 0) // _MICRO_PER_MILLI
+        for scope in scopes_of(was, len(before.tenant_names)).T:
+            held = np.flatnonzero(scope >= 0)
+            owed_milli = owed_by_those_ahead(debt_milli, was.ahead_milli[held], scope[held])
+            ahead_milli[held] = np.maximum(ahead_milli[held], np.minimum(owed_milli, was.ahead_milli[held]))
+        of_scope = by_scope(scopes_of(now, len(after.tenant_names)), ahead_milli, scopes)
+        carried_micro[was.shard] += of_scope * _MICRO_PER_MILLI
+    old = scopes_that_stand(before, after, reports, rematched)
+    return np.where((old >= 0)[:, None], advance_micro[:, old], carried_micro)

@@ -24,21 +24,24 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
-STATE_VERSION = 3
-"""2 has the job's shares of shared quotas, 3 the paying time of the last epoch too."""
+STATE_VERSION = 4
+"""2 has the job's shares of shared quotas, 3 the paying time of the last epoch too, 4 a bound for flows that are ahead.
+
+A block is written in the least version that has what it holds."""
 
 POLICY_VERSION = 3
 """3 has bounds on the size of a message; written only where there is one, so that version 2 stays what it was."""
 
 _UNBOUNDED_POLICY = 2
-USAGE_VERSION = 2
-"""2 has when the first waiting row of every flow may leave, and the batch's paying time."""
+USAGE_VERSION = 3
+"""2 has when the first waiting row of every flow may leave, and the batch's paying time, 3 how far flows are ahead."""
 
-EPOCH_VERSION = 3
-"""2 has the job's shares of shared quotas, 3 the clocks' readings and how far each shard is ahead."""
+EPOCH_VERSION = 4
+"""2 has the job's shares of shared quotas, 3 the clocks' readings and how far shards are ahead, 4 a bound for flows."""
 
 _NO_AGE = -1
 _EPOCH_WITH_CLOCKS = 3
+_WITH_BOUND = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +69,7 @@ def pack_shard(stored: StoredShard) -> bytes:
     """Return a shard's state as a block."""
     state = stored.state
     flows, queue, grants = state.flows, state.queue, state.grants
-    version, more = _later_fields(grants.share_micro_per_ms, stored.paying)
+    version, more = _later_fields(grants.share_micro_per_ms, stored.paying, grants.ahead_bound_milli)
     return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
         "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead,
@@ -81,11 +84,16 @@ def pack_shard(stored: StoredShard) -> bytes:
     })  # fmt: skip
 
 
-def _later_fields(share: Int64s | None, paying: PayingTime | None) -> tuple[int, dict[str, Field]]:
+def _later_fields(
+    share: Int64s | None, paying: PayingTime | None, ahead_bound_milli: Int64s | None
+) -> tuple[int, dict[str, Field]]:
     """Return the least version of a block that has these, and their fields."""
+    kept = np.zeros((0, 2), dtype=np.int64) if share is None else share
+    times: dict[str, Field] = {} if paying is None else {"paid_ms": paying.paid_ms, "wall_ms": paying.wall_ms}
+    if ahead_bound_milli is not None:
+        return _WITH_BOUND, {"share": kept, **times, "ahead_bound": ahead_bound_milli}
     if paying is not None:
-        kept = np.zeros((0, 2), dtype=np.int64) if share is None else share
-        return 3, {"share": kept, "paid_ms": paying.paid_ms, "wall_ms": paying.wall_ms}
+        return 3, {"share": kept, **times}
     return (1, {}) if share is None else (2, {"share": share})
 
 
@@ -95,7 +103,11 @@ def _share(f: Unpacked) -> Int64s | None:
 
 
 def _paying(f: Unpacked) -> PayingTime | None:
-    return PayingTime(f.integer("paid_ms"), f.integer("wall_ms")) if f.version > 2 else None
+    return PayingTime(f.integer("paid_ms"), f.integer("wall_ms")) if f.has("paid_ms") else None
+
+
+def _ahead_bound(f: Unpacked) -> Int64s | None:
+    return f.pairs("ahead_bound") if f.version >= _WITH_BOUND else None
 
 
 def unpack_shard(block: bytes, what: str) -> StoredShard:
@@ -110,7 +122,7 @@ def unpack_shard(block: bytes, what: str) -> StoredShard:
     )
     grants = Grants(
         f.integer("grant_epoch"), f.pairs("grant_balance"), f.pairs("grant_headroom"), f.integer("grant_as_of_ms"),
-        _share(f),
+        _share(f), _ahead_bound(f),
     )  # fmt: skip
     frames = f.blobs("frames")
     frame_of_row = np.repeat(np.arange(len(frames)), f.integers("rows_of_frame"))
@@ -188,10 +200,12 @@ def unpack_policy(block: bytes, what: str) -> CompiledPolicy:
 
 def pack_usage(usage: UsageReport) -> bytes:
     """Return a usage report as a block."""
-    more: dict[str, Field] = {}
+    version, more = 1, dict[str, Field]()
     if usage.leaves_ms is not None:
-        more = {"leaves_ms": usage.leaves_ms, "paid_ms": usage.as_of_ms}
-    return pack("usge", USAGE_VERSION if more else 1, {
+        version, more = 2, {"leaves_ms": usage.leaves_ms, "paid_ms": usage.as_of_ms}
+        if usage.ahead_milli is not None:
+            version, more = 3, {**more, "ahead": usage.ahead_milli}
+    return pack("usge", version, {
         "shard": usage.shard, "epoch": usage.epoch, "revision": usage.revision, "now_ms": usage.now_ms,
         "names": usage.names, "tenant": usage.tenant, "group": usage.group, "weight": usage.weight,
         "offered": usage.offered, "admitted": usage.admitted, "rejected": usage.rejected, "waiting": usage.waiting,
@@ -209,6 +223,7 @@ def unpack_usage(block: bytes, what: str) -> UsageReport:
         f.pairs("rejected"), f.pairs("waiting"), f.pairs("demand"), f.integers("observed_messages"),
         f.integers("delayed_ms"), f.integer("next_event_ms"), f.integer("invalid_messages"),
         f.integers("leaves_ms") if f.version > 1 else None, f.integer("paid_ms") if f.version > 1 else None,
+        f.pairs("ahead") if f.version > 2 else None,
     )  # fmt: skip
 
 
@@ -240,8 +255,12 @@ class Epoch:
             The shard's slice, packed; `None` if it has it.
         """
         paying = None if self.reading is None else PayingTime(self.buckets.as_of_ms, self.reading.wall_ms)
-        lent, headroom = self.lending.balance_micro[shard], self.lending.headroom_micro[shard]
-        return ShardGrant(self.number, policy, lent, headroom, self.share_micro_per_ms, paying)
+        lending = self.lending
+        bound_milli = None if lending.ahead_bound_milli is None else lending.ahead_bound_milli[shard]
+        return ShardGrant(
+            self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], self.share_micro_per_ms,
+            paying, bound_milli,
+        )  # fmt: skip
 
 
 def pack_epoch(epoch: Epoch) -> bytes:
@@ -251,10 +270,12 @@ def pack_epoch(epoch: Epoch) -> bytes:
     if reading is not None:
         paying = PayingTime(epoch.buckets.as_of_ms, reading.wall_ms)
         more = {
-            "advance": epoch.lending.advance_micro, "credit": epoch.lending.credit_micro,
             "latest_wall_ms": reading.latest_wall_ms, "steady_ms": reading.steady_ms, "boot": reading.boot,
         }  # fmt: skip
-    version, later = _later_fields(epoch.share_micro_per_ms, paying)
+    bound_milli = epoch.lending.ahead_bound_milli
+    if reading is not None or bound_milli is not None:
+        more |= {"advance": epoch.lending.advance_micro, "credit": epoch.lending.credit_micro}
+    version, later = _later_fields(epoch.share_micro_per_ms, paying, bound_milli)
     return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
@@ -272,7 +293,9 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
         f.integers(name).reshape(shape) if f.version >= _EPOCH_WITH_CLOCKS else np.zeros_like(lent)
         for name in ("advance", "credit")
     )
-    lending = Lending(lent, headroom, advance, credit)
+    bound_milli = _ahead_bound(f)
+    bound_milli = None if bound_milli is None else bound_milli.reshape(shape)
+    lending = Lending(lent, headroom, advance, credit, bound_milli)
     buckets = Buckets(f.pairs("balance"), f.integer("as_of_ms"))
     paying, reading = _paying(f), None
     if paying is not None:
@@ -299,10 +322,13 @@ class ShardGrant:
     paying: PayingTime | None = None
     """When it was made."""
 
+    ahead_bound_milli: Int64s | None = None
+    """As `state.Grants.ahead_bound_milli`."""
+
 
 def pack_grant(grant: ShardGrant) -> bytes:
     """Return a control row as a block."""
-    version, more = _later_fields(grant.share_micro_per_ms, grant.paying)
+    version, more = _later_fields(grant.share_micro_per_ms, grant.paying, grant.ahead_bound_milli)
     return pack("grnt", version, {
         "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
         "headroom": grant.headroom_micro, **more,
@@ -313,4 +339,6 @@ def unpack_grant(block: bytes, what: str) -> ShardGrant:
     """Return what `pack_grant` stored."""
     f = unpack(block, "grnt", EPOCH_VERSION, what)
     policy = f.raw("policy") or None
-    return ShardGrant(f.integer("epoch"), policy, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f))
+    return ShardGrant(
+        f.integer("epoch"), policy, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f), _ahead_bound(f)
+    )

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 
-from spark_throttle.core.fair_queue import DELTA, VT_MAX, base_clocks, virtual_time
+from spark_throttle.core.fair_queue import DELTA, VT_MAX, base_clocks, least_service, virtual_time
 from spark_throttle.core.layout import Layout
 from spark_throttle.core.matching import Matches
-from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
 from spark_throttle.core.segments import by_row
-from spark_throttle.core.state import Flows
 
 _DOMAIN_COLUMNS = (1, 0, 2)
 """Columns of `Matches.shared_scope` in the order in which a flow's domain is sought: group, tenant, job."""
+
+
+MESSAGE_MILLI: Final = np.array([1, MAX_SIZE_BYTES], dtype=np.int64) * 1000
+"""By `Dimension`, in thousandths of a token: the largest message, by which a flow is ahead at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +46,14 @@ class FairOrder:
     """Shape (flows, 2): virtual time at which the flow enters the batch."""
 
     @classmethod
-    def of(cls, flows: Flows, limits: Limits, matches: Matches, policy: CompiledPolicy) -> FairOrder:
-        """Find the domain of every flow and where it stands in it."""
+    def of(cls, lead: Int64s, limits: Limits, matches: Matches, policy: CompiledPolicy) -> FairOrder:
+        """Find the domain of every flow, and where it stands in it with its `lead`."""
         shared = policy.shared
         has_limit = np.append(shared.is_limited.any(axis=1), False)[matches.shared_scope]
         is_observing = np.append(shared.on_excess == OnExcess.OBSERVE, False)[matches.shared_scope]
         enforcing = np.where(has_limit & ~is_observing, matches.shared_scope, -1)
         observing = np.where(has_limit & is_observing, matches.shared_scope, -1)
-        domain = np.full(len(flows), -1, dtype=np.int64)
+        domain = np.full(len(lead), -1, dtype=np.int64)
         for column in _DOMAIN_COLUMNS:
             domain = np.where(domain < 0, enforcing[:, column], domain)
         has_domain = domain >= 0
@@ -62,7 +66,7 @@ class FairOrder:
             shared.rate_micro_per_ms.take(domain, axis=0),
             limits.weight,
             np.where(has_domain, shared.weight[domain], 1),
-            base_clocks(flows.lead, is_limited),
+            base_clocks(lead, is_limited),
         )
 
     def take(self, at: Int64s) -> FairOrder:
@@ -113,3 +117,12 @@ class FairOrder:
         clock = np.where((eligible > 0)[:, None], self.clock + service, lead)
         after = np.maximum(clock - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -DELTA)
         return np.where(competes[:, None] & self.is_limited, after, 0)
+
+
+def ahead_of_others(lead: Int64s, limits: Limits, matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return by how many thousandths of a token flows are ahead of those that they compete with, shape (flows, 2)."""
+    if not (lead > 0).any():
+        return np.zeros_like(lead)
+    order = FairOrder.of(lead, limits, matches, policy)
+    ahead = np.where(order.is_limited, np.maximum(lead, 0), 0)
+    return np.minimum(least_service(ahead, order.rate_micro_per_ms, order.weight[:, None]), MESSAGE_MILLI)

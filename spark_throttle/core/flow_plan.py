@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_throttle.core import contention
 from spark_throttle.core.ends import Claims, Room, rows_before_end
-from spark_throttle.core.fair_order import FairOrder
+from spark_throttle.core.fair_order import FairOrder, ahead_of_others
 from spark_throttle.core.fair_rows import FairRows
 from spark_throttle.core.layout import Candidates, Layout
 from spark_throttle.core.marks import DebtFloors, MarkedFrom, Marks
@@ -100,7 +100,10 @@ def plan_flows(
     room = _room(grants, policy)
     own = _OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))
-    wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
+    barred = _Barred.of(flows.lead, limits, matches, grants, policy)
+    wanted = None
+    if barred is None or not counts[barred.flow].any():
+        wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
     if wanted is not None:
         nothing = np.zeros(0, dtype=np.int64)
         outcome = Outcome(nothing, Marks(*(nothing,) * 4), Stops.none(len(flows)), wanted, wanted)
@@ -111,7 +114,7 @@ def plan_flows(
             lead = np.where(by_row(np.logical_or, stays)[:, None], lead, 0)
         return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
-    order = FairOrder.of(flows, limits, matches, policy)
+    order = FairOrder.of(flows.lead, limits, matches, policy)
     contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
     by_messages, passing = own.prefixes(layout)
     is_observing = limits.on_excess == OnExcess.OBSERVE
@@ -119,7 +122,10 @@ def plan_flows(
     if candidates.holds(now_ms):
         released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
-    count, stops = contest.decide(eligible)
+    competing = eligible if barred is None else barred.left_out(eligible)
+    count, stops = contest.decide(competing)
+    if barred is not None:
+        barred.stop(stops, eligible)
     levels = contest.marked_from(count)
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
@@ -145,6 +151,47 @@ def plan_flows(
     if levels:
         floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
     return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=floors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Barred:
+    """The flows that are too far ahead to take of what a scope of theirs granted."""
+
+    flow: Int64s
+    level: Int64s
+    dimension: Int64s
+    scope: Int64s
+
+    @classmethod
+    def of(
+        cls, lead: Int64s, limits: Limits, matches: Matches, grants: Grants, policy: CompiledPolicy
+    ) -> _Barred | None:
+        """Return them with the narrowest of these scopes; `None` where there is no bound."""
+        if grants.ahead_bound_milli is None:
+            return None
+        ahead_milli = ahead_of_others(lead, limits, matches, policy) // limits.weight[:, None]
+        enforces = (policy.shared.on_excess != OnExcess.OBSERVE)[:, None]
+        bound_milli = np.where(enforces, grants.ahead_bound_milli, _UNBOUNDED)
+        bound_milli = np.concatenate([bound_milli, np.full((1, 2), _UNBOUNDED)])
+        is_over = ahead_milli[:, None, :] >= bound_milli[matches.shared_scope]
+        flow, column = np.nonzero(is_over.any(axis=2))
+        flow, first = np.unique(flow, return_index=True)
+        column = column[first]
+        dimension = np.where(is_over[flow, column, _MESSAGES], _MESSAGES, _BYTES)
+        return cls(flow, np.array(SHARED_LEVELS)[column], dimension, matches.shared_scope[flow, column])
+
+    def left_out(self, eligible: Int64s) -> Int64s:
+        """Return how many first rows of each flow compete, these flows left out."""
+        competing = eligible.copy()
+        competing[self.flow] = 0
+        return competing
+
+    def stop(self, stops: Stops, eligible: Int64s) -> None:
+        """Say of those of them that have rows what stopped them."""
+        stopped = eligible[self.flow] > 0
+        flow = self.flow[stopped]
+        stops.level[flow], stops.dimension[flow] = self.level[stopped], self.dimension[stopped]
+        stops.scope[flow] = self.scope[stopped]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

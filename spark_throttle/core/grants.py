@@ -20,7 +20,7 @@ import numpy as np
 from spark_throttle.core.allocation import divide_whole
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.segments import by_row, sums
-from spark_throttle.core.shard_parts import Claims, Holding, divide_among_shards
+from spark_throttle.core.shard_parts import NO_BOUND, Claims, Holding, divide_among_shards
 from spark_throttle.core.size_bounds import bounded_floor
 from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit, full, observed_floor, refill
 from spark_throttle.core.usage import UsageReport
@@ -89,20 +89,25 @@ class Lending:
     credit_micro: Int64s
     """Shape (shards, scopes, 2): how far it is behind; so much it keeps if it cannot use what it is lent."""
 
+    ahead_bound_milli: Int64s | None = None
+    """Shape (shards, scopes, 2): as `state.Grants.ahead_bound_milli`."""
+
 
 def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
     """Return the claims of all reports."""
     tenants = len(policy.tenant_names)
-    scopes, shards, weights, demands = [np.zeros((0, 3), np.int64)], [], [], [np.zeros((0, 2), np.int64)]
+    pairs = np.zeros((0, 2), dtype=np.int64)
+    scopes, shards, weights, demands, ahead = [np.zeros((0, 3), np.int64)], [], [], [pairs], [pairs]
     for report in reports:
         scopes.append(scopes_of(report, tenants))
         shards.append(np.full(len(report.weight), report.shard, dtype=np.int64))
         weights.append(report.weight)
         demands.append(report.demand)
+        ahead.append(np.zeros_like(report.demand) if report.ahead_milli is None else report.ahead_milli)
     empty = np.zeros(0, dtype=np.int64)
     return Claims(
         np.concatenate([empty, *shards]), np.concatenate(scopes), np.concatenate([empty, *weights]),
-        np.concatenate(demands),
+        np.concatenate(demands), np.concatenate(ahead),
     )  # fmt: skip
 
 
@@ -180,7 +185,9 @@ def lend(
             headroom[:, scope, dimension] = max(0, room) // shards
     advance = parts.account_micro + np.where(parts.is_counted, lent_tokens(balance) * MICRO, 0)
     credit = np.maximum(-np.where(parts.is_filled, before, parts.account_micro), 0)
-    return Lending(balance, headroom, np.maximum(advance, -credit - MICRO), credit)
+    is_bounded = parts.ahead_bound_milli < NO_BOUND
+    bound_milli = parts.ahead_bound_milli if is_bounded.any() else None
+    return Lending(balance, headroom, np.maximum(advance, -credit - MICRO), credit, bound_milli)
 
 
 def lent_tokens(balance_micro: Int64s) -> Int64s:

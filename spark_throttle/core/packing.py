@@ -97,6 +97,10 @@ class Unpacked:
     def _value(self, name: str) -> pa.Scalar:
         return self._batch.column(name)[0]
 
+    def has(self, name: str) -> bool:
+        """Return whether the block has a field."""
+        return name in self._batch.schema.names
+
     def integer(self, name: str) -> int:
         """Return an integer field."""
         return int(self._value(name).as_py())

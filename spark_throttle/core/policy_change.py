@@ -23,11 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.fair_order import FairOrder
+from spark_throttle.core.fair_order import MESSAGE_MILLI, FairOrder
 from spark_throttle.core.fair_queue import least_service, virtual_time_of
 from spark_throttle.core.matching import match
 from spark_throttle.core.quota import (
-    MAX_SIZE_BYTES,
     MIN_BALANCE_MICRO,
     CompiledPolicy,
     Int64s,
@@ -38,10 +37,6 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.segments import by_row
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.core.token_bucket import full, refill
-
-_MOST_AHEAD = np.array([1, MAX_SIZE_BYTES], dtype=np.int64) * 1000
-"""By `Dimension`, in thousandths of a token: a message."""
-
 
 _SHUT_AND_SPENT = -2
 """In micro-tokens: what a bucket of rate 0 holds that was not full when it was shut; one that was full holds -1."""
@@ -61,8 +56,8 @@ def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *,
     if lead.any():
         lead = _carried_leads(
             lead,
-            FairOrder.of(flows, old, was, before),
-            FairOrder.of(flows, new, becomes, after),
+            FairOrder.of(lead, old, was, before),
+            FairOrder.of(lead, new, becomes, after),
             former_scopes(before, after),
         )
     balance_micro = carried_balances(earned_micro, old, new)
@@ -133,7 +128,7 @@ def _carried_leads(lead: Int64s, was: FairOrder, becomes: FairOrder, former: Int
     is_same = (was.domain == np.append(former, -1)[becomes.domain]) & (was.weight == becomes.weight)
     is_same &= by_row(np.logical_and, was.rate_micro_per_ms == becomes.rate_micro_per_ms)
     ahead = np.where(was.is_limited, np.maximum(lead, 0), 0)
-    ahead = np.minimum(least_service(ahead, was.rate_micro_per_ms, was.weight[:, None]), _MOST_AHEAD)
+    ahead = np.minimum(least_service(ahead, was.rate_micro_per_ms, was.weight[:, None]), MESSAGE_MILLI)
     told = virtual_time_of(ahead, becomes.rate_micro_per_ms, becomes.weight[:, None])
     return np.where(is_same[:, None], lead, np.where(becomes.is_limited, told, 0))
 

@@ -28,6 +28,7 @@ Amounts are counted in ``2**-20`` tokens, or in coarser parts where a scope hold
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -41,6 +42,10 @@ _FINE_MASK = (1 << _FINE_BITS) - 1
 _HALF_MILLI = (1 << _FINE_BITS) // 2000
 _MOST_TOKENS_BITS = 42
 _NO_CREDIT = 1 << 62
+NO_BOUND: Final = 1 << 62
+_PART_BITS = 52
+"""Of what all flows of a seat are ahead by, together."""
+
 _SUM_BITS = 50
 """What the claims on a scope together may take: they are at most twice what it has."""
 
@@ -56,6 +61,9 @@ class Claims:
     weight: Int64s
     demand: Int64s
     """Shape (n, 2), in messages and bytes."""
+
+    ahead_milli: Int64s
+    """Shape (n, 2), as `UsageReport.ahead_milli`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +102,9 @@ class ShardParts:
     is_filled: Bools
     """Whether it takes part in the division; else it is too far ahead."""
 
+    ahead_bound_milli: Int64s
+    """How far ahead a flow of weight 1 may be to take of what is lent; `NO_BOUND` where none is too far."""
+
 
 def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
     """Divide what the scopes hold.
@@ -110,16 +121,21 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     demand = claims.demand >> surplus_bits[:, None] << _FINE_BITS
     due, account = np.zeros((2, seats, 2), dtype=np.int64)
     is_counted, is_filled = np.zeros((2, seats, 2), dtype=np.bool_)
+    bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
     filled = []
     for scope in claims.shared_scope.T:
         rows = np.flatnonzero(scope >= 0)
         seat = claims.shard[rows] * shape[1] + scope[rows]
-        level = _Level(demand[rows], claims.weight[rows], scope[rows], seat, holding, advance_micro.reshape(-1, 2))
+        level = _Level(
+            demand[rows], claims.ahead_milli[rows], claims.weight[rows], scope[rows], seat, holding,
+            advance_micro.reshape(-1, 2),
+        )  # fmt: skip
         outcome = level.divided()
         filled.append((rows, scope[rows], seat, outcome.granted))
         demand[rows] = np.where(observes[scope[rows]][:, None], demand[rows], outcome.granted)
         due, account = due + outcome.due, account + outcome.account
         is_counted, is_filled = is_counted | outcome.is_counted, is_filled | outcome.is_filled
+        bound = np.minimum(bound, outcome.ahead_bound_milli)
     part = np.zeros((seats, 2), dtype=np.int64)
     for rows, scope, seat, granted in filled:
         part += sums(seat, np.where(observes[scope][:, None], granted, demand[rows]), seats)
@@ -127,6 +143,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     return ShardParts(
         _in_units(part + _HALF_MILLI, 1000).reshape(shape), _in_units(due, MICRO).reshape(shape),
         _in_units(account, MICRO).reshape(shape), is_counted.reshape(shape), is_filled.reshape(shape),
+        bound.reshape(shape),
     )  # fmt: skip
 
 
@@ -143,6 +160,7 @@ class _Division:
     account: Int64s
     is_counted: Bools
     is_filled: Bools
+    ahead_bound_milli: Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,6 +170,7 @@ class _Level:
     demand: Int64s
     """Shape (n, 2), in fine units."""
 
+    ahead_milli: Int64s
     weight: Int64s
     scope: Int64s
     seat: Int64s
@@ -176,40 +195,47 @@ class _Level:
         has_flow = np.bincount(self.seat, minlength=seats) > 0
         weights = np.maximum(sums(self.seat, self.weight, seats), 1)
         account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
-        ahead = np.where(account < 0, -_usable(-account, held, seat_scope), account)
-        owed = np.maximum(ahead[self.seat], 0) * self.weight[:, None] // weights[self.seat][:, None]
-        demand = demand + owed
-        # A seat without flows takes no part in the division; its advance passes at the level of the others.
-        idle = np.flatnonzero((ahead > 0).any(axis=1) & ~has_flow)
-        is_out = np.zeros(seats, dtype=np.bool_)
+        credit = _usable(-account, held, seat_scope)
+        debt = np.maximum(account, 0)
+        owed = self._owed(debt, weights)
+        claimed = demand + owed
+        is_out = np.zeros(len(claimed), dtype=np.bool_)
         while True:
-            takes_part = has_flow & ~is_out
-            available = np.maximum(held + sums(seat_scope, np.where(takes_part[:, None], ahead, 0), scopes), 0)
-            rows = np.flatnonzero(takes_part[self.seat])
+            takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
+            repaid = sums(self.scope, np.where(is_out[:, None], 0, owed), scopes)
+            claimed_credit = sums(seat_scope, np.where(takes_part[:, None], credit, 0), scopes)
+            available = np.maximum(held + repaid - claimed_credit, 0)
+            rows = np.flatnonzero(~is_out)
             stretch = _stretch(available, bits, self.holding)
-            filling = Filling.of_scopes(demand[rows], self.weight[rows], self.scope[rows], available, is_short, stretch)
-            levels = filling.levels()
-            granted = np.zeros_like(demand)
-            granted[rows] = filling.granted(levels)
-            filled = sums(self.seat, granted, seats)
-            is_over = takes_part & (ahead > np.maximum(filled, 0)).any(axis=1)
+            filling = Filling.of_scopes(
+                claimed[rows], self.weight[rows], self.scope[rows], available, is_short, stretch
+            )
+            # Where all are too far ahead, time stands.
+            levels = np.where(np.bincount(self.scope[rows], minlength=scopes) > 0, filling.levels(), 0)
+            filled = np.zeros_like(claimed)
+            filled[rows] = filling.granted(levels)
+            is_over = ~is_out & by_row(np.logical_or, owed > filled)
             if not is_over.any():
                 break
             is_out |= is_over
-        out = np.flatnonzero(is_out[self.seat])
+        # What flows that are too far ahead, and seats without flows, are ahead by passes at the level of the others.
+        idle = np.flatnonzero(by_row(np.logical_or, debt > 0) & ~has_flow)
+        out = np.flatnonzero(is_out)
         passes = Filling.of_scopes(
-            np.concatenate([demand[out], np.maximum(ahead[idle], 0)]),
+            np.concatenate([claimed[out], debt[idle]]),
             np.concatenate([self.weight[out], np.ones(len(idle), dtype=np.int64)]),
             np.concatenate([self.scope[out], seat_scope[idle]]), available, is_short, stretch,
         )  # fmt: skip
-        passed = sums(np.concatenate([self.seat[out], idle]), passes.passed(levels), seats)
-        due = np.where(takes_part[:, None], np.maximum(filled - ahead, 0), 0)
+        passed = passes.passed(levels)
+        settled = sums(self.seat, filled, seats) + sums(np.concatenate([self.seat[out], idle]), passed, seats)
+        granted = np.where(is_out[:, None], 0, filled - owed)
+        lent = sums(self.seat, granted, seats)
+        due = lent + np.where(takes_part[:, None], credit, 0)
         granted = np.where(
-            by_row(np.logical_or, ahead != 0)[self.seat][:, None], _of_seats(granted, self.seat, filled, due), granted
+            by_row(np.logical_or, credit > 0)[self.seat][:, None], _raised(granted, self.seat, lent, due), granted
         )
         granted = np.minimum(granted, demand)
-        after = np.where(takes_part[:, None], account - filled, account - passed)
-        after = np.where(has_flow[:, None], after, np.maximum(after, 0))
+        after = np.where(has_flow[:, None], account - settled, np.maximum(account - settled, 0))
         stands = self._stands(seat_scope)
         fine = _FINE_BITS - bits
         is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
@@ -221,7 +247,27 @@ class _Level:
             np.where(counts, after << fine[seat_scope], unchanged),
             counts & has_flow[:, None],
             counts & takes_part[:, None],
+            self._ahead_bound(out, owed > filled, takes_part),
         )
+
+    def _owed(self, debt: Int64s, weights: Int64s) -> Int64s:
+        """Return what every flow owes of its seat's debt, shape (n, 2): as far as it is ahead, so much of it."""
+        by_weight = debt[self.seat] * self.weight[:, None] // weights[self.seat][:, None]
+        is_known = sums(self.seat, self.ahead_milli, len(debt)) > 0
+        return np.where(is_known[self.seat], owed_by_those_ahead(debt, self.ahead_milli, self.seat), by_weight)
+
+    def _ahead_bound(self, out: Int64s, is_over: Bools, takes_part: Bools) -> Int64s:
+        """Return the bounds, by seat, between flows that take part and those of them, at `out`, that do not."""
+        bound = np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
+        if not len(out):
+            return bound
+        ahead = self.ahead_milli // self.weight[:, None]
+        np.minimum.at(bound, self.seat[out], np.where(is_over[out], ahead[out], NO_BOUND))
+        most = np.full_like(bound, -1)
+        stays = np.setdiff1d(np.arange(len(self.seat)), out)
+        np.maximum.at(most, self.seat[stays], ahead[stays])
+        between = np.where(bound > most, most + (bound - most + 1) // 2, most + 1)
+        return np.where((bound < NO_BOUND) & takes_part[:, None], between, NO_BOUND)
 
     def _stands(self, seat_scope: Int64s) -> Bools:
         """Return where nothing is lent, so that no account changes: in scopes of this level that are shut."""
@@ -246,6 +292,23 @@ class _Level:
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << _MOST_TOKENS_BITS), 1)
         surplus = (bit_length(self.demand >> _FINE_BITS) - bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
         return _FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
+
+
+def owed_by_those_ahead(debt: Int64s, ahead_milli: Int64s, seat: Int64s) -> Int64s:
+    """Return what every flow owes of its seat's debt, shape (n, 2): as far as it is ahead, so much of it.
+
+    Examples
+    --------
+    One flow is ahead by a large message, one by a small one; the other seat owes nothing:
+
+    >>> owed_by_those_ahead(np.array([[0, 55_000], [0, 0]]), np.array([[0, 59_000], [0, 1_000], [0, 7]]), [0, 0, 1])
+    array([[    0, 54083],
+           [    0,   916],
+           [    0,     0]])
+    """
+    bits = bit_length(ahead_milli.max(axis=0, initial=0)) + len(ahead_milli).bit_length()
+    ahead = ahead_milli >> np.maximum(bits - _PART_BITS, 0)
+    return times(debt[seat], quotient(ahead, sums(seat, ahead, len(debt))[seat], FACTOR_BITS))
 
 
 def _stretch(available: Int64s, bits: Int64s, holding: Holding) -> Int64s:
@@ -290,14 +353,11 @@ def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
     return np.where((claimed <= held >> 1)[seat_scope], credit, times(credit, part[seat_scope]))
 
 
-def _of_seats(granted: Int64s, seat: Int64s, filled: Int64s, due: Int64s) -> Int64s:
-    """Return what the flows of every seat get when not `filled` but `due` is there for them: rounded up, or down."""
-    less, more = np.clip(filled - due, 0, filled), np.clip(due - filled, 0, filled)
-    bits = np.maximum(bit_length(filled) - FACTOR_BITS, 0)
-    whole = np.maximum(filled >> bits, 1)
-    lost = np.minimum((less >> bits << FACTOR_BITS) // whole, WHOLE)
-    gained = np.minimum(-(-(more >> bits << FACTOR_BITS) // whole), WHOLE)
-    return granted - times(granted, lost[seat]) + times(granted, gained[seat])
+def _raised(granted: Int64s, seat: Int64s, lent: Int64s, due: Int64s) -> Int64s:
+    """Return what the flows of every seat get when not `lent` but `due` is there for them, which is more."""
+    bits = np.maximum(bit_length(lent) - FACTOR_BITS, 0)
+    gained = np.minimum(-(-(due - lent >> bits << FACTOR_BITS) // np.maximum(lent >> bits, 1)), WHOLE)
+    return granted + times(granted, gained[seat])
 
 
 def _in_units(fine: Int64s, unit: int) -> Int64s:

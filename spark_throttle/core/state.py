@@ -7,7 +7,7 @@ in the table at all, and comes back exactly as it left: so an idle namespace cos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -99,6 +99,10 @@ class Grants:
     share_micro_per_ms: Int64s | None = None
     """Shape (scopes, 2): the rates of the shared scopes in this job, where it shares its quotas with others."""
 
+    ahead_bound_milli: Int64s | None = None
+    """Shape (scopes, 2): a flow of weight 1 that is so many thousandths of a token ahead takes nothing of what is
+    granted: it is due to others (`shard_parts`). `None` where no flow is too far ahead."""
+
     def rate(self, policy: CompiledPolicy) -> Int64s:
         """Return the rates at which the shared scopes earn in this job, shape (scopes, 2)."""
         return policy.shared.rate_micro_per_ms if self.share_micro_per_ms is None else self.share_micro_per_ms
@@ -113,7 +117,7 @@ class Grants:
         gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
         balance = self.balance_micro + gained
         balance = np.where(in_force == 0, np.minimum(balance, -1), balance)
-        return Grants(self.epoch, balance, self.headroom_micro - gained, now_ms, self.share_micro_per_ms)
+        return replace(self, balance_micro=balance, headroom_micro=self.headroom_micro - gained, as_of_ms=now_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

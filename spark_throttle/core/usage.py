@@ -66,6 +66,11 @@ class UsageReport:
     paid_ms: int | None = None
     """The batch's paying time (`paying`), which the two times above are of; `None` where it is `now_ms`."""
 
+    ahead_milli: Int64s | None = None
+    """Shape (n, 2): thousandths of a token by which each flow is ahead of those that it competes with (`fair_queue`), a
+    message at most. A flow that is ahead is in the report even if nothing of it came, waited or left. `None` in a
+    report of an older version."""
+
     @property
     def as_of_ms(self) -> int:
         """The paying time of the batch."""

@@ -236,13 +236,19 @@ class _Batch:
         for flow in self.flows.values():
             for k, tag in enumerate(flow.start_tags):
                 turns.append((tag // flow.rules.domain_weight, flow.tie, k, flow.name))
+        for flow in self.flows.values():
+            flow.barred_by = next((scope for scope in self.enforced(flow) if scope.bars(flow) is not None), None)
+            if flow.eligible:
+                flow.blocked_by = flow.barred_by
         for _, _, k, name in sorted(turns):
             flow = self.flows[name]
             if flow.blocked_by is None:
-                enforced = [self.scopes[limits.index] for limits in flow.rules.enforced]
-                flow.blocked_by = next((scope for scope in enforced if scope.overdrawn() is not None), None)
+                flow.blocked_by = next((each for each in self.enforced(flow) if each.overdrawn() is not None), None)
             if flow.blocked_by is None:
                 self.admit(flow, flow.rows[k])
+
+    def enforced(self, flow: Flow) -> list[Scope]:
+        return [self.scopes[limits.index] for limits in flow.rules.enforced]
 
     def admit(self, flow: Flow, row: Row) -> None:
         """Admit the row, flagged by the narrowest observing scope that is overdrawn, and debit all levels."""
@@ -276,7 +282,8 @@ class _Batch:
                     Verdict.DELAY, "throttling", Level.NAMESPACE, throttle_time_ms=wait_ms
                 )
                 continue
-            dimension = cause.overdrawn()
+            barring = flow.barred_by if flow.blocked_by is flow.barred_by else None
+            dimension = barring.bars(flow) if barring else cause.overdrawn()
             assert dimension is not None
             rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_arrival
             self.refuse(Verdict.REJECT if rejects else Verdict.DELAY, row, cause, dimension)
@@ -322,7 +329,10 @@ class _Batch:
     def tell_throttle_times(self) -> None:
         """Say how long each debt lasts that refused or flagged a row, as it stands after the batch."""
         for index, (by, dimension) in self.refused_by.items():
-            self.decisions[index] = replace(self.decisions[index], throttle_time_ms=by.throttle_time_ms(dimension))
+            wait_ms = by.throttle_time_ms(dimension)
+            if isinstance(by, Scope) and self.decisions[index].verdict != Verdict.ADMIT:
+                wait_ms = max(1, wait_ms)  # it may have tokens that the flow has to leave to others
+            self.decisions[index] = replace(self.decisions[index], throttle_time_ms=wait_ms)
 
     # Step 8
 
@@ -348,7 +358,10 @@ class _Batch:
             for row in self.rows
             if self.decisions[row.index].verdict == Verdict.DELAY
         ]
-        grants = [GrantMemory(pair(scope.balance_micro), pair(scope.headroom_micro)) for scope in self.scopes.values()]
+        grants = [
+            GrantMemory(pair(scope.balance_micro), pair(scope.headroom_micro), scope.ahead_bound_milli)
+            for scope in self.scopes.values()
+        ]
         return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, grants)
 
     def is_remembered(self, flow: Flow) -> bool:

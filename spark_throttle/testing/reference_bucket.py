@@ -145,3 +145,12 @@ def _virtual_ratio(tokens: int, rate_micro_per_ms: int, weight: int) -> tuple[in
     if rate_micro_per_ms >= 2**30:
         return tokens << 30, (rate_micro_per_ms // 1000) * weight
     return (tokens * 1000) << 30, rate_micro_per_ms * weight
+
+
+def milli_tokens_in(virtual: int, rate_micro_per_ms: int, weight: int) -> int:
+    """Return the thousandths of a token that take a virtual time; whole tokens at large rates."""
+    if virtual <= 0 or rate_micro_per_ms == 0:
+        return 0
+    if rate_micro_per_ms >= 2**30:
+        return ((virtual * (rate_micro_per_ms // 1000) * weight) >> 30) * 1000
+    return (virtual * rate_micro_per_ms * weight) >> 30

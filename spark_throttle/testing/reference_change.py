@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Dimension, Level, OnExcess
 from spark_throttle.core.state import ShardState
-from spark_throttle.testing.reference_bucket import VT_MAX, TokenBucket
+from spark_throttle.testing.reference_bucket import VT_MAX, TokenBucket, milli_tokens_in
 from spark_throttle.testing.reference_state import (
     DIMENSIONS,
     FlowMemory,
@@ -89,19 +89,10 @@ def changed_lead(old: NamespaceRules, new: NamespaceRules, lead: Pair, *, is_sam
     for d in DIMENSIONS:
         if was is None or becomes is None or not was.limits(d) or not becomes.limits(d):
             continue
-        thousandths = _tokens_in(lead[d] - 2, was.rate_micro_per_ms[d], old.limits.weight)
+        thousandths = milli_tokens_in(lead[d] - 2, was.rate_micro_per_ms[d], old.limits.weight)
         thousandths = min(thousandths, 1000 * (1 if d == Dimension.MESSAGES else MAX_SIZE_BYTES))
         ahead[d] = _time_of(thousandths, becomes.rate_micro_per_ms[d], new.limits.weight)
     return pair(ahead)
-
-
-def _tokens_in(virtual: int, rate_micro_per_ms: int, weight: int) -> int:
-    """Return the thousandths of a token that take a virtual time; whole tokens at large rates."""
-    if virtual <= 0 or rate_micro_per_ms == 0:
-        return 0
-    if rate_micro_per_ms >= 2**30:
-        return ((virtual * (rate_micro_per_ms // 1000) * weight) >> 30) * 1000
-    return (virtual * rate_micro_per_ms * weight) >> 30
 
 
 def _time_of(thousandths: int, rate_micro_per_ms: int, weight: int) -> int:

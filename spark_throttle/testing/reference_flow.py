@@ -8,6 +8,7 @@ from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, 
 from spark_throttle.testing.reference_bucket import (
     VT_MEMORY,
     TokenBucket,
+    milli_tokens_in,
     name_hash,
     throttle_time_ms,
     virtual_time,
@@ -72,17 +73,25 @@ class Scope:
     shards: int
     balance_micro: list[int]
     headroom_micro: list[int]
+    ahead_bound_milli: Pair
 
     @classmethod
     def grown(cls, limits: ScopeLimits, memory: GrantMemory, *, elapsed_ms: int, shards: int) -> Scope:
         """Return the scope with what the shard's part of its rate has brought, as far as there was room."""
-        scope = cls(limits, shards, list(memory.balance_micro), list(memory.headroom_micro))
+        scope = cls(limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli)
         for d in limits.limited_dimensions:
             earned = limits.rate_micro_per_ms[d] // shards * max(0, elapsed_ms)
             gained = min(earned, scope.headroom_micro[d])
             scope.balance_micro[d] += gained
             scope.headroom_micro[d] -= gained
         return scope
+
+    def bars(self, flow: Flow) -> Dimension | None:
+        """Return the dimension in which a flow is too far ahead to take of what was granted, messages first."""
+        if not self.limits.is_enforced:
+            return None
+        ahead_milli = flow.ahead_milli()
+        return next((d for d in DIMENSIONS if ahead_milli[d] // flow.limits.weight >= self.ahead_bound_milli[d]), None)
 
     def overdrawn(self) -> Dimension | None:
         """Return the dimension that refuses the next row, messages first."""
@@ -141,6 +150,9 @@ class Flow:
     admitted: int = 0
     """How many of `rows` are admitted."""
 
+    barred_by: Scope | None = None
+    """The narrowest shared scope of which the flow is too far ahead to take."""
+
     blocked_by: Scope | None = None
     """The shared scope that refused the flow's first refused row."""
 
@@ -183,6 +195,18 @@ class Flow:
     def tie(self) -> tuple[int, int]:
         """Who goes first at equal tags: who waits longest, then by a hash that prefers no spelling."""
         return self.rows[0].arrival_ms, name_hash(self.name)
+
+    def ahead_milli(self) -> list[int]:
+        """Return by how many thousandths of a token the flow is ahead of those that it competes with."""
+        domain = self.rules.domain
+        if domain is None:
+            return [0, 0]
+        most = (1000, MAX_SIZE_BYTES * 1000)
+        rates = domain.rate_micro_per_ms
+        return [
+            min(milli_tokens_in(self.lead[d] - 2, rates[d], self.limits.weight), most[d]) if domain.limits(d) else 0
+            for d in DIMENSIONS
+        ]
 
     def find_eligible(self, now_ms: int) -> None:
         """Count the rows before the first that must wait for its release or for the namespace's own buckets."""

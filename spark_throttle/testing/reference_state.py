@@ -24,6 +24,9 @@ from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 Pair = tuple[int, int]
 """Messages, then bytes: an array of shape (2,) by `Dimension`."""
 
+NO_BOUND = 1 << 62
+"""Of a scope in which no flow is too far ahead."""
+
 DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES)
 
 
@@ -247,6 +250,7 @@ class GrantMemory:
 
     balance_micro: Pair
     headroom_micro: Pair
+    ahead_bound_milli: Pair = (NO_BOUND, NO_BOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,13 +287,14 @@ class ReferenceState:
                 strict=True,
             )
         ]
-        grants = []
+        grants, bounds = [], state.grants.ahead_bound_milli
         for scope in range(len(policy.shared)):
             limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
             grants.append(
                 GrantMemory(
                     limits.meaningful(pair(state.grants.balance_micro[scope])),
                     limits.meaningful(pair(state.grants.headroom_micro[scope])),
+                    (NO_BOUND, NO_BOUND) if bounds is None else pair(bounds[scope]),
                 )
             )
         return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants)
@@ -299,6 +304,7 @@ class ReferenceState:
         names = list(self.flows)
         flows = list(self.flows.values())
         queue = [(names.index(row.namespace), row.size_bytes, row.arrival_ms, row.release_ms) for row in self.queue]
+        bounds = _pairs([grant.ahead_bound_milli for grant in self.grants])
         queue_columns = np.array(queue, dtype=np.int64).reshape(-1, 4).T
         return ShardState(
             self.advanced_to_ms,
@@ -315,6 +321,7 @@ class ReferenceState:
                 _pairs([grant.balance_micro for grant in self.grants]),
                 _pairs([grant.headroom_micro for grant in self.grants]),
                 self.granted_as_of_ms,
+                ahead_bound_milli=bounds if (bounds < NO_BOUND).any() else None,
             ),
         )
 

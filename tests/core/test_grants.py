@@ -40,7 +40,7 @@ def claims_of(demands: list[Demand]) -> Claims:
     rows = np.array(demands, dtype=np.int64).reshape(-1, 5)
     group = np.where(rows[:, 1] >= 0, GOLD + rows[:, 1], -1)
     scope = np.stack([np.full_like(group, -1), group, np.zeros_like(group)], axis=1)
-    return Claims(rows[:, 0], scope, rows[:, 2], rows[:, 3:])
+    return Claims(rows[:, 0], scope, rows[:, 2], rows[:, 3:], np.zeros_like(rows[:, 3:]))
 
 
 def holding(policy: CompiledPolicy, balances: dict[int, tuple[int, int]]) -> Buckets:

@@ -7,16 +7,18 @@ flow that shares its shard with one of larger messages waits for a message of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spark_throttle.core.advances import carried_advance, scopes_that_stand
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.worlds import Limit, Namespace, limit, make_policy
-from tests.core.test_shared_quota import Job
+from tests.core.test_shared_quota import START_MS, Job
 
 BYTES_PER_SECOND = 10_000
 
@@ -176,6 +178,40 @@ def test_scope_stands_unless_its_limits_its_flows_or_their_weights_changed(
     assert scopes_that_stand(before, after, was, list(again.reports.values())).tolist() == expected
 
 
-def test_scopes_that_are_new_begin_even() -> None:
-    advance_micro = np.arange(6).reshape(1, 3, 2)
-    assert carried_advance(advance_micro, np.array([0, -1, 2, 1])).tolist() == [[[0, 1], [0, 0], [4, 5], [2, 3]]]
+def report_of(groups: list[int], ahead_milli: list[int]) -> UsageReport:
+    """Return the report of shard 0 whose flows are in `groups` and ahead by thousandths of a message."""
+    n = len(groups)
+    ahead, nothing = np.zeros((n, 2), dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
+    ahead[:, 0] = ahead_milli
+    return UsageReport(
+        0, 1, "1", START_MS, pa.array([f"a/{k}" for k in range(n)]), np.full(n, -1), np.array(groups),
+        np.ones(n, dtype=np.int64), nothing, nothing, nothing, nothing, nothing, nothing[:, 0], nothing[:, 0],
+        NEVER_MS, ahead_milli=ahead,
+    )  # fmt: skip
+
+
+def test_shard_is_ahead_in_a_changed_scope_by_what_its_flows_owe() -> None:
+    before, after = policy_of(rate=10), policy_of(rate=11, revision="2")
+    report = report_of([0, 0, 1], [600, 200, 900])
+    advance_micro = np.array([[[0, 0], [400_000, 0], [100_000, -5]]])
+    carried = carried_advance(advance_micro, before, after, [report], [replace(report, revision="2")])
+    # Of 0.4 messages, by which the shard is ahead in the first group, its flows owe 0.3 and 0.1; iron is as it was.
+    assert carried[0, 1, 0] == pytest.approx(400_000, abs=2_000)
+    assert carried[0, 2].tolist() == [100_000, -5]
+
+
+def test_what_a_flow_owes_goes_with_it_to_another_scope() -> None:
+    before, after = policy_of(rate=10), policy_of(rate=11, group="iron", revision="2")
+    report = report_of([0, 0], [600, 200])
+    advance_micro = np.array([[[0, 0], [400_000, 0], [0, 0]]])
+    moved = replace(report, revision="2", group=np.array([1, 0]))
+    carried = carried_advance(advance_micro, before, after, [report], [moved])
+    assert carried[0, :, 0].tolist() == pytest.approx([0, 100_000, 300_000], abs=2_000)
+
+
+def test_what_no_flow_accounts_for_is_forgotten_with_a_change() -> None:
+    before, after = policy_of(rate=10), policy_of(rate=11, revision="2")
+    report = report_of([0], [250])
+    advance_micro = np.array([[[0, 0], [9_000_000, 0], [0, 0]]])
+    carried = carried_advance(advance_micro, before, after, [report], [replace(report, revision="2")])
+    assert carried[0, 1].tolist() == [250_000, 0]

@@ -62,6 +62,8 @@ class Job:
         lent, headroom = self.lending.balance_micro, self.lending.headroom_micro
         for shard, state in enumerate(self.states):
             grants = Grants(self.turn, lent[shard], headroom[shard], self.now_ms)
+            if self.lending.ahead_bound_milli is not None:
+                grants = replace(grants, ahead_bound_milli=self.lending.ahead_bound_milli[shard])
             self.states[shard] = replace(state, grants=grants)
 
     def batch(self, offer: Offer, *, after_ms: int = 1_000, has_epoch: bool = True) -> Counter[str]:

@@ -46,12 +46,10 @@ def test_two_that_are_always_backlogged_stay_within_a_message_of_each() -> None:
     assert service_apart([], 120) <= 2 * (BIG_BYTES + SMALL_BYTES)
 
 
-@pytest.mark.xfail(strict=True, reason="what one namespace overdrew is held against all of its shard")
 def test_l3_a_light_namespace_beside_a_large_one_takes_nothing_from_the_others() -> None:
     assert service_apart([name_in(0, 8, "light")], 120) <= 2 * (BIG_BYTES + SMALL_BYTES)
 
 
-@pytest.mark.xfail(strict=True, reason="a change of a scope forgets who overdrew")
 def test_l3_a_rate_that_changes_often_costs_a_message_and_no_more() -> None:
     def policy_at(second: int) -> dict[str, Any]:
         policy = copy.deepcopy(GROUP)
@@ -59,7 +57,6 @@ def test_l3_a_rate_that_changes_often_costs_a_message_and_no_more() -> None:
         return policy
 
     assert service_apart([], 120, policy_at) <= 4 * (BIG_BYTES + SMALL_BYTES)
-
 
 
 def test_namespaces_of_two_groups_of_one_shard_share_the_jobs_limit() -> None:
