@@ -34,9 +34,10 @@ USAGE_SCHEMA = pa.schema([
 def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int) -> pa.Table:
     """Return the usage of a batch, a row a scope; the namespaces last, as `reported_names` has them."""
     names = shown(reported_names(reports))
-    tenant = np.concatenate([report.tenant for report in reports])
-    group = np.concatenate([report.group for report in reports])
-    measures = np.concatenate([_measures(report) for report in reports])
+    is_active = np.concatenate([report.is_active for report in reports])
+    tenant = np.concatenate([report.tenant for report in reports])[is_active]
+    group = np.concatenate([report.group for report in reports])[is_active]
+    measures = np.concatenate([_measures(report) for report in reports])[is_active]
     levels = [
         ("job", pa.array(["job"]), np.zeros(len(names), dtype=np.int64)),
         ("tenant", policy.tenant_names, tenant),
@@ -56,8 +57,9 @@ def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: in
 
 
 def reported_names(reports: Sequence[UsageReport]) -> pa.StringArray:
-    """Return the namespaces of reports, which may be no UTF-8."""
-    return pa.chunked_array([report.names for report in reports], pa.string()).combine_chunks()
+    """Return the active namespaces of reports, which may be no UTF-8."""
+    active = [report.names.filter(pa.array(report.is_active)) for report in reports]
+    return pa.chunked_array(active, pa.string()).combine_chunks()
 
 
 def policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:

@@ -2,7 +2,7 @@
 
 A *domain* is the shared scope whose tokens a flow competes for: its resource group if that has a limit,
 else its tenant, else the job. Every flow has a virtual clock a resource, in units of a `VT_SECOND`th of a
-second of the domain's own rate, kept relative to the domain's virtual time: its *lead*. Serving `n`
+second of the domain's rate, kept relative to the domain's virtual time: its *lead*. Serving `n`
 messages of weight `w` advances it by `n / (rate * w)` seconds, serving bytes likewise, and the start tag
 of a message is the larger of the two clocks before it: the weighted dominant share (DRFQ). Messages
 are served in the order of their start tags, so two flows `f` and `g` that stay backlogged get service that
@@ -18,10 +18,9 @@ differs by at most one message of each::
    that of the scope that stopped the flow first, or would have, of all that it passes.
 4. a scope that held nobody back, and owes nothing, forgets leads: its busy period is over.
 
-Flows of several domains may share the tokens of a scope above: groups those of the job, or of a tenant with namespaces
-in several groups. They are taken in the order of their tags over their domains' weights, and their leads are kept by
-the virtual time of that scope. So while it is short, a group advances in its own time as the others do: one of
-twice the rate, or of twice the weight, gets twice as much.
+Flows of several domains may share the tokens of a wider scope: groups those of the job, or of a tenant with namespaces
+in several groups. All clocks are told in the time of the widest scope (`fair_order`), and rows go in the order of their
+tags over their domains' weights. So while that scope is short, a flow is served in it by its weight times its domain's.
 
 All of it is integers. Tags are floored and finish times rounded up, so that no flow is ever served for free;
 the error is one unit a batch, a billionth of a second of the domain's rate.

@@ -17,7 +17,7 @@ from spark_throttle.core.fair_order import FairOrder, ahead_of_others
 from spark_throttle.core.fair_rows import FairRows
 from spark_throttle.core.layout import Candidates, Layout
 from spark_throttle.core.marks import DebtFloors, MarkedFrom, Marks
-from spark_throttle.core.matching import SHARED_LEVELS, Matches
+from spark_throttle.core.matching import SHARED_LEVELS, Matches, enforcing_scopes
 from spark_throttle.core.quota import (
     Bools,
     CompiledPolicy,
@@ -170,10 +170,8 @@ class _Barred:
         if grants.ahead_bound_milli is None:
             return None
         ahead_milli = ahead_of_others(lead, limits, matches, policy) // limits.weight[:, None]
-        enforces = (policy.shared.on_excess != OnExcess.OBSERVE)[:, None]
-        bound_milli = np.where(enforces, grants.ahead_bound_milli, _UNBOUNDED)
-        bound_milli = np.concatenate([bound_milli, np.full((1, 2), _UNBOUNDED)])
-        is_over = ahead_milli[:, None, :] >= bound_milli[matches.shared_scope]
+        bound_milli = np.concatenate([grants.ahead_bound_milli, np.full((1, 2), _UNBOUNDED)])
+        is_over = ahead_milli[:, None, :] >= bound_milli[enforcing_scopes(matches.shared_scope, policy)]
         flow, column = np.nonzero(is_over.any(axis=2))
         flow, first = np.unique(flow, return_index=True)
         column = column[first]

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.globs import first_match
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, OnExcess
+from spark_throttle.core.segments import by_row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +45,25 @@ class Matches:
 
 SHARED_LEVELS = (Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 """What the columns of `Matches.shared_scope` stand for."""
+
+
+def enforcing_scopes(shared_scope: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the shared scopes that can hold flows back, shape (flows, 3), -1 where there is none."""
+    shared = policy.shared
+    enforces = by_row(np.logical_or, shared.is_limited) & (shared.on_excess != OnExcess.OBSERVE)
+    return np.where(np.append(enforces, False)[shared_scope], shared_scope, -1)
+
+
+def domains_of(enforcing: Int64s) -> Int64s:
+    """Return the scope in which each flow takes turns: its group, else its tenant, else the job; -1 for none.
+
+    Examples
+    --------
+    >>> domains_of(np.array([[1, 5, 0], [1, -1, 0], [-1, -1, 0], [-1, -1, -1]])).tolist()
+    [5, 1, 0, -1]
+    """
+    tenant, group, job = enforcing.T
+    return np.where(group >= 0, group, np.where(tenant >= 0, tenant, job))
 
 
 def _positions(values: pa.Array, known: pa.Array, missing: int) -> Int64s:

@@ -6,16 +6,22 @@ tenants, then within the resource groups, then within the job, each demand being
 A shard may take more than it was lent: the last message overdraws, and what stands between two epochs grows. The
 scope's bucket repays that; so all shards would, again and again, for one that has large messages. So a scope in which
 somebody is held back keeps an *account* for every shard: how far its flows were served beyond their due. The next
-division starts from there. At the level that its flows are filled to, a shard is due so much, has had the account of
-it, and is lent the rest; one that has had more is lent nothing, and its account falls by what it was due::
+division starts from there. The account is owed by the flows that are ahead in their shard, in that proportion. At the
+level that flows are filled to, each is due so much, has had what it owes of it, and the rest is lent to its shard. One
+that owes more takes no part, and what it owes falls by what it was due::
 
-    lent_k = max(0, due_k(level) - account_k),      the lent of all shards summing to what the scope holds
+    lent_k = sum over the flows of max(0, due_f(level) - owed_f),     over all shards what the scope holds
+
+What is lent is due to the flows that take part, and the others leave it to them: with what is lent goes a bound on how
+far a flow may be ahead that takes of it. So a small message that waits beside large ones neither lets them through nor
+waits for them, and repays nothing of theirs.
 
 A level is a span of virtual time at the scope's rates. So this is start-time fair queueing between shards, as
 `fair_queue` is within one: of two namespaces in different shards that stay backlogged, neither gets further ahead than
-by a message of its shard, whatever the sizes, for ever, but for the rounding of levels. Where a scope is short of both
-resources and the flows of one shard differ in which of them dominates, the mixture that they will be served in is taken
-from what they ask for, and they may fall behind by a few hundredths.
+by a message of its shard, whatever the sizes, for ever, but for the rounding of levels. In a scope above their domains
+flows count by their own weights times their domains'. Where a scope is short of both resources and the flows of one
+shard differ in which of them dominates, the mixture that they will be served in is taken from what they ask for, and
+they may fall behind by a few hundredths.
 
 An account below 0 is a credit: what rounding withheld, or what a shard was due of one resource while it was too far
 ahead in the other. A division takes up credits of half of what there is at most. A shard without demand keeps none, and
@@ -34,6 +40,7 @@ import numpy as np
 
 from spark_throttle.core.allocation import MOST_STRETCH, PLENTY, Filling
 from spark_throttle.core.fixed_point import FACTOR_BITS, WHOLE, bit_length, floor_shifted, quotient, shifted, times
+from spark_throttle.core.matching import domains_of, enforcing_scopes
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.segments import by_row, sums
 
@@ -43,6 +50,7 @@ _HALF_MILLI = (1 << _FINE_BITS) // 2000
 _MOST_TOKENS_BITS = 42
 _NO_CREDIT = 1 << 62
 NO_BOUND: Final = 1 << 62
+_MOST_WEIGHT = 1000
 _PART_BITS = 52
 """Of what all flows of a seat are ahead by, together."""
 
@@ -123,13 +131,14 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     is_counted, is_filled = np.zeros((2, seats, 2), dtype=np.bool_)
     bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
     filled = []
+    domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
     for scope in claims.shared_scope.T:
         rows = np.flatnonzero(scope >= 0)
+        weight = _weights_in(scope[rows], claims.weight[rows], domain[rows], policy)
         seat = claims.shard[rows] * shape[1] + scope[rows]
         level = _Level(
-            demand[rows], claims.ahead_milli[rows], claims.weight[rows], scope[rows], seat, holding,
-            advance_micro.reshape(-1, 2),
-        )  # fmt: skip
+            demand[rows], claims.ahead_milli[rows], weight, scope[rows], seat, holding, advance_micro.reshape(-1, 2)
+        )
         outcome = level.divided()
         filled.append((rows, scope[rows], seat, outcome.granted))
         demand[rows] = np.where(observes[scope[rows]][:, None], demand[rows], outcome.granted)
@@ -145,6 +154,18 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
         _in_units(account, MICRO).reshape(shape), is_counted.reshape(shape), is_filled.reshape(shape),
         bound.reshape(shape),
     )  # fmt: skip
+
+
+def _weights_in(scope: Int64s, weight: Int64s, domain: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the claims of flows on scopes of one level: their weights, times their domains' if those are narrower."""
+    is_within = (domain >= 0) & (domain != scope)
+    if not is_within.any():
+        return weight
+    product = weight * np.where(is_within, policy.shared.weight[domain], 1)
+    most = np.full(len(policy.shared), 1, dtype=np.int64)
+    np.maximum.at(most, scope, product)
+    most = most[scope]
+    return np.where(most > _MOST_WEIGHT, np.maximum(product * _MOST_WEIGHT // most, 1), product)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import Bools, Dimension, Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsageReport:
-    """One shard's account of one batch; arrays run over the flows that offered, waited or left.
+    """One shard's account of one batch; arrays run over the flows that offered, waited or left, or are ahead.
 
     Arrays of shape (n, 2) are by `Dimension`: messages, then bytes.
     """
@@ -70,6 +70,12 @@ class UsageReport:
     """Shape (n, 2): thousandths of a token by which each flow is ahead of those that it competes with (`fair_queue`), a
     message at most. A flow that is ahead is in the report even if nothing of it came, waited or left. `None` in a
     report of an older version."""
+
+    @property
+    def is_active(self) -> Bools:
+        """Whether a row of the flow came, waited, left or waits."""
+        moved = self.offered + self.admitted + self.rejected + self.waiting
+        return moved[:, Dimension.MESSAGES] > 0
 
     @property
     def as_of_ms(self) -> int:

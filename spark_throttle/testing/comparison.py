@@ -38,6 +38,7 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
             pair(usage.demand[i]),
             int(usage.observed_messages[i]),
             int(usage.delayed_ms[i]),
+            (0, 0) if usage.ahead_milli is None else pair(usage.ahead_milli[i]),
         )
         for i, name in enumerate(names)
     }

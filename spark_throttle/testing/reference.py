@@ -74,6 +74,7 @@ class FlowUsage:
     demand: Pair
     observed_messages: int
     delayed_ms: int
+    ahead_milli: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +380,7 @@ class _Batch:
         return memory.meaningful(flow.rules, second=self.now_ms // 1000)
 
     def usage(self) -> dict[str, FlowUsage]:
-        rows: dict[str, list[Row]] = {}
+        rows: dict[str, list[Row]] = {flow.name: [] for flow in self.flows.values() if any(flow.ahead_milli())}
         for row in self.rows:
             rows.setdefault(row.namespace, []).append(row)
         return {name: self.usage_of(self.flows[name], rows[name]) for name in rows}
@@ -404,6 +405,7 @@ class _Batch:
             demand=self.demand(flow, total_tokens(wanted), total_tokens(waiting)),
             observed_messages=sum(1 for row in admitted if self.decisions[row.index].reason),
             delayed_ms=sum(max(0, self.now_ms - row.arrival_ms) for row in admitted),
+            ahead_milli=pair(flow.ahead_milli()),
         )
 
     def demand(self, flow: Flow, offered: Pair, waiting: Pair) -> Pair:

@@ -81,7 +81,7 @@ def changed_balance(
 def changed_lead(old: NamespaceRules, new: NamespaceRules, lead: Pair, *, is_same_domain: bool) -> Pair:
     """Return how far ahead a flow is after a change: by the tokens by which it was, at most a message."""
     was, becomes = old.domain, new.domain
-    if is_same_domain and (was is None or becomes is None or was.rate_micro_per_ms == becomes.rate_micro_per_ms):
+    if is_same_domain and (was is None or becomes is None or old.turn_rates == new.turn_rates):
         is_same_weight = old.limits.weight == new.limits.weight
         if is_same_weight:
             return lead
@@ -89,9 +89,9 @@ def changed_lead(old: NamespaceRules, new: NamespaceRules, lead: Pair, *, is_sam
     for d in DIMENSIONS:
         if was is None or becomes is None or not was.limits(d) or not becomes.limits(d):
             continue
-        thousandths = milli_tokens_in(lead[d] - 2, was.rate_micro_per_ms[d], old.limits.weight)
+        thousandths = milli_tokens_in(lead[d] - 2, old.turn_rates[d], old.limits.weight)
         thousandths = min(thousandths, 1000 * (1 if d == Dimension.MESSAGES else MAX_SIZE_BYTES))
-        ahead[d] = _time_of(thousandths, becomes.rate_micro_per_ms[d], new.limits.weight)
+        ahead[d] = _time_of(thousandths, new.turn_rates[d], new.limits.weight)
     return pair(ahead)
 
 

@@ -202,7 +202,7 @@ class Flow:
         if domain is None:
             return [0, 0]
         most = (1000, MAX_SIZE_BYTES * 1000)
-        rates = domain.rate_micro_per_ms
+        rates = self.rules.turn_rates
         return [
             min(milli_tokens_in(self.lead[d] - 2, rates[d], self.limits.weight), most[d]) if domain.limits(d) else 0
             for d in DIMENSIONS
@@ -232,7 +232,7 @@ class Flow:
         self.base = {d: base[d] + behind for d in base}
         before = [0, 0]
         for row in self.rows[: self.eligible]:
-            rates = domain.rate_micro_per_ms
+            rates = self.rules.turn_rates
             tags = [self.base[d] + virtual_time(before[d], rates[d], self.limits.weight) for d in base]
             self.start_tags.append(max(tags))
             before = [before[d] + row.tokens[d] for d in DIMENSIONS]
@@ -246,7 +246,7 @@ class Flow:
         for d in domain.limited_dimensions:
             finish = self.lead[d]
             if self.eligible:
-                finish = self.base[d] + virtual_time_up(served[d], domain.rate_micro_per_ms[d], self.limits.weight)
+                finish = self.base[d] + virtual_time_up(served[d], self.rules.turn_rates[d], self.limits.weight)
             lead[d] = max(finish - advance, -VT_MEMORY)
         if not still_waits and max(lead.values()) <= 0:
             lead = {}

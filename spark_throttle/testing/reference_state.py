@@ -144,9 +144,38 @@ class NamespaceRules:
         return tuple(scope for scope in self.shared if scope.is_enforced)
 
     @property
+    def widest(self) -> ScopeLimits | None:
+        """The scope in whose time turns are counted: the job if it is enforced, else the tenant, else the domain."""
+        by_level = {scope.level: scope for scope in self.enforced}
+        return by_level.get(Level.JOB) or by_level.get(Level.TENANT) or self.domain
+
+    @property
     def domain_weight(self) -> int:
-        """How far the domain goes in a turn, against others that share a scope with it."""
-        return self.domain.weight if self.domain else 1
+        """How far the domain goes in a turn, against others that share a wider scope with it."""
+        return 1 if self.domain is None or self.domain == self.widest else self.domain.weight
+
+    @property
+    def turn_rates(self) -> Pair:
+        """The domain's rates, in the time of the widest scope: a token takes the same time in all domains."""
+        domain, widest = self.domain, self.widest
+        assert domain is not None
+        assert widest is not None
+        own, wide = domain.rate_micro_per_ms, widest.rate_micro_per_ms
+        if domain == widest or 0 in own or 0 in wide:
+            return own
+        common = [d for d in DIMENSIONS if own[d] > 0 and wide[d] > 0]
+        told = {}
+        for d in common:
+            rates = [
+                (_times(own[e], wide[d], own[d]) if e != d else wide[d]) if own[e] > 0 else own[e] for e in DIMENSIONS
+            ]
+            told[d] = pair(rates)
+        if not common:
+            as_messages, as_bytes = max(wide[1] // 1024, 1), min(max(wide[0], 0), 2**40) * 1024
+            return (as_messages, own[1]) if own[0] > 0 else (own[0], as_bytes)
+        if len(common) == 1:
+            return told[common[0]]
+        return told[Dimension.MESSAGES] if told[Dimension.MESSAGES][1] <= wide[1] else told[Dimension.BYTES]
 
     @property
     def domain(self) -> ScopeLimits | None:
@@ -156,6 +185,15 @@ class NamespaceRules:
             if level in by_level:
                 return by_level[level]
         return None
+
+
+def _times(rate: int, to: int, of: int) -> int:
+    """Return ``rate * to / of``, from the 31 leading bits of each, between 1 and 2**50."""
+    wide_rate, wide_to, wide_of = (max(each.bit_length() - 31, 0) for each in (rate, to, of))
+    product = (rate >> wide_rate) * (to >> wide_to) // (of >> wide_of)
+    shift = wide_rate + wide_to - wide_of
+    scaled = product << shift if shift >= 0 else product >> -shift
+    return max(min(scaled, 2**50 >> max(shift, 0) << max(shift, 0)), 1)
 
 
 def falls_under(name: str, pattern: str) -> bool:

@@ -26,7 +26,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import Grants
 from spark_throttle.testing.history import History, Step
-from spark_throttle.testing.reference_state import pair
+from spark_throttle.testing.reference_state import NO_BOUND, pair
 from spark_throttle.testing.worlds import Limit, Namespace, Tenant, Window, make_arrivals, make_grants, make_policy
 
 START_TIMES_MS = (0, 1, 999, 1_000, 1_760_000_000_000)
@@ -159,7 +159,7 @@ def policies(
 
 
 @st.composite
-def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int) -> Grants:
+def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int, is_bounded: bool = False) -> Grants:
     """Return what a shard may be granted under `policy`: nothing where the rate is 0 or there is no limit."""
     balances, headrooms = [], []
     for rates in policy.shared.rate_micro_per_ms:
@@ -169,7 +169,14 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
         ]
         balances.append((entries[0][0], entries[1][0]))
         headrooms.append((entries[0][1], entries[1][1]))
-    return make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
+    made = make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
+    scopes = len(policy.shared)
+    bound_milli = draw(st.sampled_from((None, None, NO_BOUND, 0, 1, 500, 1000, 60_000, 10**9))) if is_bounded else None
+    if bound_milli is None:
+        return made
+    bounds = np.full((scopes, 2), NO_BOUND, dtype=np.int64)
+    bounds[draw(st.integers(0, scopes - 1)), draw(st.integers(0, 1))] = bound_milli
+    return replace(made, ahead_bound_milli=bounds)
 
 
 @st.composite
@@ -186,7 +193,7 @@ def arrivals(draw: st.DrawFn, *, malformed: bool = True) -> Arrivals:
 
 
 @st.composite
-def histories(
+def histories(  # noqa: PLR0913 - what histories differ in
     draw: st.DrawFn,
     *,
     on_excess: tuple[OnExcess, ...] = tuple(OnExcess),
@@ -194,9 +201,16 @@ def histories(
     one_policy: bool = False,
     malformed: bool = True,
     may_fail: bool = False,
+    is_bounded: bool = False,
     max_steps: int = 5,
 ) -> History:
-    """Return up to `max_steps` batches; the first grants, later ones may, and so does a changed policy."""
+    """Return up to `max_steps` batches; the first grants, later ones may, and so does a changed policy.
+
+    Parameters
+    ----------
+    is_bounded
+        Whether a grant may have bounds on who is ahead: then tokens may be left that a row waits for.
+    """
     shards = draw(st.sampled_from((1, 1, 2, 7)))
     steps: list[Step] = []
     now_ms = draw(st.sampled_from(START_TIMES_MS))
@@ -208,7 +222,7 @@ def histories(
         new_grants = None
         if epoch == 1 or is_new or draw(st.booleans()):
             lag_ms = draw(st.sampled_from((0, 0, 1, 1_000)))
-            new_grants = draw(grants(policy, epoch=epoch, as_of_ms=max(0, now_ms - lag_ms)))
+            new_grants = draw(grants(policy, epoch=epoch, as_of_ms=max(0, now_ms - lag_ms), is_bounded=is_bounded))
         steps.append(Step(now_ms, draw(arrivals(malformed=malformed)), policy, new_grants))
         now_ms = max(0, now_ms + draw(st.sampled_from(STEPS_MS if monotone else STEPS_MS + BACKWARD_STEPS_MS)))
     return History(shards, draw(st.integers(0, shards - 1)), steps)

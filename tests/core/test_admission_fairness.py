@@ -163,7 +163,7 @@ GROUP_RATES = st.lists(st.sampled_from((100_000, 100_000, 300_000, 2_000_000)), 
     SIZES,
     st.lists(st.integers(0, 4_000), min_size=1, max_size=8),
 )
-def test_l3_groups_that_share_a_scope_advance_alike_in_the_time_of_their_rates(
+def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_and_their_groups_weight(
     short: str, group_rates: list[int], group_weights: list[int], weights: list[int], sizes: Sizes, batches: list[int]
 ) -> None:
     """The job's limit, or a tenant's over two groups, is short for ever, and no group is."""
@@ -185,7 +185,7 @@ def test_l3_groups_that_share_a_scope_advance_alike_in_the_time_of_their_rates(
     backlog = sum(in_bytes // 100 + 2 for in_bytes in batches)
     rows = [(name, own[i % len(own)]) for i in range(backlog) for name, own in zip(NAMES, sizes, strict=True)]
     tags = [
-        ((UNLIMITED, group_rates["ab".index(group)]), weight * group_weights["ab".index(group)])
+        (limited.rate_micro_per_ms, weight * group_weights["ab".index(group)])
         for group, weight in zip(of_group, weights, strict=True)
     ]
     plenty = (0, 10**9 * MICRO)

@@ -44,12 +44,12 @@ def assert_same_history(history: History) -> None:
         state = plan.state
 
 
-@given(histories(may_fail=True))
+@given(histories(may_fail=True, is_bounded=True))
 def test_kernel_equals_oracle(history: History) -> None:
     assert_same_history(history)
 
 
-@given(histories(malformed=False, one_policy=True, monotone=True, max_steps=8))
+@given(histories(malformed=False, one_policy=True, monotone=True, is_bounded=True, max_steps=8))
 def test_kernel_equals_oracle_over_longer_histories(history: History) -> None:
     assert_same_history(history)
 

@@ -73,6 +73,12 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v3": lambda: blocks.shard(None, blocks.PAYING),
     "epoch_v3": lambda: blocks.epoch(blocks.SHARE, blocks.READING),
     "grant_v3": lambda: blocks.grant(None, blocks.PAYING),
+    "usage_v3": lambda: blocks.usage(blocks.LEAVES_MS, blocks.AHEAD_MILLI),
+    "shard_v4": lambda: blocks.shard(None, blocks.PAYING, blocks.AHEAD_MILLI),
+    "epoch_v4": lambda: blocks.epoch(
+        blocks.SHARE, blocks.READING, np.stack([blocks.AHEAD_MILLI, blocks.AHEAD_MILLI // 3])
+    ),
+    "grant_v4": lambda: blocks.grant(blocks.SHARE, blocks.PAYING, blocks.AHEAD_MILLI),
 }
 FILES = sorted(STORED.glob("*.bin"))
 
@@ -113,7 +119,8 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     flows = Flows(strings(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n, 2))
     queue = Queue(*(arrays(data, rows) for _ in range(4)))
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]) if scopes else st.none())
-    grants = Grants(data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share)
+    bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
+    grants = Grants(data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share, bound)
     frames = data.draw(st.lists(st.binary(max_size=30), min_size=rows and 1, max_size=3))
     frame_of_row = np.sort(arrays(data, rows) % max(len(frames), 1))
     state = ShardState(data.draw(int64), flows, queue, grants)
@@ -133,7 +140,9 @@ def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
         data.draw(int64), data.draw(int64), data.draw(names), data.draw(int64), strings(data, n),
         arrays(data, n), arrays(data, n), arrays(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n, 2),
         arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), data.draw(int64), data.draw(int64),
-        *data.draw(st.sampled_from([(None, None), (arrays(data, n), data.draw(int64))])),
+        *data.draw(st.sampled_from([
+            (None, None), (arrays(data, n), data.draw(int64)), (arrays(data, n), data.draw(int64), arrays(data, n, 2)),
+        ])),
     )  # fmt: skip
     round_trip("usage", report)
 
@@ -145,9 +154,10 @@ def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     buckets = Buckets(arrays(data, scopes, 2), data.draw(int64))
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
     reading = data.draw(st.one_of(st.none(), st.builds(ClockReading, int64, int64, int64, names)))
-    if reading is None:  # what a release wrote that kept no account of shards
+    bound = data.draw(st.sampled_from([None, arrays(data, shards, scopes, 2)]))
+    if reading is None and bound is None:  # what a release wrote that kept no account of shards
         advance, credit = np.zeros_like(lent), np.zeros_like(lent)
-    lending = Lending(lent, headroom, advance, credit)
+    lending = Lending(lent, headroom, advance, credit, bound)
     epoch = Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share, reading)
     round_trip("epoch", epoch)
 
@@ -158,7 +168,8 @@ def test_grant_comes_back_as_it_was(data: st.DataObject) -> None:
     policy = data.draw(st.one_of(st.none(), st.binary(min_size=1)))
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
     lent, headroom = arrays(data, scopes, 2), arrays(data, scopes, 2)
-    round_trip("grant", ShardGrant(data.draw(int64), policy, lent, headroom, share, data.draw(paying)))
+    bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
+    round_trip("grant", ShardGrant(data.draw(int64), policy, lent, headroom, share, data.draw(paying), bound))
 
 
 @pytest.mark.parametrize("kind", UNPACK)
@@ -214,7 +225,7 @@ def test_foreign_bytes_are_damaged() -> None:
 
 def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
     with pytest.raises(
-        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 3: run the"
+        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 4: run the"
     ) as e:
         unpack_shard(pack("stat", 7, {"what": "nobody knows"}), "the state of shard 3")
     assert (e.value.found, e.value.known) == (7, 3)

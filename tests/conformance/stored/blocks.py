@@ -62,7 +62,13 @@ SHARE = np.array([[-1, 0], [2**50, 7]])
 """A job's shares of shared quotas, which blocks of version 2 have."""
 
 
-def shard(share: Int64s | None = None, paying: PayingTime | None = None) -> StoredShard:
+AHEAD_MILLI = np.array([[1000, 60_000_000], [0, 2**46]])
+"""How far flows are ahead, which usage reports of version 3 have; or a bound on it, which blocks of version 4 have."""
+
+
+def shard(
+    share: Int64s | None = None, paying: PayingTime | None = None, bound_milli: Int64s | None = None
+) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
         pa.array(["acme/orders", "zoë/ü/logs"]), np.array([[-1, 0], [2**60, -(2**61)]]), np.array([[0, 0], [5, -9]]),
@@ -72,7 +78,9 @@ def shard(share: Int64s | None = None, paying: PayingTime | None = None) -> Stor
         np.array([0, 1, 1]), np.array([100, 0, 2**36]), 1_760_000_000_000 + np.arange(3),
         np.array([0, 1_760_000_000_100, 0]),
     )  # fmt: skip
-    grants = Grants(9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share)
+    grants = Grants(
+        9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share, bound_milli
+    )
     state = ShardState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
     return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]), paying)
@@ -86,30 +94,33 @@ READING = ClockReading(1_795_000_000_000, 1_800_000_000_000, 86_400_123, "fcae03
 """What blocks of version 3 have of the clocks."""
 
 
-def usage(leaves_ms: Int64s | None = None) -> UsageReport:
+def usage(leaves_ms: Int64s | None = None, ahead_milli: Int64s | None = None) -> UsageReport:
     """Return the report of a shard."""
     offered, admitted, rejected, waiting, demand = (np.array([[n, 100 * n], [0, 2**40 + n]]) for n in range(5))
     return UsageReport(
         3, 9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
         np.array([0, 12_345]), 2**62, 4, leaves_ms, None if leaves_ms is None else 1_760_000_000_001,
+        ahead_milli,
     )  # fmt: skip
 
 
-def epoch(share: Int64s | None = None, reading: ClockReading | None = None) -> Epoch:
+def epoch(share: Int64s | None = None, reading: ClockReading | None = None, bound_milli: Int64s | None = None) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
     advances = (lent * 7, np.maximum(-lent, 0)) if reading is not None else (lent * 0, lent * 0)
     return Epoch(
         9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
-        Lending(lent, headroom, *advances), 8, share, reading,
+        Lending(lent, headroom, advances[0], advances[1], bound_milli), 8, share, reading,
     )  # fmt: skip
 
 
-def grant(share: Int64s | None = None, paying: PayingTime | None = None) -> ShardGrant:
+def grant(
+    share: Int64s | None = None, paying: PayingTime | None = None, bound_milli: Int64s | None = None
+) -> ShardGrant:
     """Return a control row that brings a policy."""
     balance, headroom = np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]])
-    return ShardGrant(9, POLICY, balance, headroom, share, paying)
+    return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli)
 
 
 BLOCKS: Mapping[str, Callable[[], bytes]] = {
@@ -126,6 +137,10 @@ BLOCKS: Mapping[str, Callable[[], bytes]] = {
     "shard_v3": lambda: pack_shard(shard(None, PAYING)),
     "epoch_v3": lambda: pack_epoch(epoch(SHARE, READING)),
     "grant_v3": lambda: pack_grant(grant(None, PAYING)),
+    "usage_v3": lambda: pack_usage(usage(LEAVES_MS, AHEAD_MILLI)),
+    "shard_v4": lambda: pack_shard(shard(None, PAYING, AHEAD_MILLI)),
+    "epoch_v4": lambda: pack_epoch(epoch(SHARE, READING, np.stack([AHEAD_MILLI, AHEAD_MILLI // 3]))),
+    "grant_v4": lambda: pack_grant(grant(SHARE, PAYING, AHEAD_MILLI)),
 }
 
 
