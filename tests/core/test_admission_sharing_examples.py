@@ -190,9 +190,10 @@ def test_delayed_time_is_told_when_a_row_leaves(engine: Engine) -> None:
     assert shard.plan.usage[NS].admitted == (1, 5)
 
 
-def shut(**queue: int) -> CompiledPolicy:
+def shut(*, messages: int = UNBOUNDED_QUEUE.messages, size_bytes: int = UNBOUNDED_QUEUE.bytes) -> CompiledPolicy:
     """Return a policy under which all that comes waits."""
-    return make_policy(default=Namespace(limit(messages_per_second=0)), queue=replace(UNBOUNDED_QUEUE, **queue))
+    bounds = replace(UNBOUNDED_QUEUE, messages=messages, bytes=size_bytes)
+    return make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds)
 
 
 def test_rows_that_wait_make_room_for_those_of_others(engine: Engine) -> None:
@@ -219,10 +220,10 @@ def test_queue_is_cut_to_a_bound_that_shrank(engine: Engine) -> None:
     shard.policy = shut(messages=4)
     assert verdicts(shard.batch(1)) == {Verdict.DELAY: 4, Verdict.REJECT: 2}
     assert [row.namespace for row in shard.plan.state.queue] == ["a", "a", "a", "b"]
-    shard.policy = shut(bytes=20)
+    shard.policy = shut(size_bytes=20)
     shard.batch(2)
     assert [row.namespace for row in shard.plan.state.queue] == ["a", "b"]
-    shard.policy = shut(bytes=9)
+    shard.policy = shut(size_bytes=9)
     assert verdicts(shard.batch(3)) == {Verdict.REJECT: 2}
     assert not shard.plan.state.queue
 
