@@ -12,7 +12,8 @@ by row:
    and the job's balance are not negative, and is then debited at all levels in both dimensions; else its flow
    stops for this batch (`contention`). So nothing is charged for a row that is not admitted.
 5. Behind the admitted rows of a flow, what stopped it decides: delay, or reject. Reject concerns arrivals only;
-   a row that was queued once waits on. Rows that would overfill the queue are rejected.
+   a row that was queued once waits on. Where what is to wait overfills the queue, the rows at the ends of the
+   longest flows are rejected, whether they were queued or arrived (`queue_bounds`).
 
 An observing scope never stops a row: it is debited, and marks the rows that it would have stopped.
 """
@@ -82,7 +83,7 @@ def plan_admission(
     Raises
     ------
     QueueOverflowError
-        If rows would overfill the queue and the policy says to fail.
+        If rows arrive that would overfill the queue and the policy says to fail.
     """
     memory = MatchMemory() if memory is None else memory
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)

@@ -99,6 +99,11 @@ class Layout:
         segments = Segments.with_counts(candidates.flow, counts)
         return cls(segments, running_total(candidates.size_bytes[segments.order]))
 
+    def of_flows(self, flows: Int64s) -> Layout:
+        """Return the layout told by `flows` alone, which ascend and have all rows of it."""
+        segments = self.segments
+        return Layout(Segments(segments.order, segments.starts[flows], segments.counts[flows]), self.total)
+
     def bytes_before(self, flows: Int64s, rank: Int64s) -> Int64s:
         """Return the bytes that go, in each of `flows`, before its row `rank`."""
         starts = self.segments.starts[flows]
@@ -114,6 +119,12 @@ class Layout:
         last = self.total[starts] + np.clip(room_bytes, 0, self.total[-1])
         within = np.searchsorted(self.total[:-1], last, side="right") - starts
         return np.where(room_bytes < 0, 0, np.minimum(within, counts))
+
+    def rows_of(self, size_bytes: int) -> Int64s:
+        """Return, by flow, how many first rows have at most `size_bytes`, not negative, together."""
+        starts = self.segments.starts
+        last = self.total[starts] + min(size_bytes, int(self.total[-1]))
+        return np.minimum(np.searchsorted(self.total, last, side="right") - 1 - starts, self.segments.counts)
 
     def beyond(self, count: Int64s) -> Int64s:
         """Return the positions, ascending, of the candidates that are not among the first `count` of their flow."""

@@ -1,23 +1,30 @@
-"""What the queue may hold: rows past their age leave it, rows over its bounds do not enter it.
+"""What the queue may hold: rows past their age leave it, and rows over its bounds, those of the longest queues first.
 
-The bounds of a job are divided equally among its shards. When new rows do not all fit, room is divided max-min among
-the namespaces, by dominant share: of the bounds on messages and on bytes, the larger part that a namespace's queue
-takes up to the row. The rows with the least shares are kept, those at the heads of their queues. So neither a flood of
-one namespace nor a single huge row takes the room of the others; a row that would not fit by itself comes last. Rows
-that are queued already are never put out by a newer one.
+The bounds of a job are divided equally among its shards. The share of a row is, of the bounds on messages and on bytes,
+the larger part that its namespace's queue takes up to it. Where not all that is to wait fits, the rows with the least
+shares are kept and the others put out, whether they waited already or are new: room is divided max-min among the
+namespaces by dominant share. This is the policy of shared-memory switches that drops from the longest queue (Drop on
+Demand of Wei, Coyle & Hsiao 1991; Longest Queue Drop of Hahne, Kesselman & Mansour 2001).
 
-Shares are counted in 2**-30ths, rounded up.
+So what a namespace keeps is a prefix of its queue; one whose share is below the level loses nothing, whoever came
+first; and a row that is over a bound by itself takes no room. Where two rows have the same share, the one nearer to the
+head of its queue goes first, then the one whose namespace waits longest (`Layout.ties`).
+
+Shares are counted in 2**-30ths, rounded up. The level is searched for in the sums of the namespaces' queues; rows are
+put in order only at the level.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.fixed_point import FACTOR_BITS, WHOLE, quotient
+from spark_throttle.core.fixed_point import FACTOR_BITS, WHOLE
 from spark_throttle.core.layout import Candidates, Layout
 from spark_throttle.core.quota import Bools, Int64s, Overflow, QueueBounds
-from spark_throttle.core.segments import Segments, by_row, running_total
+from spark_throttle.core.segments import ranges, running_total
 from spark_throttle.core.state import Queue
 from spark_throttle.errors import QueueOverflowError
 
@@ -40,7 +47,7 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     shards: int,
     shard: int,
 ) -> Int64s:
-    """Return the positions of the new candidates that the queue has no room for.
+    """Return the positions, ascending, of the candidates that the queue has no room for.
 
     Parameters
     ----------
@@ -56,39 +63,61 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     QueueOverflowError
         If there is no room and the bounds say to fail.
     """
-    bound_messages, bound_bytes = max(1, bounds.messages // shards), max(1, bounds.bytes // shards)
-    old_messages, size_bytes = rows.queued, rows.size_bytes
-    new = waiting[old_messages:]
-    room_messages = bound_messages - old_messages
-    room_bytes = bound_bytes - int(size_bytes[:old_messages].sum())
-    fits_all = len(new) <= room_messages and int(size_bytes[old_messages:].sum()) <= room_bytes
-    if not len(new) or fits_all:
-        return np.zeros(0, dtype=np.int64)
+    room = _Room(max(1, bounds.messages // shards), max(1, bounds.bytes // shards))
+    if room.fits(len(rows), int(rows.size_bytes.sum())):
+        return waiting[:0]
     if bounds.on_overflow == Overflow.FAIL:
-        raise QueueOverflowError(shard, len(waiting), bound_messages, bound_bytes)
-    of_flow = Segments.by_key(rows.flow, len(names))
-    total_bytes = running_total(size_bytes[of_flow.order])
-    of_queue = np.stack(
-        [of_flow.rank + 1, total_bytes[1:] - np.repeat(total_bytes[of_flow.starts], of_flow.counts)], axis=1
-    )
-    share = _dominant_share(of_queue, np.array([bound_messages, bound_bytes]))
-    place, share = (column[of_flow.position][old_messages:] for column in (of_flow.rank, share))
-    flows, flow = np.unique(rows.flow[old_messages:], return_inverse=True)
-    counts = np.bincount(candidates.flow, minlength=len(names))
-    tie = Layout.of(candidates, counts).ties(flows, candidates, names, now_ms=now_ms)
-    order = np.lexsort((tie[flow], place, share))
-    taken_bytes = running_total(size_bytes[old_messages:][order])[1:]
-    fits = (np.arange(1, len(new) + 1) <= room_messages) & (taken_bytes <= room_bytes)
-    return new[order[~fits]]
+        if rows.queued == len(rows):  # a bound that shrank loses nothing by itself
+            return waiting[:0]
+        raise QueueOverflowError(shard, len(rows), room.messages, room.bytes)
+    layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
+    flows = np.flatnonzero(layout.segments.counts)
+    queues = layout.of_flows(flows)
+    share, kept = room.level(queues)
+    if share < WHOLE:  # else the others are over a bound by themselves
+        equal = room.rows_up_to(share + 1, queues) - kept
+        at = np.flatnonzero(equal)
+        counts = np.bincount(candidates.flow, minlength=len(names))
+        tie = Layout.of(candidates, counts).ties(flows[at], candidates, names, now_ms=now_ms)
+        queue, place = np.repeat(at, equal[at]), ranges(kept[at], equal[at])
+        order = np.lexsort((np.repeat(tie, equal[at]), place))
+        queue, place = queue[order], place[order]
+        kept += np.bincount(queue[: room.first_that_fit(queue, place, queues, kept)], minlength=len(kept))
+    return waiting[queues.beyond(kept)]
 
 
-def _dominant_share(of_queue: Int64s, bounds: Int64s) -> Int64s:
-    """Return the larger part of the bounds that queues of shape (n, 2) take; just over 1 for more than a bound.
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What the queue of a shard may hold."""
 
-    Examples
-    --------
-    >>> _dominant_share(np.array([[1, 100], [4, 100], [1, 401]]), np.array([4, 400])) / WHOLE
-    array([0.25, 1.  , 1.  ])
-    """
-    part = quotient(np.minimum(of_queue, bounds), np.broadcast_to(bounds, of_queue.shape), FACTOR_BITS, round_up=True)
-    return by_row(np.maximum, np.where(of_queue > bounds, WHOLE + 1, part))
+    messages: int
+    bytes: int
+
+    def fits(self, messages: int, size_bytes: int) -> bool:
+        """Return whether so much may wait."""
+        return messages <= self.messages and size_bytes <= self.bytes
+
+    def rows_up_to(self, share: int, queues: Layout) -> Int64s:
+        """Return how many first rows of each queue have at most `share`, which is at most the whole."""
+        within = queues.rows_of(share * self.bytes >> FACTOR_BITS)
+        return np.minimum(within, share * self.messages >> FACTOR_BITS)
+
+    def level(self, queues: Layout) -> tuple[int, Int64s]:
+        """Return the largest share up to which all rows fit, and how many first rows of each queue those are."""
+        share, kept = 0, np.zeros_like(queues.segments.counts)
+        beyond = WHOLE + 1
+        while beyond - share > 1:
+            middle = (share + beyond) // 2
+            rows = self.rows_up_to(middle, queues)
+            if self.fits(int(rows.sum()), int(queues.bytes_of_first(rows).sum())):
+                share, kept = middle, rows
+            else:
+                beyond = middle
+        return share, kept
+
+    def first_that_fit(self, queue: Int64s, place: Int64s, queues: Layout, kept: Int64s) -> int:
+        """Return how many rows, at `place` in `queue`, fit one after the other beside those that are `kept`."""
+        size_bytes = queues.bytes_before(queue, place + 1) - queues.bytes_before(queue, place)
+        left_bytes = self.bytes - int(queues.bytes_of_first(kept).sum())
+        by_bytes = int(np.searchsorted(running_total(size_bytes), left_bytes, side="right")) - 1
+        return min(self.messages - int(kept.sum()), by_bytes)

@@ -11,7 +11,7 @@ against the words of the design, and none can overflow.
 4. Per flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
 5. Eligible rows of all flows take turns in virtual time, until a shared scope of theirs is overdrawn.
 6. What is left waits or is rejected, as the scope says that stopped its flow.
-7. The queue's bounds reject what does not fit.
+7. The queue's bounds reject what does not fit of all that is to wait, from the ends of the longest queues.
 8. Virtual times move on; what has nothing to remember is forgotten.
 """
 
@@ -95,7 +95,7 @@ def reference_admission(
     Raises
     ------
     QueueOverflowError
-        If a row finds the queue full and the policy says to fail then.
+        If a row arrives that is to wait, what waits then does not fit, and the policy says to fail.
     """
     return _Batch(state, arrivals, policy, now_ms, shards, shard).plan()
 
@@ -298,26 +298,28 @@ class _Batch:
         bounds = self.policy.queue
         bound_messages = max(1, bounds.messages // self.shards)
         bound_bytes = max(1, bounds.bytes // self.shards)
-        stay, new = [], []
+        entries = []
         for flow in self.flows.values():
             in_flow = 0
             for position, row in enumerate(self.waiting(flow)):
                 in_flow += row.size_bytes
-                if row.is_arrival:
-                    share = max(part_of(position + 1, bound_messages), part_of(in_flow, bound_bytes))
-                    new.append((share, position, flow.tie, row))
-                else:
-                    stay.append(row)
-        messages, in_bytes = total_tokens(stay)
-        is_full = False
-        for *_, row in sorted(new, key=lambda entry: entry[:3]):
+                share = max(part_of(position + 1, bound_messages), part_of(in_flow, bound_bytes))
+                entries.append((share, position, flow.tie, row))
+        waiting = [row for *_, row in entries]
+        messages, in_bytes = total_tokens(waiting)
+        if messages <= bound_messages and in_bytes <= bound_bytes:
+            return
+        if bounds.on_overflow == Overflow.FAIL:
+            if any(row.is_arrival for row in waiting):
+                raise QueueOverflowError(self.shard, messages, bound_messages, bound_bytes)
+            return
+        messages, in_bytes, is_full = 0, 0, False
+        for *_, row in sorted(entries, key=lambda entry: entry[:3]):
             messages, in_bytes = messages + 1, in_bytes + row.size_bytes
             is_full = is_full or messages > bound_messages or in_bytes > bound_bytes
             if is_full:
                 self.refused_by.pop(row.index, None)
                 self.decisions[row.index] = Decision(Verdict.REJECT, "queue_full")
-        if is_full and bounds.on_overflow == Overflow.FAIL:
-            raise QueueOverflowError(self.shard, len(stay) + len(new), bound_messages, bound_bytes)
 
     def mark_sizes(self) -> None:
         """Flag the admitted rows that an observing scope would have rejected for their size, whatever flagged them."""

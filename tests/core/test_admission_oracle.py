@@ -13,6 +13,7 @@ from hypothesis import given
 from spark_throttle.core.admission import plan_admission
 from spark_throttle.core.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.reasons import Reason
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.comparison import assert_same_plan
 from spark_throttle.testing.history import History, Step
@@ -83,7 +84,9 @@ def test_kernel_equals_oracle_on_large_batches(seed: int) -> None:
             for i in range(100)
         },
         default=Namespace(group="iron"),
-        queue=QueueBounds(messages=6_000, bytes=2**40, age_ms=3_000, on_overflow=Overflow.REJECT),
+        queue=QueueBounds(
+            messages=2_000, bytes=2**40 if seed % 2 else 1_200_000, age_ms=3_000, on_overflow=Overflow.REJECT
+        ),
     )
     steps = []
     now_ms = 1_760_000_000_000
@@ -95,4 +98,18 @@ def test_kernel_equals_oracle_on_large_batches(seed: int) -> None:
         balances = [(random.randint(-5, 900) * MICRO, random.randint(-5, 500_000) * MICRO) for _ in range(scopes)]
         grants = make_grants(balances, [(10 * MICRO, 9_999)] * scopes, epoch=epoch, as_of_ms=now_ms)
         steps.append(Step(now_ms, arrivals, policy, grants if random.random() < 0.8 or epoch == 1 else None))
-    assert_same_history(History(shards=2, shard=1, steps=steps))
+    history = History(shards=2, shard=1, steps=steps)
+    assert_same_history(history)
+    assert put_out_of(history) > 0
+
+
+def put_out_of(history: History) -> int:
+    """Return how many rows that had waited are put out of the queue."""
+    state, found = history.initial_state(), 0
+    for step in history.steps:
+        state = step.before(state, step.policy)
+        queued = len(state.queue)
+        plan = plan_admission(state, step.arrivals, step.policy, now_ms=step.now_ms, shards=history.shards, shard=1)
+        found += int((plan.decisions.reason[:queued] == Reason.QUEUE_FULL).sum())
+        state = plan.state
+    return found

@@ -24,6 +24,7 @@ from spark_throttle.testing.worlds import (
     Limit,
     Namespace,
     Tenant,
+    Window,
     granted,
     limit,
     make_policy,
@@ -187,6 +188,74 @@ def test_delayed_time_is_told_when_a_row_leaves(engine: Engine) -> None:
     shard.batch(1_500)
     assert shard.plan.usage[NS].delayed_ms == 1_500
     assert shard.plan.usage[NS].admitted == (1, 5)
+
+
+def shut(*, messages: int = UNBOUNDED_QUEUE.messages, size_bytes: int = UNBOUNDED_QUEUE.bytes) -> CompiledPolicy:
+    """Return a policy under which all that comes waits."""
+    bounds = replace(UNBOUNDED_QUEUE, messages=messages, bytes=size_bytes)
+    return make_policy(default=Namespace(limit(messages_per_second=0)), queue=bounds)
+
+
+def test_rows_that_wait_make_room_for_those_of_others(engine: Engine) -> None:
+    shard = Shard(engine, shut(messages=4))
+    full = Decision(Verdict.REJECT, "queue_full")
+    shard.batch(0, [("a", 1), ("a", 2), ("a", 3), ("a", 4)])
+    decisions = shard.batch(1, [("b", 7), ("a", 5), ("c", 8)])
+    assert [at for at, decision in enumerate(decisions) if decision == full] == [2, 3, 5]
+    assert verdicts(decisions) == {Verdict.DELAY: 4, Verdict.REJECT: 3}
+    assert [(row.namespace, row.size_bytes) for row in shard.plan.state.queue] == [
+        ("a", 1),
+        ("a", 2),
+        ("b", 7),
+        ("c", 8),
+    ]
+    usage = shard.plan.usage["a"]
+    assert (usage.offered, usage.rejected, usage.waiting) == ((1, 5), (3, 12), (2, 3))
+    assert usage.admitted == (0, 0)
+
+
+def test_queue_is_cut_to_a_bound_that_shrank(engine: Engine) -> None:
+    shard = Shard(engine, shut())
+    shard.batch(0, [("a", 10)] * 5 + [("b", 10)])
+    shard.policy = shut(messages=4)
+    assert verdicts(shard.batch(1)) == {Verdict.DELAY: 4, Verdict.REJECT: 2}
+    assert [row.namespace for row in shard.plan.state.queue] == ["a", "a", "a", "b"]
+    shard.policy = shut(size_bytes=20)
+    shard.batch(2)
+    assert [row.namespace for row in shard.plan.state.queue] == ["a", "b"]
+    shard.policy = shut(size_bytes=9)
+    assert verdicts(shard.batch(3)) == {Verdict.REJECT: 2}
+    assert not shard.plan.state.queue
+
+
+def test_rows_held_until_later_make_room_too(engine: Engine) -> None:
+    held = Namespace(by_count=Window(delay_units=1, delay_ms=900))
+    policy = make_policy(
+        namespaces={"held": held}, default=Namespace(limit(messages_per_second=0)),
+        queue=replace(UNBOUNDED_QUEUE, messages=3),
+    )  # fmt: skip
+    shard = Shard(engine, policy)
+    assert verdicts(shard.batch(0, [("held", 1)] * 4)) == {Verdict.ADMIT: 1, Verdict.DELAY: 3}
+    decisions = shard.batch(100, [("b", 1)])
+    assert decisions[2] == Decision(Verdict.REJECT, "queue_full")
+    assert verdicts(decisions) == {Verdict.DELAY: 3, Verdict.REJECT: 1}
+    assert verdicts(shard.batch(900)) == {Verdict.ADMIT: 2, Verdict.DELAY: 1}
+
+
+def test_what_leaves_now_takes_no_room(engine: Engine) -> None:
+    # The first of a leaves, so that its second is the head of what waits.
+    bounds = replace(UNBOUNDED_QUEUE, messages=2)
+    policy = make_policy(default=Namespace(limit(messages_per_second=1, burst_seconds=1)), queue=bounds)
+    shard = Shard(engine, policy)
+    assert verdicts(shard.batch(0, [("a", 1)] * 4)) == {Verdict.ADMIT: 2, Verdict.DELAY: 2}
+    decisions = shard.batch(1_000, [("b", 1)] * 3)
+    assert [decision.verdict for decision in decisions] == [
+        Verdict.ADMIT,
+        Verdict.DELAY,
+        Verdict.ADMIT,
+        Verdict.ADMIT,
+        Verdict.DELAY,
+    ]
 
 
 def test_bound_that_shrank_fails_nothing_by_itself(engine: Engine) -> None:

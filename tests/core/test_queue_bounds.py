@@ -1,8 +1,11 @@
-"""What a queue that is full keeps: what is queued already, then the heads of every namespace's new rows."""
+"""What a queue that is full keeps: the heads of all queues, as far as the longest may go for all to fit."""
 
 from __future__ import annotations
 
 from itertools import groupby
+from operator import itemgetter
+from random import Random
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.layout import Candidates
+from spark_throttle.core.layout import Candidates, Layout
 from spark_throttle.core.queue_bounds import is_expired, overflowing
 from spark_throttle.core.quota import Overflow, QueueBounds
 from spark_throttle.core.segments import name_hash
@@ -28,13 +31,13 @@ Row = tuple[int, int]
 def ask(
     old: list[Row], new: list[Row], messages: int, size_bytes: int, *, shards: int = 1, **bounds: Overflow
 ) -> list[int]:
-    """Return which new rows find no room."""
+    """Return which rows find no room, counted from the first new one: those that waited already are negative."""
     rows = [*old, *new]
     candidates = Candidates(
         np.arange(len(rows)),
         np.array([flow for flow, _ in rows], dtype=np.int64),
         np.array([size for _, size in rows], dtype=np.int64),
-        np.full(len(rows), NOW_MS - 5),
+        np.array([NOW_MS - 5] * len(old) + [NOW_MS] * len(new), dtype=np.int64),
         np.zeros(len(rows), dtype=np.int64),
         len(old),
     )
@@ -43,30 +46,106 @@ def ask(
     found = overflowing(
         candidates, waiting, candidates.take(waiting), NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2
     )
-    return sorted(int(at) - len(old) for at in found)
+    assert found.tolist() == sorted(found.tolist())
+    return [at - len(old) for at in found.tolist()]
 
 
 rows = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12)
+few, some_bytes = st.integers(1, 12), st.integers(1, 60)
 
 
-@given(rows, rows, st.integers(1, 12), st.integers(1, 60))
-def test_new_rows_are_kept_from_the_heads_while_all_fit(
+def queues_of(taken: list[Row]) -> dict[int, list[tuple[int, int]]]:
+    """Return the queues by flow: position and size of every row."""
+    queues: dict[int, list[tuple[int, int]]] = {flow: [] for flow in range(len(NAMES))}
+    for at, (flow, size) in enumerate(taken):
+        queues[flow].append((at, size))
+    return queues
+
+
+def share_of(queue: list[tuple[int, int]], messages: int, size_bytes: int) -> int:
+    """Return the larger part of the bounds that a queue takes."""
+    return max(part_of(len(queue), messages), part_of(sum(size for _, size in queue), size_bytes))
+
+
+@given(rows, rows, few, some_bytes)
+def test_the_last_row_of_the_longest_queue_is_put_out_until_the_others_fit(
     old: list[Row], new: list[Row], messages: int, size_bytes: int
 ) -> None:
-    queues: dict[int, list[int]] = {flow: [size for one, size in old if one == flow] for flow in range(3)}
-    tie = np.argsort(np.argsort(name_hash(NAMES))).tolist()
-    in_turn = []
-    for at, (flow, size) in enumerate(new):
-        queues[flow].append(size)
-        share = max(part_of(len(queues[flow]), messages), part_of(sum(queues[flow]), size_bytes))
-        in_turn.append((share, len(queues[flow]), tie[flow], at, size))
-    room, room_bytes = messages - len(old), size_bytes - sum(size for _, size in old)
-    lost, used, used_bytes = [], 0, 0
-    for *_, at, size in sorted(in_turn):
-        used, used_bytes = used + 1, used_bytes + size
-        if used > room or used_bytes > room_bytes:
-            lost.append(at)
+    queues, hashes = queues_of([*old, *new]), name_hash(NAMES).tolist()
+    waited = {flow for flow, _ in old}
+    lost = []
+    while (
+        sum(map(len, queues.values())) > messages
+        or sum(size for queue in queues.values() for _, size in queue) > size_bytes
+    ):
+        longest = max(
+            (flow for flow in queues if queues[flow]),
+            key=lambda flow: (
+                share_of(queues[flow], messages, size_bytes), len(queues[flow]), flow not in waited, hashes[flow]
+            ),
+        )  # fmt: skip
+        lost.append(queues[longest].pop()[0] - len(old))
     assert ask(old, new, messages, size_bytes) == sorted(lost)
+
+
+@given(rows, rows, few, some_bytes)
+def test_what_is_kept_is_a_prefix_of_every_queue_within_the_bounds(
+    old: list[Row], new: list[Row], messages: int, size_bytes: int
+) -> None:
+    lost = {at + len(old) for at in ask(old, new, messages, size_bytes)}
+    kept = [(at, size) for at, (_, size) in enumerate([*old, *new]) if at not in lost]
+    assert len(kept) <= messages
+    assert sum(size for _, size in kept) <= size_bytes
+    for queue in queues_of([*old, *new]).values():
+        is_lost = [at in lost for at, _ in queue]
+        assert is_lost == sorted(is_lost)
+
+
+@given(rows, rows, few, some_bytes)
+def test_no_namespace_that_lost_a_row_has_less_than_another_keeps(
+    old: list[Row], new: list[Row], messages: int, size_bytes: int
+) -> None:
+    lost = {at + len(old) for at in ask(old, new, messages, size_bytes)}
+    queues = queues_of([*old, *new])
+    kept = {flow: [row for row in queue if row[0] not in lost] for flow, queue in queues.items()}
+    most = max(share_of(queue, messages, size_bytes) for queue in kept.values())
+    for flow, queue in queues.items():
+        if len(kept[flow]) < len(queue):
+            assert share_of(queue[: len(kept[flow]) + 1], messages, size_bytes) >= most
+
+
+@given(rows, rows)
+def test_nothing_is_put_out_where_all_fits(old: list[Row], new: list[Row]) -> None:
+    taken = [*old, *new]
+    assert ask(old, new, len(taken) or 1, sum(size for _, size in taken) or 1) == []
+
+
+@given(rows, rows, few, some_bytes)
+def test_a_queue_that_was_cut_is_cut_no_more(old: list[Row], new: list[Row], messages: int, size_bytes: int) -> None:
+    lost = ask(old, new, messages, size_bytes)
+    kept = [row for at, row in enumerate([*old, *new], start=-len(old)) if at not in lost]
+    assert ask(kept, [], messages, size_bytes) == []
+    assert ask(old, new, messages, size_bytes) == lost
+
+
+@given(rows, rows, few, some_bytes, st.randoms(use_true_random=False))
+def test_how_rows_of_namespaces_are_mixed_changes_nothing(
+    old: list[Row], new: list[Row], messages: int, size_bytes: int, random: Random
+) -> None:
+    def kept(old: list[Row], new: list[Row]) -> list[Row]:
+        lost = ask(old, new, messages, size_bytes)
+        return sorted(
+            (row for at, row in enumerate([*old, *new], start=-len(old)) if at not in lost), key=itemgetter(0)
+        )
+
+    assert kept(riffled(random, old), riffled(random, new)) == kept(old, new)
+
+
+def riffled(random: Random, taken: list[Row]) -> list[Row]:
+    """Return rows in another order, those of a namespace in their own."""
+    turns = random.sample([flow for flow, _ in taken], len(taken))
+    queues = {flow: iter(queue) for flow, queue in queues_of(taken).items()}
+    return [(flow, next(queues[flow])[1]) for flow in turns]
 
 
 def test_flood_of_one_namespace_leaves_the_others_room() -> None:
@@ -90,14 +169,59 @@ def test_bounds_are_divided_among_the_shards_and_are_at_least_one() -> None:
     assert ask([], [(0, 1)] * 2, 1, 10**6, shards=4) == [1]
 
 
-def test_rows_that_are_queued_stay_when_the_bound_shrinks() -> None:
-    assert ask([(0, 1)] * 5, [(1, 1)], 2, 10**6) == [0]
-    assert ask([(0, 1)] * 5, [], 2, 10**6) == []
+def test_who_filled_the_queue_first_makes_room_for_the_others() -> None:
+    assert ask([(0, 1)] * 6, [(1, 1)], 6, 10**6) == [-1]
+    assert ask([(0, 1)] * 6, [(1, 1)] * 6, 6, 10**6) == [-3, -2, -1, 3, 4, 5]
+    assert ask([(0, 1)] * 6, [(0, 1)] * 6, 6, 10**6) == [0, 1, 2, 3, 4, 5]
+
+
+def test_bytes_of_one_make_room_for_messages_of_others() -> None:
+    old = [(0, 400)] * 2 + [(1, 1)] * 2
+    assert ask(old, [(2, 300)], 10, 1_000) == [-3]
+    assert ask(old, [(1, 1)] * 7, 10, 1_000) == [6]
+
+
+def test_of_equal_shares_those_who_wait_longest_are_kept() -> None:
+    for first, second in ((0, 1), (1, 0)):
+        assert ask([(first, 1)], [(second, 1)], 1, 10**6) == [0]
+
+
+def test_a_row_that_takes_more_of_the_queue_alone_than_others_keep_is_put_out() -> None:
+    assert ask([(0, 600)], [(1, 100)] * 4, 100, 1_000) == []
+    assert ask([(0, 600)], [(1, 100)] * 5, 100, 1_000) == [-1]
+
+
+def test_rows_that_are_queued_are_cut_to_a_bound_that_shrank() -> None:
+    assert ask([(0, 1)] * 5, [], 2, 10**6) == [-3, -2, -1]
+    assert ask([(0, 1)] * 5, [(1, 1)], 2, 10**6) == [-4, -3, -2, -1]
+    assert ask([(0, 9)], [], 2, 8) == [-1]
 
 
 def test_queue_that_may_not_overflow_says_what_it_would_hold() -> None:
     with pytest.raises(QueueOverflowError, match="shard 2 would hold 3 delayed messages, over its bound of 2"):
         ask([(0, 1)] * 2, [(1, 1)], 2, 10**6, on_overflow=Overflow.FAIL)
+
+
+def test_queue_that_may_not_overflow_keeps_what_waits_when_the_bound_shrinks() -> None:
+    assert ask([(0, 1)] * 3, [], 2, 10**6, on_overflow=Overflow.FAIL) == []
+
+
+@pytest.mark.parametrize("size_bytes", [1, 2**52, 2**62])
+def test_bounds_may_be_as_large_as_the_format_has_them(size_bytes: int) -> None:
+    new = [(0, 2**36)] * 3 + [(1, 0)] * 2
+    fits = size_bytes // 2**36 >= 3
+    assert ask([], new, 4, size_bytes) == ([2] if fits else [0, 1, 2])
+    assert ask([], new, 2**62, size_bytes) == ([] if fits else [0, 1, 2])
+
+
+def test_queues_are_not_laid_out_where_all_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(Layout, "of", refuse)
+    assert ask([(0, 1)] * 2, [(1, 1)], 3, 3) == []
+    with pytest.raises(AssertionError):
+        ask([(0, 1)] * 2, [(1, 1)], 2, 3)
 
 
 def test_row_expires_when_it_is_older_than_the_bound() -> None:

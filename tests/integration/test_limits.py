@@ -126,6 +126,19 @@ def test_queue_rejects_what_it_has_no_room_for(lake: Lake, bound: dict[str, int]
     assert lake.reasons == {"queue_full"}
 
 
+def test_rows_that_fill_the_queue_make_room_for_those_of_another_namespace(lake: Lake) -> None:
+    shut = {**SHUT, "queue": {"messages": 4}}
+    lake.offer((i, "t/first", 10) for i in range(10))
+    lake.run(shut, shards=1)
+    assert lake.rejected_ids == list(range(4, 10))
+    lake.offer((i, "t/second", 10) for i in range(10, 12))
+    lake.run(shut, shards=1)
+    assert sorted(row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()) == [0, 1, 10, 11]
+    assert lake.rejected_ids == list(range(2, 10))
+    assert lake.reasons == {"queue_full"}
+    assert not lake.admitted
+
+
 def test_queue_rejects_what_has_waited_too_long(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.run({**SHUT, "queue": {"age_seconds": 0.3}})

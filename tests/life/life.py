@@ -29,6 +29,7 @@ from tests.life.contract import Key, text_of
 from tests.life.drawing import Drawing, Step, Traffic
 from tests.life.laws import TAKEOVER, Law, Violation, World
 from tests.life.laws_of_debt import Debt
+from tests.life.laws_of_room import QueueRoom
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
 from tests.life.laws_of_sharing import SHARING, Floor, Watch, key_of
 from tests.life.laws_of_time import Fairness, Limit, WorkConservation
@@ -38,8 +39,10 @@ from tests.life.steps_of_sharing import RULES_OF_SHARING
 ISOLATION: Final = "Isolation"
 LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
-    for law in (Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Floor)
-}
+    for law in (
+        Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, QueueRoom, Floor,
+    )
+}  # fmt: skip
 LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)
 SETTINGS: Final = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 SHARDS: Final = (1, 1, 1, 2, 2, 3, 8)

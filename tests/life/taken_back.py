@@ -152,6 +152,17 @@ MENDS: Final = (
         ),
     ),
     Mend(
+        "room of the others",
+        "who fills the queue first keeps all of its room",
+        (
+            (
+                "core/queue_bounds.py",
+                "    return waiting[queues.beyond(kept)]",
+                "    return waiting[max(rows.queued, room.messages) :]",
+            ),
+        ),
+    ),
+    Mend(
         "run fence",
         "a run goes on in a control directory that another has taken over",
         (("control/run_fence.py", "if found is not None and found != self.run.encode():", "if False:"),),

@@ -16,8 +16,9 @@ from spark_throttle.control.share_register import ShareRegister
 from spark_throttle.control.share_report import ShareReport
 from spark_throttle.control.sharing import Sharing
 from spark_throttle.control.storage import Directory
-from spark_throttle.core import codec, grants, size_bounds, token_bucket
+from spark_throttle.core import codec, grants, queue_bounds, size_bounds, token_bucket
 from spark_throttle.core.fair_order import FairOrder
+from spark_throttle.core.layout import Candidates, Layout
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.spark import shard_batch
@@ -41,6 +42,9 @@ BOUNDED = {
     "resource_groups": {"gold": {"publish": {"bytes_per_second": 100, "burst_seconds": 1, "max_message_bytes": 200}}},
     "defaults": {"resource_group": "gold"},
 }
+FULL = GROUP | {"queue": {"messages": 20}}
+FILLS = Step("run", {"rows": [("acme/a", 1, 60)], "triggers": 1, "after_ms": 1_000})
+OTHERS = Step("run", {"rows": [("acme/b", 1, 8), ("blue/a", 1, 8)], "triggers": 1, "after_ms": 1_000})
 GIANT = Step("run", {"rows": [("acme/a", 60_000, 1)], "triggers": 1, "after_ms": 1_000})
 SMALL = Step("flood", {"rows": [("blue/a", 10, 150)], "triggers": 12, "after_ms": 1_000})
 TWIN = Step("twin", {"is_other_query": False, "at": None, "rows": [("acme/a", 1, 5)]})
@@ -114,6 +118,26 @@ def charges_twice(patch: pytest.MonkeyPatch) -> None:
 
 def passes_any_size(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(size_bounds, "_bounds", lambda *_, **__: None)
+
+
+def keeps_who_came_first(patch: pytest.MonkeyPatch) -> None:
+    def overflowing(_: Candidates, waiting: Int64s, *rest: Any, **__: Any) -> Int64s:
+        return waiting[rest[2].messages :]
+
+    patch.setattr(queue_bounds, "overflowing", overflowing)
+
+
+def leaves_half_of_the_queue_empty(patch: pytest.MonkeyPatch) -> None:
+    def level(self: Any, queues: Layout) -> tuple[int, Int64s]:
+        share, _ = found(self, queues)
+        return share // 2, self.rows_up_to(share // 2, queues)
+
+    found = queue_bounds._Room.level
+    patch.setattr(queue_bounds._Room, "level", level)
+
+
+def bounds_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(queue_bounds, "overflowing", lambda _, waiting, *__, **___: waiting[:0])
 
 
 def guards_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -195,6 +219,9 @@ def test_a_law_finds_the_fault_that_breaks_it(
     [
         ("L1", passes_any_size, Birth(BOUNDED, 1), [GIANT]),
         ("Debt", passes_any_size, Birth(BOUNDED, 1), [GIANT, SMALL]),
+        ("Queue", keeps_who_came_first, Birth(FULL, 1), [FILLS, OTHERS]),
+        ("Queue", leaves_half_of_the_queue_empty, Birth(FULL, 1), [FILLS, OTHERS]),
+        ("Queue", bounds_nothing, Birth(FULL, 1), [FILLS]),
         ("Takeover", guards_nothing, Birth(GROUP, 2), [FLOOD, TWIN]),
         ("Takeover", begins_before_it_is_refused, Birth(GROUP, 2), [FLOOD, OTHER_QUERY]),
         ("Sharing", forgets_by_the_wall_clock, Birth(GROUP, 1, is_sharing=True), [PEER, SETTLE, AHEAD, AGAIN, SETTLE]),

@@ -80,7 +80,6 @@ def test_namespaces_of_two_groups_of_one_shard_share_the_jobs_limit() -> None:
     assert admitted["b/x"] >= 30
 
 
-@pytest.mark.xfail(strict=True, reason="room in the queue is divided among new rows alone")
 def test_tenant_that_fills_the_queue_does_not_take_the_room_of_the_others() -> None:
     policy = {
         **GROUP,

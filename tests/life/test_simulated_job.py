@@ -133,6 +133,37 @@ def test_a_job_whose_queue_may_not_overflow_goes_on_with_more_room() -> None:
     assert len(again.admitted) + len(job.waiting) == len(ROWS)
 
 
+def test_a_queue_whose_bound_shrinks_is_cut_in_the_batch_in_which_it_acts() -> None:
+    shut = {"defaults": {"publish": {"messages_per_second": 0}}}
+    job = SimulatedJob(shut, shards=1)
+    job.offer([("a/x", 1)] * 6 + [("b/y", 1)])
+    job.trigger()
+    job.set_policies(shut | {"queue": {"messages": 4}})
+    batch = job.trigger()
+    assert batch is not None
+    assert [letter.reason for letter in batch.rejected] == ["queue_full"] * 3
+    assert [letter.row.id for letter in batch.rejected] == [3, 4, 5]
+    assert [row.id for row in job.waiting] == [0, 1, 2, 6]
+    for _ in range(5):
+        job.trigger()
+    assert len(job.rejected) == 3
+
+
+def test_a_queue_that_may_not_overflow_is_not_cut_to_a_bound_that_shrinks() -> None:
+    shut = {"defaults": {"publish": {"messages_per_second": 0}}}
+    job = SimulatedJob(shut, shards=1)
+    job.offer([("a/x", 1)] * 6)
+    job.trigger()
+    job.set_policies(shut | {"queue": {"messages": 4, "on_overflow": "fail"}})
+    job.trigger()
+    job.restart()
+    assert len(job.waiting) == 6
+    assert not job.rejected
+    job.offer([("a/x", 1)])
+    with pytest.raises(QueueOverflowError, match="would hold 7 delayed messages, over its bound of 4"):
+        job.trigger()
+
+
 def test_a_job_that_is_down_says_so() -> None:
     job = SimulatedJob({"version": 1}, shards=1)
     job.stop()

@@ -231,6 +231,23 @@ def test_rows_that_no_level_refused_name_none() -> None:
     assert late == {"id": 1, "verdict": "REJECT", **NOTHING, "reason": "queue_age", "delayed_ms": 30_001}
 
 
+def test_rows_that_waited_and_are_put_out_say_how_long_they_waited() -> None:
+    policy = make_policy(default=Namespace(limit(messages_per_second=0)), queue=replace(QUEUE, messages=4))
+    shard = Shard(policy)
+    assert explained(shard, ids(4, ["a/x"], [1])) == []
+    got = explained(shard, ids(3, ["b/y"], [1], start=4), after_ms=700)
+    full = {"verdict": "REJECT", **NOTHING, "reason": "queue_full"}
+    assert got == [
+        {"id": 2, **full, "delayed_ms": 700}, {"id": 3, **full, "delayed_ms": 700}, {"id": 6, **full},
+    ]  # fmt: skip
+    report = unpack_usage(shard.outcome.usage, "it")
+    assert dict(zip(report.names.to_pylist(), report.rejected.tolist(), strict=True)) == {"a/x": [2, 2], "b/y": [1, 1]}
+    assert report.waiting.tolist() == [[2, 2], [2, 2]]
+    # What is left waits with its payload, in order.
+    assert [row["id"] for row in explained(shard, None, after_ms=29_301)] == [0, 1]
+    assert [row["id"] for row in explained(shard, None, after_ms=700)] == [4, 5]
+
+
 def test_namespaces_that_are_no_utf8_are_kept_apart_and_shown() -> None:
     names = pa.array([b"a/\xe9", b"a/\\xe9", b"a/\xff", b"a/\xe9", b"a/\xe9"], pa.binary()).view(pa.string())
     rows = ids(5, ["x"], [1])
