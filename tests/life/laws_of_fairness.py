@@ -147,9 +147,9 @@ class Fairness(Law):
             if apart > bound:
                 where = "one shard" if is_together else f"{shards} shards"
                 yield (
-                    f"{one!r} and {other!r} (weights {weights}, {where}) were backlogged for {pair.gap.batches} batches "
-                    f"and are {float(apart / MICRO):g} {DIMENSIONS[dimension]} apart; a message of each (a shard), and "
-                    f"{float(pair.changes):g} for changes of their limits, are {float(bound / MICRO):g}"
+                    f"{one!r} and {other!r} (weights {weights}, {where}) were backlogged for {pair.gap.batches} "
+                    f"batches and are {float(apart / MICRO):g} {DIMENSIONS[dimension]} apart; a message of each "
+                    f"(a shard), and {float(pair.changes):g} for changes of their limits, are {float(bound / MICRO):g}"
                 )
         self._pairs = kept
 

@@ -189,12 +189,13 @@ def first_quota(rng: random.Random, tempers: Tempers, document: Document, name: 
 
 
 def common_group(rng: random.Random, document: Document) -> Document:
-    """Return a document in which all are equal in one group that is limited by bytes, or by messages."""
+    """Return a document in which all are equal in one group that is limited by bytes or by messages."""
     document = {"version": 1, **{key: copy.deepcopy(document[key]) for key in ("queue",) if key in document}}
     quota: Document = {"burst_seconds": rng.choice((1, 2))}
-    quota[rng.choice(("bytes_per_second", "bytes_per_second", "messages_per_second"))] = 0
-    for key in quota.keys() & {"bytes_per_second", "messages_per_second"}:
-        quota[key] = rng.choice((1_000, 10_000)) if key == "bytes_per_second" else rng.choice((1, 5, 10))
+    if rng.random() < 0.8:
+        quota["bytes_per_second"] = rng.choice((10_000, 30_000, 60_000))
+    else:
+        quota["messages_per_second"] = rng.choice((1, 5, 10))
     document["resource_groups"] = {"gold": {"publish": quota}}
     document["defaults"] = {"resource_group": "gold"}
     return document

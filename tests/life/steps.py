@@ -139,16 +139,16 @@ def _limited(life: Life, rows: Traffic, document: Document, triggers: int, after
 def _contest(d: Drawing) -> dict[str, Any]:
     """Two or three that stay backlogged, with large messages and small ones, beside one or two that only trickle."""
     names = d.rng.sample(NAMESPACES, d.rng.randint(2, 5))
-    heavy = names[: d.rng.randint(2, min(3, len(names)))]
-    sizes = d.rng.choice(((1_000,), (1_000, 60_000), (100, 5_000), (1_000, 20_000)))
-    if d.rng.random() < 0.7:
+    heavy = names[: d.rng.choice((2, 2, 3))]
+    sizes = d.rng.choice(((1_000,), (1_000, 60_000), (1_000, 20_000), (60_000, 1_000, 20_000)))
+    if d.rng.random() < 0.8:
         d.document = policies.common_group(d.rng, d.document)
     nudged = policies.nudged(d.rng, d.document) if d.rng.random() < 0.4 else d.document
     return {
         "documents": [d.document, nudged],
         "heavy": [(name, sizes[at % len(sizes)]) for at, name in enumerate(heavy)],
         "light": [(name, d.rng.choice((1, 10)), 1) for name in names[len(heavy) :]],
-        "triggers": d.rng.randint(20, 60),
+        "triggers": d.rng.randint(20, 45),
         "every": d.rng.choice((1, 3, 5)),
     }
 
@@ -212,7 +212,7 @@ RULES: Final[dict[str, Rule]] = {
     "policy": (4, _policy, _set_policies),
     "dry_run": (1, _dry_run, _enforced),
     "first_quota": (1, _first_quota, _limited),
-    "contest": (1, _contest, _contested),
+    "contest": (2, _contest, _contested),
     "tight": (1, _tight, _was_tight),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),
