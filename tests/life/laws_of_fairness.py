@@ -116,7 +116,7 @@ class Fairness(Law):
         kept: dict[tuple[str, str, int], _Pair] = {}
         for one, other in combinations(sorted([*backlogged, *came]), 2):
             found = before.of(one), before.of(other), contracts.of(one), contracts.of(other)
-            change = max(_changed(found[0], found[2]), _changed(found[1], found[3])) if before is not contracts else 0
+            change = max(changed(found[0], found[2]), changed(found[1], found[3])) if before is not contracts else 0
             dimension = _compared(found[2], found[3])
             for d in (0, 1):
                 pair = self._pairs.get((one, other, d))
@@ -219,7 +219,7 @@ class Starvation(Law):
                 continue
             found = contracts.of(one), contracts.of(other)
             if before is not contracts and max(
-                _changed(before.of(name), now) for name, now in zip((one, other), found, strict=True)
+                changed(before.of(name), now) for name, now in zip((one, other), found, strict=True)
             ) > Fraction(1, 2):  # fmt: skip
                 continue
             for scope in found[0].enforced:
@@ -300,7 +300,7 @@ def _compared(one: Contract, other: Contract) -> int | None:
     return limited.pop() if len(limited) == 1 else None
 
 
-def _changed(before: Contract, after: Contract) -> Fraction:
+def changed(before: Contract, after: Contract) -> Fraction:
     """Return by what part a policy changes what holds for a namespace: 1 is all of it."""
     if before.enforced == after.enforced:
         return _part(before.weight, after.weight)
