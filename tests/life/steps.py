@@ -139,7 +139,7 @@ def _limited(life: Life, rows: Traffic, document: Document, triggers: int, after
 def _contest(d: Drawing) -> dict[str, Any]:
     """Two or three that stay backlogged, with large messages and small ones, beside one or two that only trickle."""
     names = d.rng.sample(NAMESPACES, d.rng.randint(2, 5))
-    heavy = names[: d.rng.choice((2, 2, 3))]
+    heavy = names[: d.rng.choice((2, 3, 3))]
     sizes = d.rng.choice(((1_000,), (1_000, 60_000), (1_000, 20_000), (60_000, 1_000, 20_000)))
     if d.rng.random() < 0.8:
         d.document = policies.common_group(d.rng, d.document)
@@ -212,8 +212,8 @@ RULES: Final[dict[str, Rule]] = {
     "policy": (4, _policy, _set_policies),
     "dry_run": (1, _dry_run, _enforced),
     "first_quota": (1, _first_quota, _limited),
-    "contest": (2, _contest, _contested),
-    "tight": (1, _tight, _was_tight),
+    "contest": (4, _contest, _contested),
+    "tight": (2, _tight, _was_tight),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),
     "jump": (2, _jump, _jumped),
