@@ -29,7 +29,7 @@ from spark_throttle.testing.simulated_disk import CRASH_POINTS, Checkpoint, Cras
 from spark_throttle.testing.simulated_exchange import Rates, SimulatedExchange
 from spark_throttle.testing.simulated_query import Given, Outside, SimulatedQuery
 from spark_throttle.testing.simulated_rows import Name, RejectedRow, Row, waiting_ids
-from spark_throttle.testing.simulated_time import START_MS, SimulatedTime
+from spark_throttle.testing.simulated_time import START_MS, SimulatedMachine, SimulatedTime
 
 
 class SimulatedJob:
@@ -104,6 +104,9 @@ class SimulatedJob:
 
         self.attempts: list[SimulatedBatch] = []
         """What every attempt at a batch decided, those that died later included."""
+
+        self.machine = SimulatedMachine()
+        """Where it runs."""
 
         self._shift_ms = 0
         self._crash_at: CrashPoint | None = None
@@ -221,6 +224,11 @@ class SimulatedJob:
         """Set the wall clock forward or back while no time passes."""
         self._shift_ms += by_ms
 
+    def move(self, machine: SimulatedMachine) -> None:
+        """Let the job start on another machine, or on this one started anew; it is then down."""
+        self.stop()
+        self.machine, self._shift_ms = machine, machine.ahead_ms
+
     def put_back(self, batches: int, *, with_control: Checkpoint | None = None) -> None:
         """Undo the last batches in the checkpoint, the sinks and the source being as they are; the job is then down.
 
@@ -275,7 +283,7 @@ class SimulatedJob:
         other.stop()
         other.checkpoint, other.outside, other.place = checkpoint, outside, place
         other.batches_retained, other.documents = self.batches_retained, dict(self.documents)
-        other.time, other._shift_ms = self.time, self._shift_ms
+        other.time, other.machine, other._shift_ms = self.time, self.machine, self._shift_ms
         other.exchange, other.is_sharing = self.exchange, self.is_sharing
         return other
 
@@ -283,8 +291,13 @@ class SimulatedJob:
 
     @property
     def steady_ms(self) -> int:
-        """True time since the simulation began."""
+        """True time since the simulation began; a machine's steady clock began at another time."""
         return self.time.now_ms
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the wall clock is ahead of true time."""
+        return self._shift_ms
 
     @property
     def wall_ms(self) -> int:
@@ -370,7 +383,8 @@ class SimulatedJob:
     def _start(self) -> SimulatedBatch | None:
         """Do what a query does when it starts."""
         exchange = self.exchange if self.is_sharing else None
-        clock = Clock(lambda: self.wall_ms, lambda: self.steady_ms, "simulated")
+        machine = self.machine
+        clock = Clock(lambda: self.wall_ms, lambda: machine.up_ms + self.steady_ms, machine.boot)
         given = Given(
             self.shards, self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
             self.outside, self.time, clock, exchange, self._passes, self.attempts,

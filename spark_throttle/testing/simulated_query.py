@@ -112,7 +112,8 @@ class SimulatedQuery:
             return None
         seat, incarnation = seat_of(self._directory, manifest.query), next_incarnation(self._directory)
         sharing = Sharing(seat, manifest.query[:8], incarnation, exchange.settings, exchange.draw_run())
-        return Lease(exchange, Clocks(self._given.clock.steady_ms, self._given.clock.wall_ms), sharing)
+        time = self._given.time
+        return Lease(exchange, Clocks(lambda: time.now_ms, self._given.clock.wall_ms), sharing)
 
     def leased(self) -> Rates:
         """Return what the job may spend now of the quotas that it shares: none where it shares none."""
@@ -154,7 +155,7 @@ class SimulatedQuery:
         if end == start and end_row == first_row and not is_forced:
             return None
         given.time.pass_by(planning_ms)
-        logged = LoggedBatch(start, end, first_row, end_row, given.clock.wall_ms(), given.clock.steady_ms())
+        logged = LoggedBatch(start, end, first_row, end_row, given.clock.wall_ms(), given.time.now_ms)
         given.passes("before offset")
         number = self._newest + 1
         if len(checkpoint.log) > number:

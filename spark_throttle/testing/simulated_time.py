@@ -14,6 +14,20 @@ START_MS = 1_760_000_000_000
 """What the wall clock shows when a simulation begins."""
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedMachine:
+    """A machine that a job may run on, and its clocks."""
+
+    boot: str = "simulated"
+    """Names its start, as an operating system does: what its steady clock counts from."""
+
+    ahead_ms: int = 0
+    """How far its wall clock is ahead of true time; negative: behind."""
+
+    up_ms: int = 0
+    """What its steady clock showed when the simulation began."""
+
+
 class Actor(Protocol):
     """Whoever does something while time passes."""
 

@@ -102,7 +102,9 @@ def _compared(
         ]
         is_drained = any(flows.admitted[at, n, 0] >= flows.waiting[at - 1, n] for n in pair)
         is_known = batches[at].has_news and not is_drained and _is_steady(flows, of_domain, at)
-        apart = between.add(service[0] - service[1], is_slack=not is_together and not is_known) / LARGEST[dimension]
+        difference = service[0] - service[1]
+        excused = Fraction(0) if is_together or is_known else abs(difference)
+        apart = between.add(difference, excused=excused) / LARGEST[dimension]
         if worst is None or apart > worst.messages:
             worst = Apart(names, batches[at].number, apart, bound)
     if worst is not None:

@@ -61,17 +61,21 @@ class Shadow:
         self.least = min(self.least + earned, self.limit.burst)
         self.least_at_ms = at_ms
 
-    def advance(self, limit: Limit, *, is_enforced: bool, at_ms: int, unpaid_ms: int, spent: int = 0) -> None:
+    def advance(
+        self, limit: Limit, *, is_enforced: bool, at_ms: int, unpaid_ms: int, spent: int = 0, overpaid_ms: int = 0
+    ) -> None:
         """Bring it to a batch, and to the limit in force there.
 
         Parameters
         ----------
         spent
             What other jobs took meanwhile.
+        overpaid_ms
+            Time that never was, and may be paid.
         """
         before = self.limit
         better, worse = max(before.rate, limit.rate), min(before.rate, limit.rate)
-        self.most = min(self.most + better * (at_ms - self.most_at_ms) - spent, limit.burst)
+        self.most = min(self.most + better * (at_ms - self.most_at_ms + overpaid_ms) - spent, limit.burst)
         least = self.least + worse * max(0, at_ms - self.least_at_ms - unpaid_ms)
         self.least = min(least, before.burst, limit.burst)
         if is_enforced and not self.is_enforced:
@@ -109,6 +113,7 @@ class Account:
         *,
         at_ms: int,
         unpaid_ms: int = 0,
+        overpaid_ms: int = 0,
         spent: Mapping[tuple[Key, int], int] | None = None,
     ) -> None:
         """Bring all shadows to a time and a policy.
@@ -117,6 +122,10 @@ class Account:
         ----------
         names
             Namespaces that are seen there.
+        unpaid_ms
+            Time that the job could not see pass.
+        overpaid_ms
+            Time that it could not tell from time that passed.
         spent
             What other jobs have spent of the scopes that are shared with them, since they began.
         """
@@ -132,7 +141,8 @@ class Account:
         for scope in scopes.values():
             for dimension, limit in enumerate(scope.limits):
                 if limit is not None:
-                    self._one(scope, dimension, limit, at_ms, unpaid_ms, taken.get((scope.key, dimension), 0))
+                    spent_here = taken.get((scope.key, dimension), 0)
+                    self._one(scope, dimension, limit, at_ms, unpaid_ms, overpaid_ms, spent_here)
 
     def share(self, *, is_settled: bool) -> None:
         """Know no more of what is shared than that others may have all of it, and that a new quota is on its way.
@@ -148,14 +158,23 @@ class Account:
                 if not is_settled:
                     shadow.most = shadow.limit.burst
 
-    def _one(self, scope: Scope, dimension: int, limit: Limit, at_ms: int, unpaid_ms: int, spent: int) -> None:
+    def _one(
+        self, scope: Scope, dimension: int, limit: Limit, at_ms: int, unpaid_ms: int, overpaid_ms: int, spent: int
+    ) -> None:
         shadow = self.shadows.get((scope.key, dimension))
         is_enforced = scope.on_excess != "observe"
         if shadow is None:
             shadow = self.shadows[scope.key, dimension] = Shadow.full(limit, is_enforced=is_enforced, at_ms=at_ms)
             shadow.least = limit.burst if self._is_known else _UNKNOWN
         else:
-            shadow.advance(limit, is_enforced=is_enforced, at_ms=at_ms, unpaid_ms=unpaid_ms, spent=spent)
+            shadow.advance(
+                limit,
+                is_enforced=is_enforced,
+                at_ms=at_ms,
+                unpaid_ms=unpaid_ms,
+                spent=spent,
+                overpaid_ms=overpaid_ms,
+            )
 
     def debit(self, contracts: Contracts, batch: SimulatedBatch) -> None:
         """Take what a batch admitted."""
@@ -185,10 +204,11 @@ class Account:
             overdraft = self.shadows[key, dimension].overdraft
             overdraft[shard] = max(overdraft.get(shard, 0), cost)
 
-    def has_tokens(self, contracts: Contracts, name: str) -> bool:
-        """Return whether every scope that can stop a namespace surely has tokens for one more message."""
+    def has_tokens(self, contracts: Contracts, name: str, *, beside: Key | None = None) -> bool:
+        """Return whether every scope that can stop a namespace, but one, surely has tokens for one more message."""
         return all(
             limit is None or (limit.rate > 0 and self.shadows[scope.key, dimension].least >= 0)
             for scope in contracts.of(name).enforced
+            if scope.key != beside
             for dimension, limit in enumerate(scope.limits)
         )

@@ -46,6 +46,8 @@ class Scope:
     max_message_bytes: int = MAX_SIZE_BYTES
     """The largest message that it lets pass."""
 
+    weight: int = 1
+
     @property
     def is_enforced(self) -> bool:
         """Whether it can stop a row."""
@@ -181,7 +183,7 @@ class Contracts:
         rates = (quota.messages_per_second, quota.bytes_per_second)
         limits = (_limit(rates[0], quota), _limit(rates[1], quota))
         bound = MAX_SIZE_BYTES if quota.max_message_bytes is None else quota.max_message_bytes
-        return Scope(key, limits, quota.on_excess, bound)
+        return Scope(key, limits, quota.on_excess, bound, quota.weight)
 
 
 def _limit(per_second: Decimal | None, quota: Quota) -> Limit | None:

@@ -18,10 +18,10 @@ class Gap:
 
     batches: int = 0
 
-    def add(self, difference: Fraction, *, is_slack: bool) -> Fraction:
-        """Add a batch's difference, and return the widest over any window."""
+    def add(self, difference: Fraction, *, excused: Fraction) -> Fraction:
+        """Add a batch's difference, of which a part is excused, and return the widest over any window."""
         self.ahead += difference
         self.most, self.least = max(self.most, self.ahead), min(self.least, self.ahead)
-        self.slack += abs(difference) if is_slack else 0
+        self.slack += min(abs(difference), excused)
         self.batches += 1
         return self.most - self.least - self.slack

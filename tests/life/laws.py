@@ -49,6 +49,9 @@ class World:
     unpaid_ms: int = 0
     """True time since the last batch that the job could not see pass."""
 
+    overpaid_ms: int = 0
+    """Time that another machine's wall clock shows beyond the latest that was paid, and that never was: paid once."""
+
     other_causes: int = 0
     """How often the clock was set, the job started, or the source gave an empty batch: each is a cause of a batch."""
 

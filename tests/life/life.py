@@ -23,16 +23,18 @@ from spark_throttle.testing.simulated_exchange import SimulatedExchange, Simulat
 from spark_throttle.testing.simulated_job import SimulatedJob
 from spark_throttle.testing.simulated_rows import Name, RejectedRow, Row
 from spark_throttle.testing.simulated_sinks import TransactionalTable
+from spark_throttle.testing.simulated_time import SimulatedMachine
 from tests.life import policies
 from tests.life.account import Account
 from tests.life.contract import Key, text_of
 from tests.life.drawing import Drawing, Step, Traffic
 from tests.life.laws import TAKEOVER, Law, Violation, World
 from tests.life.laws_of_debt import Debt
+from tests.life.laws_of_fairness import Fairness, Starvation
 from tests.life.laws_of_room import QueueRoom
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
 from tests.life.laws_of_sharing import SHARING, Floor, Watch, key_of
-from tests.life.laws_of_time import Fairness, Limit, WorkConservation
+from tests.life.laws_of_time import Limit, WorkConservation
 from tests.life.steps import ALWAYS, RULES, draw_names, draw_step
 from tests.life.steps_of_sharing import RULES_OF_SHARING
 
@@ -40,11 +42,15 @@ ISOLATION: Final = "Isolation"
 LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
     for law in (
-        Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, QueueRoom, Floor,
+        Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Starvation,
+        QueueRoom, Floor,
     )
 }  # fmt: skip
 LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)
 SETTINGS: Final = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
+LONGEST_PLANNING_MS: Final = 3_000
+"""Longest time between an epoch and its batch."""
+
 SHARDS: Final = (1, 1, 1, 2, 2, 3, 8)
 
 
@@ -126,6 +132,16 @@ class Life:
     _changed_ms: int = 0
     """When, by true time, somebody took up another policy."""
 
+    _ahead_ms: int = 0
+    """How far the latest time that was paid, as wall clocks show it, is at least ahead of true time."""
+
+    _most_ahead_ms: int = 0
+    """And at most: a clock that was set forward counts for those that come after it."""
+
+    _epoch: int = -1
+    _moved_after: int = -1
+    """The newest epoch when the job was moved to the machine that it runs on."""
+
     _compared: int = 0
     _judged: int = 0
     _revision: str = ""
@@ -187,8 +203,29 @@ class Life:
         """Set the wall clock."""
         self.job.set_clock(by_ms)
         self.world.other_causes += 1
+        self._most_ahead_ms = max(self._most_ahead_ms, self.job.ahead_ms)
         if by_ms < 0:
             self.world.unpaid_ms += -by_ms
+
+    def move(self, machine: SimulatedMachine, down_ms: int) -> None:
+        """Start the job on another machine.
+
+        All that it can know of the time since is what the wall clock there shows beyond the latest that was paid. Where
+        that is more than what passed, it is paid once, and the next machine begins from there; where it is less, the
+        time that passed since the last epoch may not be paid.
+        """
+        self.job.stop()
+        log = self.job.checkpoint.log
+        self._moved_after = int(str(log[-1].end["epoch"])) if log else -1
+        planned_ms = [batch.steady_ms for batch in self.job.attempts if batch.epoch == self._moved_after]
+        since_ms = down_ms + self.job.steady_ms - (min(planned_ms, default=0) - LONGEST_PLANNING_MS)
+        self.job.move(machine)
+        beyond_ms = machine.ahead_ms - self._ahead_ms
+        self.world.overpaid_ms += max(0, beyond_ms)
+        self.world.unpaid_ms += max(0, self._most_ahead_ms - machine.ahead_ms)
+        self._ahead_ms += max(beyond_ms, -since_ms)
+        self._most_ahead_ms = max(self._most_ahead_ms, machine.ahead_ms)
+        self.restart(down_ms)
 
     def set_policies(self, document: policies.Document) -> None:
         """Put other policies in force; those that are refused whole leave the ones before."""
@@ -230,6 +267,7 @@ class Life:
         self.world.waiting = {}
         for law in self._watching:
             law.forget()
+        self._ahead_ms, self._moved_after, self.world.overpaid_ms = self.job.machine.ahead_ms, -1, 0
         keep = len(self.job.checkpoint.log)
         self._first = {number: batch for number, batch in self._first.items() if number < keep}
         self._asked = {number: revision for number, revision in self._asked.items() if number < keep}
@@ -303,13 +341,23 @@ class Life:
         names = {text_of(row.namespace) for row in (*batch.arrived, *batch.admitted)} | world.waiting.keys()
         is_sharing = self.job.exchange is not None and self.job.is_sharing
         spent = self._spent[batch.number] if is_sharing else None
-        world.account.advance(contracts, names, at_ms=batch.steady_ms, unpaid_ms=world.unpaid_ms, spent=spent)
+        self._epoch = batch.epoch
+        overpaid_ms = 0 if self._is_before_move else world.overpaid_ms
+        world.account.advance(
+            contracts,
+            names,
+            at_ms=batch.steady_ms,
+            unpaid_ms=world.unpaid_ms,
+            overpaid_ms=overpaid_ms,
+            spent=spent,
+        )
         if batch.revision != self._revision:
             self._changed_ms = batch.steady_ms
         if is_sharing:
             world.account.share(is_settled=batch.steady_ms - self._changed_ms > SETTINGS.lease_ms)
         world.account.debit(contracts, batch)
-        world.unpaid_ms, self._revision = 0, batch.revision
+        self._revision = batch.revision
+        self._note_paid()
         for law in self._watching:
             self._raise(law.name, law.after_batch(world, batch))
 
@@ -319,9 +367,18 @@ class Life:
         if not self._revision:
             return
         world.account.wait(at_ms=self.job.steady_ms, unpaid_ms=world.unpaid_ms)
-        world.unpaid_ms = 0
+        self._note_paid()
         for law in self._watching:
             self._raise(law.name, law.after_idle(world))
+
+    @property
+    def _is_before_move(self) -> bool:
+        """Whether the newest batch was planned on the machine before: it pays what that one saw."""
+        return self._epoch <= self._moved_after
+
+    def _note_paid(self) -> None:
+        if not self._is_before_move:
+            self.world.unpaid_ms = self.world.overpaid_ms = 0
 
     def _raise(self, law: str, found: Iterator[str]) -> None:
         if law in self.laws:

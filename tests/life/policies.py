@@ -188,6 +188,52 @@ def first_quota(rng: random.Random, tempers: Tempers, document: Document, name: 
     return document
 
 
+def common_group(rng: random.Random, document: Document) -> Document:
+    """Return a document in which all are equal in one group that is limited by bytes or by messages."""
+    document = {"version": 1, **{key: copy.deepcopy(document[key]) for key in ("queue",) if key in document}}
+    quota: Document = {"burst_seconds": rng.choice((1, 2))}
+    if rng.random() < 0.8:
+        quota["bytes_per_second"] = rng.choice((10_000, 30_000, 60_000))
+    else:
+        quota["messages_per_second"] = rng.choice((1, 5, 10))
+    document["resource_groups"] = {"gold": {"publish": quota}}
+    document["defaults"] = {"resource_group": "gold"}
+    return document
+
+
+def nudged(rng: random.Random, document: Document) -> Document:
+    """Return a document in which one rate is higher by one."""
+    document = copy.deepcopy(document)
+    quotas = [quota for quota in _quotas(document) if any(quota.get(key) for key in quota if key.endswith("_second"))]
+    if quotas:
+        quota = rng.choice(quotas)
+        rate = rng.choice([key for key in quota if key.endswith("_second") and quota[key]])
+        quota[rate] += 1
+    return document
+
+
+def tight_scope(rng: random.Random, document: Document, names: tuple[str, ...]) -> Document:
+    """Return a document in which the job, or a tenant, is short, and the groups of namespaces are not."""
+    document = copy.deepcopy(document)
+    in_bytes = rng.random() < 0.4
+    rate = "bytes_per_second" if in_bytes else "messages_per_second"
+    tight: Document = {rate: rng.choice((1_000, 10_000) if in_bytes else (1, 3, 10)), "burst_seconds": 1}
+    wide = rng.choice((10**5, 10**6) if in_bytes else (50, 100, 1_000))
+    document["job"] = {"publish": tight}
+    document["tenants"] = {}
+    if rng.random() < 0.3:
+        del document["job"]
+        document["tenants"] = {name.partition("/")[0]: {"publish": tight} for name in names}
+    document["resource_groups"] = {
+        group: {"publish": {rate: wide, "weight": rng.choice((1, 1, 4))}} for group in GROUPS
+    }
+    document["defaults"] = {}
+    document["namespaces"] = {
+        name: {"resource_group": group} for name in names if (group := rng.choice((*GROUPS, None))) is not None
+    }
+    return document
+
+
 def _exempt(rng: random.Random, tempers: Tempers, document: Document) -> None:
     """Exempt a namespace or a glob, or no longer."""
     name = rng.choice((*NAMESPACES, "cora/*"))

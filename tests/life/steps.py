@@ -7,10 +7,12 @@ add a rule, write a pair of functions and name it in `RULES`.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_throttle.core.reasons import MAX_NAMESPACE_BYTES
 from tests.life import policies
+from tests.life.contract import text_of
 from tests.life.drawing import JUMPS_MS, Drawing, Rule, Step, Traffic
 from tests.life.policies import NAMESPACES, Document
 from tests.life.steps_of_runs import RULES_OF_RUNS
@@ -134,6 +136,54 @@ def _limited(life: Life, rows: Traffic, document: Document, triggers: int, after
     _triggers(life, [], triggers, after_ms)
 
 
+def _contest(d: Drawing) -> dict[str, Any]:
+    """Two or three that stay backlogged, with large messages and small ones, beside one or two that only trickle."""
+    names = d.rng.sample(NAMESPACES, d.rng.randint(2, 5))
+    heavy = names[: d.rng.choice((2, 3, 3))]
+    sizes = d.rng.choice(((1_000,), (1_000, 60_000), (1_000, 20_000), (60_000, 1_000, 20_000)))
+    if d.rng.random() < 0.8:
+        d.document = policies.common_group(d.rng, d.document)
+    nudged = policies.nudged(d.rng, d.document) if d.rng.random() < 0.4 else d.document
+    return {
+        "documents": [d.document, nudged],
+        "heavy": [(name, sizes[at % len(sizes)]) for at, name in enumerate(heavy)],
+        "light": [(name, d.rng.choice((1, 10)), 1) for name in names[len(heavy) :]],
+        "triggers": d.rng.randint(20, 45),
+        "every": d.rng.choice((1, 3, 5)),
+    }
+
+
+def _contested(
+    life: Life,
+    documents: list[Document],
+    heavy: list[tuple[str, int]],
+    light: Traffic,
+    triggers: int,
+    every: int,
+) -> None:
+    """Keep some backlogged while others trickle and one rate changes a little every few triggers."""
+    for trigger in range(triggers):
+        if trigger % every == 0:
+            life.set_policies(documents[trigger // every % 2])
+        waiting = Counter(text_of(row.namespace) for row in life.job.waiting)
+        life.offer([(name, size, max(0, min(150, 10 + 100_000 // size) - waiting[name])) for name, size in heavy])
+        life.offer(light)
+        life.trigger(1_000)
+
+
+def _tight(d: Drawing) -> dict[str, Any]:
+    """Draw backlogs of groups that have tokens, while the job or a tenant is short."""
+    rows = [(name, size, 150) for name, size, _ in d.rows(2)]
+    d.document = policies.tight_scope(d.rng, d.document, tuple(str(name) for name, _, _ in rows))
+    return {"document": d.document, "rows": rows, "triggers": d.rng.randint(10, 40), "after_ms": 1_000}
+
+
+def _was_tight(life: Life, document: Document, rows: Traffic, triggers: int, after_ms: int) -> None:
+    """Let groups compete for what is short."""
+    life.set_policies(document)
+    _flooded(life, rows, triggers, after_ms)
+
+
 def _jump(d: Drawing) -> dict[str, Any]:
     return {"by_ms": d.rng.choice(JUMPS_MS)}
 
@@ -162,6 +212,8 @@ RULES: Final[dict[str, Rule]] = {
     "policy": (4, _policy, _set_policies),
     "dry_run": (1, _dry_run, _enforced),
     "first_quota": (1, _first_quota, _limited),
+    "contest": (4, _contest, _contested),
+    "tight": (2, _tight, _was_tight),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),
     "jump": (2, _jump, _jumped),

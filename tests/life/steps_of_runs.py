@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_throttle.errors import ThrottleError
 from spark_throttle.testing.simulated_disk import CRASH_POINTS
 from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.testing.simulated_time import SimulatedMachine
 from tests.life.drawing import JUMPS_MS, Drawing, Rule, Traffic
 from tests.life.laws import TAKEOVER, Violation
 from tests.life.policies import Document
@@ -42,6 +43,27 @@ def _restarted(life: Life, down_ms: int, jump_ms: int) -> None:
     life.job.stop()
     life.set_clock(jump_ms)
     life.restart(down_ms)
+
+
+def _move(d: Drawing) -> dict[str, Any]:
+    """Draw moves between a few machines, for the same ones come back."""
+    machines = []
+    for name in ("one", "two"):
+        up_ms = d.rng.choice((0, 1_000, 10**9))
+        machines.append({"boot": f"{name}, {up_ms}", "ahead_ms": d.rng.choice((0, 0, *JUMPS_MS)), "up_ms": up_ms})
+    return {
+        "machines": machines * d.rng.randint(1, 3), "rows": d.rows(20), "triggers": d.rng.choice((1, 3, 10)),
+        "down_ms": d.rng.choice((0, 1_000, 1_000, 3_600_000)),
+    }  # fmt: skip
+
+
+def _moved(life: Life, machines: list[dict[str, Any]], rows: Traffic, triggers: int, down_ms: int) -> None:
+    """Let the job fail over from one machine to another, and back."""
+    for machine in machines:
+        life.move(SimulatedMachine(**machine), down_ms)
+        for _ in range(triggers):
+            life.offer(rows)
+            life.trigger(1_000)
 
 
 def _starts_or_is_restored(life: Life, backup: Backup) -> None:
@@ -190,6 +212,7 @@ def _refuses(job: SimulatedJob, *, is_start: bool = False) -> bool:
 RULES_OF_RUNS: Final[dict[str, Rule]] = {
     "crash": (3, _crash, _crashed),
     "restart": (1, _restart, _restarted),
+    "move": (1, _move, _moved),
     "put_back": (1, _put_back, _was_put_back),
     "lose_control": (1, _lose_control, _lost_control),
     "clone": (1, _clone, _cloned),

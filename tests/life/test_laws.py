@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pytest
 
+from spark_throttle.control import plane
 from spark_throttle.control.batch_mark import BatchMark
+from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.share_register import ShareRegister
@@ -17,6 +19,7 @@ from spark_throttle.control.share_report import ShareReport
 from spark_throttle.control.sharing import Sharing
 from spark_throttle.control.storage import Directory
 from spark_throttle.core import codec, grants, queue_bounds, size_bounds, token_bucket
+from spark_throttle.core.codec import Epoch
 from spark_throttle.core.fair_order import FairOrder
 from spark_throttle.core.layout import Candidates, Layout
 from spark_throttle.core.quota import Int64s
@@ -45,6 +48,11 @@ BOUNDED = {
 FULL = GROUP | {"queue": {"messages": 20}}
 FILLS = Step("run", {"rows": [("acme/a", 1, 60)], "triggers": 1, "after_ms": 1_000})
 OTHERS = Step("run", {"rows": [("acme/b", 1, 8), ("blue/a", 1, 8)], "triggers": 1, "after_ms": 1_000})
+PATIENT = {
+    "version": 1,
+    "resource_groups": {"gold": {"publish": {"messages_per_second": 1, "burst_seconds": 60}}},
+    "defaults": {"resource_group": "gold"},
+}
 GIANT = Step("run", {"rows": [("acme/a", 60_000, 1)], "triggers": 1, "after_ms": 1_000})
 SMALL = Step("flood", {"rows": [("blue/a", 10, 150)], "triggers": 12, "after_ms": 1_000})
 TWIN = Step("twin", {"is_other_query": False, "at": None, "rows": [("acme/a", 1, 5)]})
@@ -56,6 +64,11 @@ SEAT = Step("seat", {"files": ["incarnation"], "is_register_gone": True})
 COPY = Step("copy", {"is_elsewhere": False, "rows": [("acme/a", 1, 30)], "triggers": 10})
 AGAIN = Step("restart", {"down_ms": 0, "jump_ms": 0})
 AHEAD = Step("jump", {"by_ms": 86_400_000})
+MANY = Step("burst", {"rows": [("acme/a", 1, 500)]})
+MACHINES = [
+    {"boot": "one", "ahead_ms": 0, "up_ms": 0}, {"boot": "two", "ahead_ms": 3_600_000, "up_ms": 10**9},
+]  # fmt: skip
+FAIL_OVER = Step("move", {"machines": MACHINES, "rows": [], "triggers": 3, "down_ms": 1_000})
 FLOOD = Step("flood", {"rows": [("acme/a", 1, 100), ("blue/a", 1, 100)], "triggers": 12, "after_ms": 1_000})
 CRASH = Step(
     "crash", {"at": "after table", "rows": [("acme/a", 1, 9)], "after_ms": 1_000, "down_ms": 0, "document": None}
@@ -83,6 +96,14 @@ def pays(times: float) -> Fault:
         patch.setattr(grants, "refill", refill)
 
     return fault
+
+
+def pays_at_every_failover(patch: pytest.MonkeyPatch) -> None:
+    def moment(epoch: Epoch | None, clock: Clock) -> Moment:
+        found = moment_after(epoch, clock)
+        return replace(found, reading=replace(found.reading, latest_wall_ms=found.reading.wall_ms))
+
+    patch.setattr(plane, "moment_after", moment)
 
 
 def serves_by_name(patch: pytest.MonkeyPatch) -> None:
@@ -217,6 +238,7 @@ def test_a_law_finds_the_fault_that_breaks_it(
 @pytest.mark.parametrize(
     ("law", "fault", "birth", "steps"),
     [
+        ("L2", pays_at_every_failover, Birth(PATIENT, 1), [MANY, *[FAIL_OVER] * 6]),
         ("L1", passes_any_size, Birth(BOUNDED, 1), [GIANT]),
         ("Debt", passes_any_size, Birth(BOUNDED, 1), [GIANT, SMALL]),
         ("Queue", keeps_who_came_first, Birth(FULL, 1), [FILLS, OTHERS]),

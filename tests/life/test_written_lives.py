@@ -1,4 +1,4 @@
-"""What breaks the laws today: vectors for mends. Each is expected to fail, and may not once it passes."""
+"""Lives that are written out, each for a way in which one tenant may take what is due to others."""
 
 from __future__ import annotations
 
@@ -78,6 +78,43 @@ def test_namespaces_of_two_groups_of_one_shard_share_the_jobs_limit() -> None:
         job.trigger(1_000)
     admitted = Counter(row.namespace for row in job.admitted)
     assert admitted["b/x"] >= 30
+
+
+def test_namespace_of_a_large_group_and_one_of_none_share_the_jobs_limit_evenly() -> None:
+    job = SimulatedJob(
+        {
+            "version": 1,
+            "job": {"publish": {"messages_per_second": 3, "burst_seconds": 1}},
+            "resource_groups": {"a": {"publish": {"messages_per_second": 1_000}}},
+            "tenants": {"a": {"resource_group": "a"}},
+        },
+        shards=1,
+    )
+    job.offer([("a/x", 1)] * 400 + [("b/x", 1)] * 400)
+    for _ in range(60):
+        job.trigger(1_000)
+    admitted = Counter(row.namespace for row in job.admitted)
+    assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
+
+
+@pytest.mark.parametrize("shards", [1, 8])
+def test_weight_of_a_group_counts_in_the_job_in_one_shard_and_in_many(shards: int) -> None:
+    heavy, light = name_in(0, shards, "heavy"), name_in(shards - 1, shards, "light")
+    groups = {"a": {"publish": {"messages_per_second": 50, "weight": 4}}, "b": {"publish": {"messages_per_second": 90}}}
+    job = SimulatedJob(
+        {
+            "version": 1,
+            "job": {"publish": {"messages_per_second": 10, "burst_seconds": 1}},
+            "resource_groups": groups,
+            "tenants": {heavy.split("/")[0]: {"resource_group": "a"}, light.split("/")[0]: {"resource_group": "b"}},
+        },
+        shards=shards,
+    )
+    job.offer([(heavy, 1)] * 700 + [(light, 1)] * 700)
+    for _ in range(60):
+        job.trigger(1_000)
+    admitted = Counter(row.namespace for row in job.admitted)
+    assert abs(admitted[heavy] - 4 * admitted[light]) <= 5 * shards
 
 
 def test_tenant_that_fills_the_queue_does_not_take_the_room_of_the_others() -> None:

@@ -1,0 +1,199 @@
+"""The laws that compare namespaces see made-up violations, and nothing in histories that are right."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from spark_throttle.testing.simulated_batch import SimulatedBatch
+from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.testing.simulated_rows import Row, shard_of
+from spark_throttle.testing.simulated_time import SimulatedMachine
+from tests.life.account import Account
+from tests.life.contract import Contracts
+from tests.life.laws import Law, World
+from tests.life.laws_of_fairness import Fairness, Starvation, changed
+
+GROUP: Final[dict[str, Any]] = {
+    "version": 1,
+    "resource_groups": {"gold": {"publish": {"messages_per_second": 10}}},
+    "defaults": {"resource_group": "gold"},
+}
+ONE, OTHER, THIRD = "acme/a", "blue/a", "solo"
+"""The first two live in different shards of two."""
+
+
+@dataclass
+class Told:
+    """A history that is told to a law, not played: who was served what, in batches of one second."""
+
+    law: Law
+    policy: Mapping[str, Any]
+    shards: int = 2
+    world: World = field(init=False)
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        job = SimulatedJob(self.policy, self.shards)
+        self.world = World(job, Account(self.shards))
+
+    def batch(self, served: Mapping[str, int], arrive: Mapping[str, int] | None = None) -> list[str]:
+        """Tell a batch; by default as many arrive as are served, so that backlogs stay."""
+        arrived = self.world.job.offer(
+            [(name, 1) for name, count in (served if arrive is None else arrive).items() for _ in range(count)]
+        )
+        waiting = {name: list(rows) for name, rows in self.world.waiting.items()}
+        for row in arrived:
+            waiting.setdefault(str(row.namespace), []).append(row)
+        admitted: list[Row] = []
+        for name, count in served.items():
+            admitted += waiting[name][:count]
+            waiting[name] = waiting[name][count:]
+        self.world.waited, self.world.waiting = self.world.waiting, {n: rows for n, rows in waiting.items() if rows}
+        self.batches += 1
+        revision, at_ms = self.world.job.revision, 1_000 * self.batches
+        made = SimulatedBatch(
+            self.batches, at_ms, at_ms, revision, self.batches, tuple(arrived), tuple(admitted), (), (), ""
+        )
+        self.world.account.advance(self.world.contracts(revision), self.world.waiting, at_ms=at_ms)
+        self.world.account.debit(self.world.contracts(revision), made)
+        return list(self.law.after_batch(self.world, made))
+
+    def batches_until_it_speaks(self, each: Callable[[int], list[str]], most: int = 200) -> int | None:
+        """Return in which batch the law speaks first."""
+        return next((number for number in range(most) if each(number)), None)
+
+
+def test_the_namespaces_of_these_tests_live_in_different_shards() -> None:
+    assert shard_of(ONE, 2) != shard_of(OTHER, 2)
+
+
+def told(policy: Mapping[str, Any] = GROUP, law: type[Law] = Fairness, names: Sequence[str] = (ONE, OTHER)) -> Told:
+    """Return a history in which some have a backlog."""
+    history = Told(law(), policy)
+    assert not history.batch({}, dict.fromkeys(names, 20))
+    assert not history.batch({}, {})
+    return history
+
+
+def test_one_that_trickles_excuses_no_more_than_it_asks_for() -> None:
+    history = told()
+    found = history.batches_until_it_speaks(lambda _: history.batch({ONE: 6, OTHER: 2, THIRD: 1}))
+    assert found == 1  # 4 apart a batch, of which 1 is excused; a message of each in two shards is 4
+
+
+def test_one_that_trickles_may_cost_what_it_asks_for() -> None:
+    history = told()
+    assert history.batches_until_it_speaks(lambda _: history.batch({ONE: 4, OTHER: 3, THIRD: 1})) is None
+
+
+def test_one_that_got_all_that_waited_excuses_only_that_the_other_is_ahead() -> None:
+    behind, ahead = told(names=(OTHER,)), told(names=(OTHER,))
+    for history in (behind, ahead):
+        history.batch({}, {ONE: 1})
+    assert behind.batches_until_it_speaks(lambda _: behind.batch({ONE: 1, OTHER: 6})) is None
+    assert ahead.batches_until_it_speaks(lambda _: ahead.batch({ONE: 2, OTHER: 0})) == 2
+
+
+def nudged(by: float) -> dict[str, Any]:
+    """Return the group with another rate."""
+    policy = copy.deepcopy(GROUP)
+    policy["resource_groups"]["gold"]["publish"]["messages_per_second"] += by
+    return policy
+
+
+@pytest.mark.parametrize(
+    "other",
+    [nudged(0.1), GROUP | {"resource_groups": GROUP["resource_groups"] | {"iron": {}}}],
+    ids=["a rate", "a group that does not concern them"],
+)
+def test_small_changes_of_a_policy_do_not_let_two_come_apart(other: dict[str, Any]) -> None:
+    history = told()
+
+    def batch(number: int) -> list[str]:
+        history.world.job.set_policies((GROUP, other)[number % 2])
+        return history.batch({ONE: 6, OTHER: 5})
+
+    assert history.batches_until_it_speaks(batch) in (4, 5)  # of 4 that they may be apart, without any change
+
+
+def test_a_change_of_all_that_holds_for_two_costs_a_message_of_each_a_shard() -> None:
+    history = told()
+    job = history.world.job
+    for apart in (4, 4, 4):  # a message of each in two shards, and once more at every change
+        assert not history.batch({ONE: 4 + apart, OTHER: 4})
+        job.set_policies({"version": 1, "job": {"publish": {"messages_per_second": 10}}})
+        assert not history.batch({ONE: 4, OTHER: 4})
+        job.set_policies(GROUP)
+        assert not history.batch({ONE: 4, OTHER: 4})
+    assert not history.batch({ONE: 20, OTHER: 4})  # six changes and none
+    assert history.batch({ONE: 5, OTHER: 4})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "part"),
+    [
+        (GROUP, GROUP, 0),
+        (nudged(90), nudged(0), 0.9),
+        (GROUP, {"version": 1}, 1),
+        (GROUP, GROUP | {"namespaces": {ONE: {"resource_group": "gold", "publish": {"weight": 4}}}}, 0.75),
+    ],
+)
+def test_a_change_counts_by_its_part(before: Mapping[str, Any], after: Mapping[str, Any], part: float) -> None:
+    job = SimulatedJob(before)
+    contracts = [Contracts(job.policies)]
+    job.set_policies(after)
+    contracts.append(Contracts(job.policies))
+    assert float(changed(contracts[0].of(ONE), contracts[1].of(ONE))) == pytest.approx(part)
+
+
+TIGHT: Final[dict[str, Any]] = {
+    "version": 1,
+    "job": {"publish": {"messages_per_second": 6, "burst_seconds": 1}},
+    "resource_groups": {
+        "gold": {"publish": {"messages_per_second": 100, "weight": 4}},
+        "iron": {"publish": {"messages_per_second": 100}},
+    },
+    "tenants": {"acme": {"resource_group": "gold"}, "blue": {"resource_group": "iron"}},
+}
+
+
+def test_one_of_another_group_that_starves_under_the_jobs_limit_is_seen() -> None:
+    history = told(TIGHT, Starvation)
+    found = history.batches_until_it_speaks(lambda number: history.batch({ONE: 6, OTHER: int(number % 50 == 9)}))
+    assert found is not None
+    assert found <= 15  # (3 + 2) turns of a message of each, times a weight of 4, at 6 a batch
+
+
+@pytest.mark.parametrize("served", [(5, 1), (1, 5)])
+def test_shares_of_five_to_one_between_groups_are_no_starvation(served: tuple[int, int]) -> None:
+    history = told(TIGHT, Starvation)
+    each = dict(zip((ONE, OTHER), served, strict=True))
+    assert history.batches_until_it_speaks(lambda _: history.batch(each)) is None
+
+
+def test_one_whose_own_group_has_no_tokens_does_not_starve() -> None:
+    policy = copy.deepcopy(TIGHT)
+    policy["resource_groups"]["iron"]["publish"] = {"messages_per_second": 0.001, "burst_seconds": 1}
+    history = told(policy, Starvation)
+    history.batch({OTHER: 1})
+    assert history.batches_until_it_speaks(lambda _: history.batch({ONE: 6})) is None
+
+
+def test_a_job_that_moves_sees_the_clocks_of_the_machine_that_it_moves_to() -> None:
+    job = SimulatedJob(GROUP, 1)
+    job.offer([(ONE, 1)] * 500)
+    job.trigger(1_000)
+    for name, ahead_ms in (("one", 3_600_000), ("two", 0), ("one", 3_600_000), ("two", -5)):
+        job.move(SimulatedMachine(name, ahead_ms, up_ms=ahead_ms * 7))
+        assert job.is_down
+        job.restart(1_000)
+        before = len(job.admitted)
+        job.trigger(0)
+        job.trigger(1_000)
+        assert len(job.admitted) > before
+    assert job.wall_ms - job.ahead_ms - job.steady_ms == SimulatedJob(GROUP).wall_ms
