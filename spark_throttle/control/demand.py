@@ -22,7 +22,7 @@ from spark_throttle.control.share_report import found_in
 from spark_throttle.core.allocation import PLENTY
 from spark_throttle.core.division import demand_bins
 from spark_throttle.core.matching import match
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.segments import name_hash, sums
 from spark_throttle.core.usage import UsageReport
 
@@ -35,6 +35,13 @@ _NOTABLE_PART = 4
 
 _MOST_TOKENS = 1 << 42
 _MICRO_PER_MS = 1_000_000
+
+
+def is_shared(policy: CompiledPolicy) -> Bools:
+    """Return of every shared scope whether jobs share it: all that enforce a limit, but the job's own."""
+    shares = policy.shared.is_limited.any(axis=1) & (policy.shared.on_excess != OnExcess.OBSERVE)
+    shares[0] = False
+    return shares
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +60,7 @@ class SharedScopes:
         names = [f"{direction}/tenant/{name}" for name in policy.tenant_names.to_pylist()]
         names += [f"{direction}/resource_group/{name}" for name in policy.group_names.to_pylist()]
         ids = name_hash(pa.array(names, pa.string()))
-        is_shared = policy.shared.is_limited.any(axis=1) & (policy.shared.on_excess != OnExcess.OBSERVE)
-        position = 1 + np.flatnonzero(is_shared[1:])
+        position = np.flatnonzero(is_shared(policy))
         order = np.argsort(ids[position - 1], kind="stable")
         return cls(position[order], ids[position - 1][order])
 

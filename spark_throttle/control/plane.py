@@ -20,6 +20,7 @@ import numpy as np
 
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.compile import compile_policy
+from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.feedback import forget_reports
 from spark_throttle.control.followed import Followed, write_followed
@@ -116,8 +117,9 @@ class ControlPlane:
         if epoch.share_micro_per_ms is not None:
             # The time since was earned at the share of then, by the process that held the lease.
             paid_ms = 0 if self._shared is None else self._shared.paid_until_ms(start.file, now_ms=now_ms)
+            own_micro = settled.refill(before, now_ms=now_ms).balance_micro
             settled = refill_share(settled, before, epoch.share_micro_per_ms, now_ms=max(settled.as_of_ms, paid_ms))
-            settled = Buckets(settled.balance_micro, now_ms)
+            settled = Buckets(np.where(is_shared(before)[:, None], settled.balance_micro, own_micro), now_ms)
         # The time until now is paid at the rates that were in force.
         buckets = settled if self._shared is not None else settled.refill(before, now_ms=now_ms)
         if policy.revision != before.revision:
