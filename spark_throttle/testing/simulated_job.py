@@ -195,7 +195,8 @@ class SimulatedJob:
         """End the process between two batches."""
         if self._running is not None and self._running.lease is not None and self.exchange is not None:
             self.exchange.members.remove(self)
-            self.time.actors.remove(self._running.lease)
+            if self._running.lease in self.time.actors:
+                self.time.actors.remove(self._running.lease)
         self._running = None
 
     def restart(self, after_ms: int = 0) -> SimulatedBatch | None:
@@ -392,7 +393,6 @@ class SimulatedJob:
         running = self._running = SimulatedQuery(given)
         if exchange is not None and running.lease is not None:
             exchange.members.append(self)
-            exchange.time.actors.append(running.lease)
         return running.resume()
 
 

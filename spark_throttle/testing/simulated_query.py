@@ -96,8 +96,8 @@ class SimulatedQuery:
         outside.letters.check_start(f"{self._manifest.query}/rejected", self._newest)
         if self._newest >= 0:
             forget_reports(self._directory, from_batch=self._newest + 1)
-        fence = RunFence(self._directory)
         self.lease = self._join(given.exchange, self._manifest)
+        fence = RunFence(self._directory, self._visit)
         shared = None if self.lease is None else SharedQuotas(self.lease.keeper, given.direction)
         self._room = queue_bounds(given.policies.snapshot.document.queue)
         plane = ControlPlane(
@@ -105,6 +105,11 @@ class SimulatedQuery:
             batches_retained=given.batches_retained, fence=fence,
         )  # fmt: skip
         self._reader = SimulatedSource({"shardkeys": json.dumps(list(range(given.shards)))}, plane)
+
+    def _visit(self) -> None:
+        """Let the others see the run from now on."""
+        if self.lease is not None:
+            self._given.time.actors.append(self.lease)
 
     def _join(self, exchange: SimulatedExchange | None, manifest: Manifest) -> Lease | None:
         """Take the job's seat among those that share, as `spark.query_plane` does."""
