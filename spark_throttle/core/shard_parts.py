@@ -218,7 +218,7 @@ class _Level:
         account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
         credit = _usable(-account, held, seat_scope)
         debt = np.maximum(account, 0)
-        owed = self._owed(debt, weights)
+        owed = self._owed(debt, weights, bits)
         claimed = demand + owed
         is_out = np.zeros(len(claimed), dtype=np.bool_)
         while True:
@@ -271,11 +271,16 @@ class _Level:
             self._ahead_bound(out, owed > filled, takes_part),
         )
 
-    def _owed(self, debt: Int64s, weights: Int64s) -> Int64s:
-        """Return what every flow owes of its seat's debt, shape (n, 2): as far as it is ahead, so much of it."""
-        by_weight = debt[self.seat] * self.weight[:, None] // weights[self.seat][:, None]
-        is_known = sums(self.seat, self.ahead_milli, len(debt)) > 0
-        return np.where(is_known[self.seat], owed_by_those_ahead(debt, self.ahead_milli, self.seat), by_weight)
+    def _owed(self, debt: Int64s, weights: Int64s, bits: Int64s) -> Int64s:
+        """Return what every flow owes of its seat's debt, shape (n, 2).
+
+        That is as much as it is ahead of the others; what nobody is ahead by, all of the seat have had together.
+        """
+        tokens, rest_milli = np.divmod(self.ahead_milli, 1000)
+        bits = bits[self.scope]
+        known = owed_by_those_ahead(debt, shifted(tokens, bits) + shifted(rest_milli, bits) // 1000, self.seat)
+        common = (debt - sums(self.seat, known, len(debt)))[self.seat]
+        return known + common * self.weight[:, None] // weights[self.seat][:, None]
 
     def _ahead_bound(self, out: Int64s, is_over: Bools, takes_part: Bools) -> Int64s:
         """Return the bounds, by seat, between flows that take part and those of them, at `out`, that do not."""
@@ -315,21 +320,22 @@ class _Level:
         return _FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
 
 
-def owed_by_those_ahead(debt: Int64s, ahead_milli: Int64s, seat: Int64s) -> Int64s:
-    """Return what every flow owes of its seat's debt, shape (n, 2): as far as it is ahead, so much of it.
+def owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
+    """Return what every flow owes of its seat's debt, shape (n, 2): no more than it is ahead, and in that proportion.
 
     Examples
     --------
-    One flow is ahead by a large message, one by a small one; the other seat owes nothing:
+    One flow is ahead by a large message, one by a small one; the other seat owes more than its flow is ahead by:
 
-    >>> owed_by_those_ahead(np.array([[0, 55_000], [0, 0]]), np.array([[0, 59_000], [0, 1_000], [0, 7]]), [0, 0, 1])
-    array([[    0, 54083],
-           [    0,   916],
-           [    0,     0]])
+    >>> debt, ahead = np.array([[0, 55_000], [0, 9]]), np.array([[0, 59_000], [0, 1_000], [0, 7]])
+    >>> owed_by_those_ahead(debt, ahead, np.array([0, 0, 1]))[:, 1].tolist()
+    [54017, 982, 7]
     """
-    bits = bit_length(ahead_milli.max(axis=0, initial=0)) + len(ahead_milli).bit_length()
-    ahead = ahead_milli >> np.maximum(bits - _PART_BITS, 0)
-    return times(debt[seat], quotient(ahead, sums(seat, ahead, len(debt))[seat], FACTOR_BITS))
+    ahead = np.minimum(ahead, debt[seat])
+    bits = np.maximum(bit_length(ahead.max(axis=0, initial=0)) + len(ahead).bit_length() - _PART_BITS, 0)
+    total = sums(seat, ahead >> bits, len(debt))
+    known = np.minimum(debt >> bits, total) << bits
+    return times(known[seat], quotient(ahead >> bits, total[seat], FACTOR_BITS))
 
 
 def _stretch(available: Int64s, bits: Int64s, holding: Holding) -> Int64s:

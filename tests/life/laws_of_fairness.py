@@ -73,6 +73,10 @@ class _Demand:
         """Return what a namespace offers, or has waiting."""
         return _cost(self.arrived.get(name, ()), dimension) + _cost(self.waited.get(name, ()), dimension)
 
+    def change(self, later: _Demand, name: str, dimension: int) -> int:
+        """Return by how much more, or less, arrives of a namespace in a later batch: it was taken for the same again."""
+        return abs(_cost(later.arrived.get(name, ()), dimension) - _cost(self.arrived.get(name, ()), dimension))
+
     @property
     def names(self) -> set[str]:
         """Who asks for something."""
@@ -84,8 +88,8 @@ class Fairness(Law):
 
     One waits until its shard has repaid the last message of whoever shares the shard, and catches up after; so between
     shards, a message is the largest of the shard. Between shards the shares are right one batch after a change in
-    demand (L4): what others asked for who came or went in a batch, or whose own limits changed, may be missing on one
-    side of two that live in different shards, but no more than that; nor is the batch in which they came themselves
+    demand (L4): what others asked for who came or went in a batch, or whose own limits changed, and by how much more or
+    less of another came than before, may be missing on one side of two that live in different shards, but no more; nor is the batch in which they came themselves
     held against them, nor one in which who is behind got all that was known to wait.
 
     A change of a policy costs two whose limits and weights it changes a message of each (a shard) at most, and of that
@@ -173,6 +177,8 @@ class Fairness(Law):
             if name in last.names and (name not in world.waited or is_unsure):
                 known = unknown.get(name, (0, 0))
                 unknown[name] = max(known[0], last.of(name, 0)), max(known[1], last.of(name, 1))
+            if name not in unknown:
+                unknown[name] = last.change(demand, name, 0), last.change(demand, name, 1)
         return unknown
 
     def forget(self) -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.codec import pack_shard, pack_usage, unpack_usage
+from spark_throttle.core.codec import STATE_VERSION, pack_shard, pack_usage, unpack_usage
 from spark_throttle.core.packing import pack
 from spark_throttle.core.quota import CompiledPolicy, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError, UnknownVersionError
@@ -319,8 +319,8 @@ def test_shard_without_state_and_policy_says_that_the_state_is_gone() -> None:
 
 
 def test_state_of_another_version_or_kind_is_refused() -> None:
-    newer = pack("stat", 4, {"news": 1})
-    with pytest.raises(UnknownVersionError, match="the state of shard 4 has format version 4"):
+    newer = pack("stat", STATE_VERSION + 1, {"news": 1})
+    with pytest.raises(UnknownVersionError, match=f"the state of shard 4 has format version {STATE_VERSION + 1}"):
         run_batch(newer, None, [], shard=4, shards=8, now_ms=START_MS, is_explained=False)
     shard = Shard(make_policy())
     shard.batch()
