@@ -74,7 +74,7 @@ class _Demand:
         return _cost(self.arrived.get(name, ()), dimension) + _cost(self.waited.get(name, ()), dimension)
 
     def change(self, later: _Demand, name: str, dimension: int) -> int:
-        """Return by how much more, or less, arrives of a namespace in a later batch: it was taken for the same again."""
+        """Return by how much more, or less, of a namespace arrives in a later batch: the same was planned for."""
         return abs(_cost(later.arrived.get(name, ()), dimension) - _cost(self.arrived.get(name, ()), dimension))
 
     @property
@@ -89,8 +89,9 @@ class Fairness(Law):
     One waits until its shard has repaid the last message of whoever shares the shard, and catches up after; so between
     shards, a message is the largest of the shard. Between shards the shares are right one batch after a change in
     demand (L4): what others asked for who came or went in a batch, or whose own limits changed, and by how much more or
-    less of another came than before, may be missing on one side of two that live in different shards, but no more; nor is the batch in which they came themselves
-    held against them, nor one in which who is behind got all that was known to wait.
+    less of another came than before, may be missing on one side of two that live in different shards, but no more; nor
+    is the batch in which they came themselves held against them, nor one in which who is behind got all that was known
+    to wait.
 
     A change of a policy costs two whose limits and weights it changes a message of each (a shard) at most, and of that
     only the part by which it changes them: a rate that is raised by a tenth costs a tenth. So many small changes cost
