@@ -120,10 +120,14 @@ def _cloned(life: Life, rows: Traffic) -> None:
     finally:
         clone.stop()
     life.offer(rows)
+    batches = life.batches
     try:
         life.trigger(1_000, may_refuse=True)
     except ThrottleError:
         life.restore(backup)
+    else:
+        if life.batches == batches:  # nothing was left for a batch, and the next start will see what the copy wrote
+            life.restore(backup)
 
 
 def _twin(d: Drawing) -> dict[str, Any]:
