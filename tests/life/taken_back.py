@@ -51,6 +51,54 @@ MENDS: Final = (
         ),
     ),
     Mend(
+        "debts of those ahead",
+        "what one namespace overdrew is owed by all of its shard",
+        (
+            (
+                "core/shard_parts.py",
+                "        return known + common * self.weight[:, None] // weights[self.seat][:, None]",
+                "        return debt[self.seat] * self.weight[:, None] // weights[self.seat][:, None]",
+            ),
+        ),
+    ),
+    Mend(
+        "left to others",
+        "a namespace that is ahead takes what its shard is lent for another",
+        (("core/flow_plan.py", "if grants.ahead_bound_milli is None:", "if grants is not None:"),),
+    ),
+    Mend(
+        "carried debts",
+        "a change of policy forgets who overdrew",
+        (("core/advances.py", "advance_micro[:, old], carried_micro)", "advance_micro[:, old], 0)"),),
+    ),
+    Mend(
+        "one order of all groups",
+        "groups in one shard have no common order under the job's limit",
+        (
+            (
+                "core/fair_order.py",
+                "contended = np.where(is_contended[self.enforcing], self.enforcing, -1)",
+                "contended = np.where(self.domain[:, None] == self.enforcing, self.enforcing, -1)",
+            ),
+        ),
+    ),
+    Mend(
+        "one time of all groups",
+        "a group of a large rate goes before one of a small rate under the job's limit",
+        (("core/fair_order.py", "    if not is_within.any():\n", "    if is_within is not None:\n"),),
+    ),
+    Mend(
+        "own limits at a restart",
+        "a restart of a job that shares loses the time for its own limits too",
+        (
+            (
+                "control/plane.py",
+                "np.where(is_shared(before)[:, None], settled.balance_micro, own_micro)",
+                "settled.balance_micro",
+            ),
+        ),
+    ),
+    Mend(
         "converted leads",
         "a lead of seconds at the old rate is kept at the new one",
         (
