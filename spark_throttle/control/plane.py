@@ -114,20 +114,30 @@ class ControlPlane:
         settled = self._settling.settled(epoch, before, now_ms)
         advance_micro = self._settling.advance(epoch, before, policy)
         self._warn_if_slow(policy, now_ms)
-        if epoch.share_micro_per_ms is not None:
-            # The time since was earned at the share of then, by the process that held the lease.
-            paid_ms = 0 if self._shared is None else self._shared.paid_until_ms(start.file, now_ms=now_ms)
-            own_micro = settled.refill(before, now_ms=now_ms).balance_micro
-            settled = refill_share(settled, before, epoch.share_micro_per_ms, now_ms=max(settled.as_of_ms, paid_ms))
-            settled = Buckets(np.where(is_shared(before)[:, None], settled.balance_micro, own_micro), now_ms)
-        # The time until now is paid at the rates that were in force.
-        buckets = settled if self._shared is not None else settled.refill(before, now_ms=now_ms)
+        buckets = self._paid(settled, epoch, before, start, now_ms=now_ms)
         if policy.revision != before.revision:
             buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
         settled_batch = self._settling.newest_settled(epoch)
         name = self._make(epoch.number + 1, policy, buckets, settled_batch, moment, advance_micro)
         forget_reports(self._directory, before_batch=epoch.settled_batch)  # `_make` asked whether they are this run's
         return name
+
+    def _paid(
+        self, settled: Buckets, epoch: Epoch, before: CompiledPolicy, start: EpochName, *, now_ms: int
+    ) -> Buckets:
+        """Return settled buckets with the time until now paid, at the rates that were in force.
+
+        What jobs share was earned at the share of then, by the process that held the lease.
+        """
+        own = settled.refill(before, now_ms=now_ms)
+        share = epoch.share_micro_per_ms
+        if share is None and self._shared is None:
+            return own
+        leased = settled
+        if share is not None:
+            paid_ms = 0 if self._shared is None else self._shared.paid_until_ms(start.file, now_ms=now_ms)
+            leased = refill_share(settled, before, share, now_ms=max(settled.as_of_ms, paid_ms))
+        return Buckets(np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro), now_ms)
 
     def wait_ms(self) -> int | None:
         """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself.

@@ -93,8 +93,8 @@ MENDS: Final = (
         (
             (
                 "control/plane.py",
-                "np.where(is_shared(before)[:, None], settled.balance_micro, own_micro)",
-                "settled.balance_micro",
+                "np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro)",
+                "leased.balance_micro",
             ),
         ),
     ),

@@ -136,11 +136,13 @@ def test_a_bounded_run_of_a_job_that_shares_ends_where_no_lease_lets_anything_le
     assert job.wait_ms() is None
 
 
-def test_restart_of_a_job_that_shares_costs_nothing_of_its_own_limit(exchange: SimulatedExchange) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_restart_of_a_job_that_shares_costs_nothing_of_its_own_limit(exchange: SimulatedExchange, leaves: bool) -> None:
     own = {"version": 1, "job": {"publish": {"messages_per_second": 10, "burst_seconds": 20}}}
     job = SimulatedJob(own, shards=1, exchange=exchange)
     job.offer([("acme/a", 1)] * 1_000)
     for _ in range(6):
         job.trigger(5_000)
+        job.is_sharing ^= leaves
         job.restart()
     assert len(job.admitted) == pytest.approx(200 + 10 * 25, abs=11)
