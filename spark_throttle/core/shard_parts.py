@@ -14,7 +14,8 @@ that owes more takes no part, and what it owes falls by what it was due::
 
 What is lent is due to the flows that take part, and the others leave it to them: with what is lent goes a bound on how
 far a flow may be ahead that takes of it. So a small message that waits beside large ones neither lets them through nor
-waits for them, and repays nothing of theirs.
+waits for them, and repays nothing of theirs. What nobody else wants goes to those who are too far ahead, and what they
+owe is forgiven.
 
 A level is a span of virtual time at the scope's rates. So this is start-time fair queueing between shards, as
 `fair_queue` is within one: of two namespaces in different shards that stay backlogged, neither gets further ahead than
@@ -185,6 +186,26 @@ class _Division:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Fill:
+    """Claims filled to levels; arrays run over the claims, or over the scopes."""
+
+    filled: Int64s
+    """Shape (n, 2): of those who take part; 0 of the others."""
+
+    is_out: Bools
+    """Who owes more than the level gives."""
+
+    is_cut: Bools
+    """Who takes part and gets less than is claimed."""
+
+    levels: Int64s
+    available: Int64s
+    """Shape (scopes, 2): what there was to fill them from."""
+
+    stretch: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Level:
     """The claims at one level of scopes: a flow is in one of them, and has its seat there with its shard."""
 
@@ -219,37 +240,31 @@ class _Level:
         credit = _usable(-account, held, seat_scope)
         debt = np.maximum(account, 0)
         owed = self._owed(debt, weights, bits)
-        claimed = demand + owed
-        is_out = np.zeros(len(claimed), dtype=np.bool_)
+        wants, is_forgiven = by_row(np.logical_or, self.demand > 0), np.zeros(scopes, dtype=np.bool_)
         while True:
-            takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
-            repaid = sums(self.scope, np.where(is_out[:, None], 0, owed), scopes)
-            claimed_credit = sums(seat_scope, np.where(takes_part[:, None], credit, 0), scopes)
-            available = np.maximum(held + repaid - claimed_credit, 0)
-            rows = np.flatnonzero(~is_out)
-            stretch = _stretch(available, bits, self.holding)
-            filling = Filling.of_scopes(
-                claimed[rows], self.weight[rows], self.scope[rows], available, is_short, stretch
-            )
-            # Where all are too far ahead, time stands.
-            levels = np.where(np.bincount(self.scope[rows], minlength=scopes) > 0, filling.levels(), 0)
-            filled = np.zeros_like(claimed)
-            filled[rows] = filling.granted(levels)
-            is_over = ~is_out & by_row(np.logical_or, owed > filled)
-            if not is_over.any():
+            repaid = np.where(is_forgiven[self.scope][:, None], 0, owed)
+            fill = self._fill(demand + repaid, repaid, held, credit, is_short, bits)
+            # What all others leave goes to those who are too far ahead: nobody is left whom they owe.
+            is_left = np.bincount(self.scope[fill.is_out & wants], minlength=scopes) > 0
+            is_left &= is_short & (np.bincount(self.scope[fill.is_cut], minlength=scopes) == 0)
+            if not is_left.any():
                 break
-            is_out |= is_over
+            is_forgiven |= is_left
+        filled, is_out, levels = fill.filled, fill.is_out, fill.levels
+        takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
+        claimed = demand + repaid
         # What flows that are too far ahead, and seats without flows, are ahead by passes at the level of the others.
         idle = np.flatnonzero(by_row(np.logical_or, debt > 0) & ~has_flow)
         out = np.flatnonzero(is_out)
         passes = Filling.of_scopes(
             np.concatenate([claimed[out], debt[idle]]),
             np.concatenate([self.weight[out], np.ones(len(idle), dtype=np.int64)]),
-            np.concatenate([self.scope[out], seat_scope[idle]]), available, is_short, stretch,
+            np.concatenate([self.scope[out], seat_scope[idle]]), fill.available, is_short, fill.stretch,
         )  # fmt: skip
         passed = passes.passed(levels)
-        settled = sums(self.seat, filled, seats) + sums(np.concatenate([self.seat[out], idle]), passed, seats)
-        granted = np.where(is_out[:, None], 0, filled - owed)
+        settled = sums(self.seat, filled + owed - repaid, seats)
+        settled += sums(np.concatenate([self.seat[out], idle]), passed, seats)
+        granted = np.where(is_out[:, None], 0, filled - repaid)
         lent = sums(self.seat, granted, seats)
         due = lent + np.where(takes_part[:, None], credit, 0)
         granted = np.where(
@@ -268,8 +283,40 @@ class _Level:
             np.where(counts, after << fine[seat_scope], unchanged),
             counts & has_flow[:, None],
             counts & takes_part[:, None],
-            self._ahead_bound(out, owed > filled, takes_part),
+            self._ahead_bound(out, repaid > filled, np.bincount(self.seat[~is_out & wants], minlength=seats) > 0),
         )
+
+    def _fill(
+        self, claimed: Int64s, owed: Int64s, held: Int64s, credit: Int64s, is_short: Bools, bits: Int64s
+    ) -> _Fill:
+        """Fill the claims of those who owe no more than their level gives them; the first have had what they owe."""
+        scopes, seats = len(held), len(credit)
+        seat_scope = np.arange(seats) % scopes
+        is_out, filled = np.zeros(len(claimed), dtype=np.bool_), np.zeros_like(claimed)
+        levels, again = np.zeros(scopes, dtype=np.int64), np.ones(scopes, dtype=np.bool_)
+        while True:
+            takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
+            repaid = sums(self.scope, np.where(is_out[:, None], 0, owed), scopes)
+            lacking = sums(seat_scope, np.where(takes_part[:, None], credit, 0), scopes)
+            available = np.maximum(held + repaid - lacking, 0)
+            stretch = _stretch(available, bits, self.holding)
+            is_asked = again[self.scope]
+            rows = np.flatnonzero(~is_out & is_asked)
+            filling = Filling.of_scopes(
+                claimed[rows], self.weight[rows], self.scope[rows], available, is_short, stretch
+            )
+            found = filling.levels()
+            # Where all are too far ahead, no time passes.
+            found = np.where(np.bincount(self.scope[rows], minlength=scopes) > 0, found, 0)
+            levels = np.where(again, found, levels)
+            filled[is_asked] = 0
+            filled[rows] = filling.granted(levels)
+            is_over = ~is_out & is_asked & by_row(np.logical_or, owed > filled)
+            if not is_over.any():
+                is_cut = ~is_out & by_row(np.logical_or, filled < claimed)
+                return _Fill(filled, is_out, is_cut, levels, available, stretch)
+            is_out |= is_over
+            again = np.bincount(self.scope[is_over], minlength=scopes) > 0
 
     def _owed(self, debt: Int64s, weights: Int64s, bits: Int64s) -> Int64s:
         """Return what every flow owes of its seat's debt, shape (n, 2).
