@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.fair_order import ahead_of_others
+from spark_throttle.core.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.match_memory import taken
 from spark_throttle.core.matching import Matches
 from spark_throttle.core.quota import (
@@ -124,7 +125,7 @@ def report(
         observed += np.bincount(rows.flow[moved.marked], minlength=flows)
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
-    demand = np.minimum(wants + still_waiting, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
+    demand = _demand(wants, still_waiting, moved.waiting, plan.balance_micro, limits, batch)
     ahead_milli = ahead_of_others(plan.lead, limits, entered.matches, policy)
     moved_messages = offered + admitted + rejected + still_waiting
     active = np.flatnonzero((moved_messages[:, _MESSAGES] > 0) | (by_row(np.maximum, ahead_milli) > 0))
@@ -141,6 +142,30 @@ def report(
         _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
         ahead_milli=ahead_milli.take(active, axis=0),
     )  # fmt: skip
+
+
+def _demand(
+    wants: Int64s, still_waiting: Int64s, waiting: Candidates, balance_micro: Int64s, limits: Limits, batch: Batch
+) -> Int64s:
+    """Return what each flow could take of shared scopes until the next batch, shape (flows, 2).
+
+    That is what waits, and as much as came in this batch; but nothing from the first row on that its release time
+    holds for longer, and no more of it, in the proportion of its messages and bytes, than its own limits let pass.
+    """
+    free = still_waiting
+    until_ms = batch.now_ms + batch.elapsed_ms
+    if waiting.holds(until_ms):
+        held = np.flatnonzero(waiting.is_held(until_ms))
+        first_held = np.full(len(wants), len(waiting), dtype=np.int64)
+        np.minimum.at(first_held, waiting.flow[held], held)
+        free = waiting.tally(np.flatnonzero(np.arange(len(waiting)) < first_held[waiting.flow]), len(wants))
+        wants = np.where((first_held < len(waiting))[:, None], 0, wants)
+    wanted = wants + free
+    passing = np.minimum(wanted, _may_pass(balance_micro, limits, batch.elapsed_ms))
+    if (passing == wanted).all():
+        return wanted
+    part = np.where(wanted > 0, quotient(passing, wanted, FACTOR_BITS, round_up=True), WHOLE)
+    return np.minimum(times(wanted, by_row(np.minimum, part)[:, None]) + 1, passing)
 
 
 def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:

@@ -18,6 +18,7 @@ against the words of the design, and none can overflow.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from spark_throttle.core.arrivals import Arrivals
 from spark_throttle.core.quota import (
@@ -33,6 +34,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import ShardState
 from spark_throttle.errors import QueueOverflowError
+from spark_throttle.testing.reference_bucket import ceil_div
 from spark_throttle.testing.reference_flow import Flow, Row, Scope, total_tokens
 from spark_throttle.testing.reference_state import (
     DIMENSIONS,
@@ -404,21 +406,30 @@ class _Batch:
             admitted=total_tokens(admitted),
             rejected=total_tokens(by_verdict[Verdict.REJECT]),
             waiting=total_tokens(waiting),
-            demand=self.demand(flow, total_tokens(wanted), total_tokens(waiting)),
+            demand=self.demand(flow, wanted, waiting),
             observed_messages=sum(1 for row in admitted if self.decisions[row.index].reason),
             delayed_ms=sum(max(0, self.now_ms - row.arrival_ms) for row in admitted),
             ahead_milli=pair(flow.ahead_milli()),
         )
 
-    def demand(self, flow: Flow, offered: Pair, waiting: Pair) -> Pair:
-        """Return what the flow may want next: the same again and its backlog, as far as its own buckets allow."""
+    def demand(self, flow: Flow, offered: list[Row], waiting: list[Row]) -> Pair:
+        """Return what the flow may want next: the same again and its backlog.
+
+        Nothing behind a row that is held for longer counts, and no more of both dimensions than its own buckets allow.
+        """
         since_last_ms = max(0, self.now_ms - self.old.advanced_to_ms) if self.old.advanced_to_ms else 0
-        wanted = [offered[d] + waiting[d] for d in DIMENSIONS]
+        free = list(takewhile(lambda row: row.release_ms <= self.now_ms + since_last_ms, waiting))
+        again = total_tokens(offered) if len(free) == len(waiting) else (0, 0)
+        wanted = [again[d] + total_tokens(free)[d] for d in DIMENSIONS]
+        passing = list(wanted)
         for d, bucket in flow.buckets.items():
             if flow.limits.is_enforced:
                 refill = bucket.rate_micro_per_ms * since_last_ms // MICRO
-                wanted[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
-        return pair(wanted)
+                passing[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
+        if passing == wanted:
+            return pair(wanted)
+        part = min(ceil_div(passing[d] << 30, wanted[d]) for d in DIMENSIONS if wanted[d])
+        return pair([min((wanted[d] * part >> 30) + 1, passing[d]) for d in DIMENSIONS])
 
 
 def part_of(amount: int, bound: int) -> int:
