@@ -30,15 +30,15 @@ help: ## list the targets
 
 .PHONY: run
 run: setup jars ## run the demonstration: a throttled stream of 200 namespaces, a table, a picture, one line of JSON
-	@$(call spark_env,delta) $(PYTHON) jobs/demo.py $(ARGS)
+	@$(call spark_env,delta) $(PYTHON) demos/demo.py $(ARGS)
 
 .PHONY: shares
 shares: setup jars ## run three jobs that share two quotas, one of which is killed: tables, a picture, one line of JSON
-	@$(call spark_env,delta) $(PYTHON) jobs/shares.py $(ARGS)
+	@$(call spark_env,delta) $(PYTHON) demos/shares.py $(ARGS)
 
 .PHONY: admin-demo
 admin-demo: setup jars ## run the demonstration of the control plane: a quota changed by command line, API and page
-	@$(call spark_env,delta) $(PYTHON) jobs/admin_demo.py $(ARGS)
+	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
 .PHONY: test
 test: setup jars ## run every test except Kafka's, with Spark: those that share the session, and beside them all others
@@ -73,7 +73,7 @@ list-a-million: setup ## list a million namespaces of a Delta store through the 
 
 .PHONY: openapi
 openapi: setup ## write conf/openapi.json anew from the code
-	@$(PYTHON) -m spark_throttle.admin.openapi conf/openapi.json
+	@$(PYTHON) -m spark_throttle.admin.api.openapi conf/openapi.json
 
 .PHONY: kafka-test
 kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback
@@ -93,7 +93,7 @@ MINUTES ?= 30
 
 .PHONY: soak
 soak: setup jars ## run a job for MINUTES at an overload while everything changes: memory, state, files; a picture
-	@$(call spark_env,delta) $(PYTHON) jobs/soak.py --minutes $(MINUTES) $(ARGS)
+	@$(call spark_env,delta) $(PYTHON) demos/soak.py --minutes $(MINUTES) $(ARGS)
 
 .PHONY: life
 life: setup ## play lives of a job for MINUTES as SEED draws them, without a JVM, all laws asked; one line of JSON

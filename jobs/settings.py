@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from spark_throttle.control.yaml_text import read_yaml
 from spark_throttle.errors import ConfigurationError, PolicyError, did_you_mean
+from spark_throttle.policy.yaml_text import read_yaml
 
 
 def _as_option(value: object) -> object:

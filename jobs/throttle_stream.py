@@ -19,8 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.settings import JobSettings, load_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
-from spark_throttle.control.codec import load_policies
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreError
+from spark_throttle.policy.codec import load_policies
 from spark_throttle.spark import Throttle
 
 logger = logging.getLogger("throttle_stream")

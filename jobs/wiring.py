@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.settings import ExchangeSettings, JobSettings, SourceSettings, ThrottleSettings
+from spark_throttle.load.source import ThrottleLoadSource
 from spark_throttle.spark import Throttle
-from spark_throttle.spark.load_source import ThrottleLoadSource
 
 
 def open_session(settings: JobSettings) -> SparkSession:

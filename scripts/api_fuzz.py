@@ -13,9 +13,9 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.memory_store import MemoryStore
-from spark_throttle.control.store import Author
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.store import Author
 
 
 def main() -> int:

@@ -15,10 +15,10 @@ import multiprocessing
 import time
 from pathlib import Path
 
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.store import Author
 from spark_throttle.errors import StoreError
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
 
 
 def write(path: str, writer: int, changes: int, failures: multiprocessing.Queue[str]) -> None:

@@ -14,8 +14,8 @@ import time
 import warnings
 from pathlib import Path
 
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.store import Author, Change
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.store import Author, Change
 
 
 def main() -> int:

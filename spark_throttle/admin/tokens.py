@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
-from spark_throttle.control.versioned_json import parse_versioned, versioned
 from spark_throttle.errors import ConfigurationError, NotFoundError, did_you_mean
+from spark_throttle.files.versioned_json import parse_versioned, versioned
 
 Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.paying import ClockReading
+from spark_throttle.core.limits.paying import ClockReading
 
 MOST_DRIFT_MS: Final = 100
 """By how much more the wall clock may differ from the steady one since an epoch before another is due."""

@@ -16,15 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.control.measured import Measured
-from spark_throttle.control.model import Direction
-from spark_throttle.control.share_report import found_in
-from spark_throttle.core.allocation import PLENTY
-from spark_throttle.core.division import demand_bins
-from spark_throttle.core.matching import match
+from spark_throttle.core.arithmetic.segments import name_hash, sums
+from spark_throttle.core.lending.allocation import PLENTY
+from spark_throttle.core.lending.division import demand_bins
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, OnExcess
-from spark_throttle.core.segments import name_hash, sums
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.policy.model import Direction
+from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.report import found_in
 
 _FEW_SCOPES = 1000
 _RISE_PARTS = 8

@@ -10,10 +10,10 @@ import hashlib
 from dataclasses import dataclass
 
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import EpochMissingError
+from spark_throttle.files.storage import Directory
 
 BATCHES_RETAINED = 100
 """Spark's own default: so many batches a checkpoint can be put back."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 
-from spark_throttle.control.storage import Directory
+from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.codec import unpack_usage
-from spark_throttle.core.packing import pack, unpack
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.files.storage import Directory
 
 _FOLDER = "feedback"
 _KIND, _VERSION = "fdbk", 1

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from spark_throttle.control.storage import Directory
-from spark_throttle.control.versioned_json import parse_versioned, versioned
+from spark_throttle.files.storage import Directory
+from spark_throttle.files.versioned_json import parse_versioned, versioned
 
 _NAME = "followed.json"
 FORMAT = 1

@@ -19,23 +19,23 @@ from dataclasses import replace
 import numpy as np
 
 from spark_throttle.control.clock import Clock, Moment, moment_after
-from spark_throttle.control.compile import compile_policy
 from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.feedback import forget_reports
 from spark_throttle.control.followed import Followed, write_followed
-from spark_throttle.control.model import Direction
 from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.source import PolicySnapshot, PolicySource
-from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.events import lent_turn, next_event_ms
-from spark_throttle.core.grants import Buckets, claims_of, lend
+from spark_throttle.core.lending.events import lent_turn, next_event_ms
+from spark_throttle.core.lending.grants import Buckets, claims_of, lend
+from spark_throttle.core.lending.shares import refill_share, under_share
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
-from spark_throttle.core.shares import refill_share, under_share
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.model import Direction
+from spark_throttle.policy.source import PolicySnapshot, PolicySource
 
 logger = logging.getLogger(__name__)
 

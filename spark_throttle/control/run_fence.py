@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Callable
 
 from spark_throttle.control.feedback import newest_batch
-from spark_throttle.control.storage import Directory
 from spark_throttle.errors import ConfigurationError, TakenOverError
+from spark_throttle.files.storage import Directory
 
 _NAME = "run"
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
-from spark_throttle.control.storage import Directory
-from spark_throttle.core.advances import advance_after, carried_advance
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.grants import Buckets, lent_tokens, used_by_scope
-from spark_throttle.core.matching import match
+from spark_throttle.core.lending.advances import advance_after, carried_advance
+from spark_throttle.core.lending.grants import Buckets, lent_tokens, used_by_scope
+from spark_throttle.core.lending.shares import settle_share
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
-from spark_throttle.core.shares import settle_share
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.files.storage import Directory
 
 
 class Settling:

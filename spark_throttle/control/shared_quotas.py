@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from spark_throttle.control.demand import DemandMeter
-from spark_throttle.control.lease_keeper import LeaseKeeper
-from spark_throttle.control.model import Direction
-from spark_throttle.control.sharing import Share
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.policy.model import Direction
+from spark_throttle.sharing.lease_keeper import LeaseKeeper
+from spark_throttle.sharing.sharing import Share
 
 _NOTABLE_PART = 10
 """A share that grew by a tenth of the quota makes an epoch due, though nothing waits for it."""

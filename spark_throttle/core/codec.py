@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.grants import Buckets, Lending
-from spark_throttle.core.packing import Field, Unpacked, pack, unpack
-from spark_throttle.core.paying import ClockReading, PayingTime
+from spark_throttle.core.arithmetic.packing import Field, Unpacked, pack, unpack
+from spark_throttle.core.lending.grants import Buckets, Lending
+from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.quota import (
     CompiledPolicy,
     Int64s,
@@ -53,7 +53,7 @@ class StoredShard:
     """The policy in force, packed; it is stored so that a batch without an epoch can be decided."""
 
     frames: list[bytes]
-    """Payloads of the waiting rows, in the order of the queue (`spark.frames`)."""
+    """Payloads of the waiting rows, in the order of the queue (`spark.rows.frames`)."""
 
     frame_of_row: Int64s
     """Of every queued row: the position in `frames` of the frame that holds it."""

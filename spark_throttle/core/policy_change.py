@@ -23,9 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.fair_order import MESSAGE_MILLI, FairOrder
-from spark_throttle.core.fair_queue import least_service, virtual_time_of
-from spark_throttle.core.matching import match
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.fair.fair_order import MESSAGE_MILLI, FairOrder
+from spark_throttle.core.fair.fair_queue import least_service, virtual_time_of
+from spark_throttle.core.limits.token_bucket import full, refill
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import (
     MIN_BALANCE_MICRO,
     CompiledPolicy,
@@ -34,9 +36,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     WindowRules,
 )
-from spark_throttle.core.segments import by_row
 from spark_throttle.core.state import Flows, Queue, ShardState
-from spark_throttle.core.token_bucket import full, refill
 
 _SHUT_AND_SPENT = -2
 """In micro-tokens: what a bucket of rate 0 holds that was not full when it was shut; one that was full holds -1."""

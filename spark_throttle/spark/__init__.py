@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_throttle.control.status import ScopeStatus, Status
     from spark_throttle.spark.throttle import Throttle
     from spark_throttle.spark.writer import ThrottledStreamWriter
+    from spark_throttle.status.status import ScopeStatus, Status
 
 __all__ = ["ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter"]
 
 _MODULES = {
-    "ScopeStatus": "spark_throttle.control.status",
-    "Status": "spark_throttle.control.status",
+    "ScopeStatus": "spark_throttle.status.status",
+    "Status": "spark_throttle.status.status",
     "Throttle": "spark_throttle.spark.throttle",
     "ThrottledStreamWriter": "spark_throttle.spark.writer",
 }

@@ -23,24 +23,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_throttle.control.compile import queue_bounds
-from spark_throttle.control.definition import Definition
+from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.control.epochs import BATCHES_RETAINED
-from spark_throttle.control.exchange_options import ExchangeOptions
-from spark_throttle.control.model import Direction
-from spark_throttle.control.policy_location import PolicyLocation
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError, StoreUnavailableError
-from spark_throttle.spark.batch_sink import BatchSink, Target
-from spark_throttle.spark.control_source import CONTROL_FORMAT, ThrottleControlSource
-from spark_throttle.spark.decided_stream import UnpackDecided
-from spark_throttle.spark.destination import Destination, SinkPlan
-from spark_throttle.spark.file_outlet import FileOutlet
-from spark_throttle.spark.frames import FRAME_DDL, OUTPUT_SCHEMA
-from spark_throttle.spark.operator import STATE_SCHEMA, ShardOperator
-from spark_throttle.spark.pack_frames import PackFrames
-from spark_throttle.spark.partitioning import shard_keys
-from spark_throttle.spark.payload_columns import (
+from spark_throttle.policy.compile import queue_bounds
+from spark_throttle.policy.model import Direction
+from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.spark.columns.partitioning import shard_keys
+from spark_throttle.spark.columns.payload_columns import (
     ColumnLike,
     carried_schema,
     check_columns,
@@ -49,10 +40,19 @@ from spark_throttle.spark.payload_columns import (
     from_carried,
     with_helpers,
 )
-from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE
-from spark_throttle.spark.start_check import Sinks
-from spark_throttle.spark.stream_definition import stream_definition
-from spark_throttle.spark.volatile import volatile_columns
+from spark_throttle.spark.columns.stream_definition import stream_definition
+from spark_throttle.spark.columns.volatile import volatile_columns
+from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
+from spark_throttle.spark.rows.pack_frames import PackFrames
+from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
+from spark_throttle.spark.sinks.decided_stream import UnpackDecided
+from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.file_outlet import FileOutlet
+from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
+from spark_throttle.spark.start.start_check import Sinks
+from spark_throttle.store.policy_location import PolicyLocation
 
 _BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
 _VERDICT_SCHEMA: Final = pa.schema([(THROTTLE, VERDICT_TYPE)])

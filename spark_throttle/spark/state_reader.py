@@ -17,8 +17,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_throttle.core.codec import StoredShard, unpack_shard
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.frames import aligned, decode
-from spark_throttle.spark.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.rows.frames import aligned, decode
 
 _OPERATOR = "applyInPandasWithState"
 _BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms", LongType()))

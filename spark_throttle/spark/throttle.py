@@ -15,18 +15,18 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_throttle.control.definition import FUNCTION, OWN_SINK
-from spark_throttle.control.exchange_options import ExchangeOptions
-from spark_throttle.control.model import Direction
-from spark_throttle.control.policy_location import Policies, PolicyLocation
-from spark_throttle.control.status import Status, read_status
+from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.executor_sight import check_executors_see
-from spark_throttle.spark.payload_columns import ColumnLike
+from spark_throttle.policy.model import Direction
+from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
-from spark_throttle.spark.sink_targets import refuse_changed
-from spark_throttle.spark.spark_paths import SparkPaths
+from spark_throttle.spark.sinks.sink_targets import refuse_changed
+from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
+from spark_throttle.status.status import Status, read_status
+from spark_throttle.store.policy_location import Policies, PolicyLocation
 
 MAX_SHARDS = 4096
 
@@ -41,7 +41,7 @@ class Throttle:
     policies
         What the query follows while it runs: the path of a YAML file, the URI of one on an object store, or a policy
         store (``delta:`` and the path of a Delta table); or a document that stays as it is, as YAML or as a mapping.
-        `spark_throttle.control.policy_location` says how a string is understood.
+        `spark_throttle.store.policy_location` says how a string is understood.
     namespace
         Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
     size

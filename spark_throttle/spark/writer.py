@@ -12,16 +12,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_throttle.control.definition import Definition
+from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.errors import ConfigurationError, did_you_mean
-from spark_throttle.spark.batch_sink import DELTA, Target
-from spark_throttle.spark.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
-from spark_throttle.spark.executor_sight import check_executors_see
 from spark_throttle.spark.pipeline import Pipeline
-from spark_throttle.spark.sink_targets import refuse_changed, targets_of
-from spark_throttle.spark.sinks import sinks_of
-from spark_throttle.spark.spark_paths import SparkPaths
-from spark_throttle.spark.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
+from spark_throttle.spark.sinks.batch_sink import DELTA, Target
+from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
+from spark_throttle.spark.sinks.known_sinks import sinks_of
+from spark_throttle.spark.sinks.sink_targets import refuse_changed, targets_of
+from spark_throttle.spark.sinks.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
+from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.start.spark_paths import SparkPaths
 
 logger = logging.getLogger(__name__)
 

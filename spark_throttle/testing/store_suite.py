@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_throttle.control.store import KINDS, Author, Change, Entry, Kind, PolicyStore
 from spark_throttle.errors import ConflictError, NotFoundError
+from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, PolicyStore
 
 ANN, BOB = Author("ann", "first customers"), Author("bob", "näher an der Grenze / „Grund“ \U0001f511")
 HEAVY = '{"publish":{"weight":3}}'

@@ -11,13 +11,13 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from spark_throttle.admin.api import make_app
-from spark_throttle.admin.job_watch import JobWatch
+from spark_throttle.admin.api.app import make_app
 from spark_throttle.admin.tokens import TokenFile
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.memory_store import MemoryStore
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.store import PolicyStore
+from spark_throttle.admin.watch.job_watch import JobWatch
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import PolicyStore
 
 ROLES = ("admin", "tenant_admin", "viewer")
 START_MS = 1_795_266_764_070

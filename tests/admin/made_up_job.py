@@ -10,21 +10,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.followed_store import FollowedStore
-from spark_throttle.control.manifest import bind
-from spark_throttle.control.model import Direction
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.storage import Directory
-from spark_throttle.control.store import PolicyStore
-from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.worlds import make_arrivals
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.model import Direction
+from spark_throttle.store.followed_store import FollowedStore
+from spark_throttle.store.store import PolicyStore
+from spark_throttle.testing.oracle.worlds import make_arrivals
 
 Decided: TypeAlias = tuple[str, int, int]
 """A row's verdict, reason and throttle time."""

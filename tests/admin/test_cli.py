@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from spark_throttle.admin.cli import app
-from spark_throttle.admin.output import Exit
-from spark_throttle.control.codec import load_policies
-from spark_throttle.control.delta_store import DeltaStore
+from spark_throttle.admin.cli.app import app
+from spark_throttle.admin.cli.output import Exit
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.store.delta_store import DeltaStore
 from tests.control.test_explain import run_batch
 
 RUNNER = CliRunner()
@@ -304,7 +304,7 @@ def test_import_prints_a_document_and_lists_what_it_cannot_say(tmp_path: Path) -
 
 def test_command_line_starts_without_spark_pandas_or_a_java_machine() -> None:
     script = (
-        "import sys; from spark_throttle.admin.cli import main; sys.argv = ['spark-throttle', 'group', 'list'];\n"
+        "import sys; from spark_throttle.admin.cli.app import main; sys.argv = ['spark-throttle', 'group', 'list'];\n"
         "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
         "print(sorted({'pyspark', 'pandas', 'py4j', 'fastapi'} & set(sys.modules)))"
     )

@@ -11,9 +11,9 @@ from typing import Any, get_args
 
 import pytest
 
-from spark_throttle.admin.resource_group_fields import FIELDS
-from spark_throttle.control.memory_store import MemoryStore
-from spark_throttle.control.model import Direction, Quota
+from spark_throttle.admin.api.resource_group_fields import FIELDS
+from spark_throttle.policy.model import Direction, Quota
+from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import Served
 from tests.admin.made_up_job import Decided, MadeUpJob
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.memory_store import MemoryStore
-from spark_throttle.control.store import Author, Change
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.store import Author, Change
 from tests.admin.conftest import Served
 
 NAMES = [

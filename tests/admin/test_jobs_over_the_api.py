@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_throttle.admin.job_watch import JobWatch
-from spark_throttle.admin.metrics import TOP_NAMESPACES, balances_of
-from spark_throttle.control.memory_store import MemoryStore
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.store import Author
-from spark_throttle.core.packing import pack
+from spark_throttle.admin.watch.job_watch import JobWatch
+from spark_throttle.admin.watch.metrics import TOP_NAMESPACES, balances_of
+from spark_throttle.core.arithmetic.packing import pack
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
 from tests.admin.conftest import Served
 from tests.admin.made_up_job import MadeUpJob
 

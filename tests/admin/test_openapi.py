@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.openapi import description
-from spark_throttle.control.store import Author
+from spark_throttle.admin.api.openapi import description
+from spark_throttle.store.store import Author
 from tests.admin.conftest import Served
 from tests.admin.fuzzing import fuzz
 

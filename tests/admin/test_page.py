@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_throttle.admin.job_watch import JobWatch
-from spark_throttle.control.memory_store import MemoryStore
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.store import Author
+from spark_throttle.admin.watch.job_watch import JobWatch
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
 from tests.admin.browser import MISSING, chromium, listening
 from tests.admin.conftest import Served
 from tests.admin.made_up_job import MadeUpJob

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 
-from spark_throttle.control.store import Author
+from spark_throttle.store.store import Author
 from tests.admin.conftest import ROLES, START_MS, Served
 
 ANN = Author("ann")

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spark_throttle.admin.api import serve
-from spark_throttle.admin.cli import app
+from spark_throttle.admin.api.app import serve
+from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.errors import ConfigurationError, DamagedError, NotFoundError, UnknownVersionError
 
@@ -57,7 +57,7 @@ def test_server_speaks_tls_and_logs_no_token(tokens: TokenFile, tmp_path: Path) 
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, "-m", "spark_throttle.admin.cli", "serve", "--store", f"delta:{tmp_path / 'policies'}",
+        sys.executable, "-m", "spark_throttle.admin.cli.app", "serve", "--store", f"delta:{tmp_path / 'policies'}",
         "--tokens", str(tokens.path), "--port", str(port), "--tls-certificate", str(certificate), "--tls-key", str(key),
     ]  # fmt: skip
     with log.open("w") as written, subprocess.Popen(command, stdout=written, stderr=written) as server:

@@ -3,7 +3,7 @@
 A job uses the lesser of its demand and its part. In a steady case demand stays, parts are equal at first, and the
 division is repeated, from what was demanded (`max_min`) or used (the others) the cycle before. It has reached max-min
 when every job's use is, and stays, within 1 % of what exact max-min gives it. In the dynamic run jobs are on and off.
-`leased` is `max_min` through the whole protocol: `control.sharing`, its reports, claims and leases, from one case
+`leased` is `max_min` through the whole protocol: `sharing.sharing`, its reports, claims and leases, from one case
 straight to the next, the jobs' visits spread over the cycle.
 
     python -m tests.benchmarks.division
@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spark_throttle.control.pip82 import proportional
-from spark_throttle.core.allocation import PLENTY
-from spark_throttle.core.division import max_min, residual, static, steal
+from spark_throttle.core.lending.allocation import PLENTY
+from spark_throttle.core.lending.division import max_min, residual, static, steal
 from spark_throttle.core.quota import Int64s
+from spark_throttle.sharing.pip82 import proportional
 from tests.benchmarks.results import save
 from tests.control.share_world import GOLD, SETTINGS, SimulatedJob, World
 

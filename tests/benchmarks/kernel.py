@@ -23,12 +23,12 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.admission import AdmissionPlan, Arrivals, plan_admission
+from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
-from spark_throttle.core.match_memory import MatchMemory
+from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
-from spark_throttle.testing.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 

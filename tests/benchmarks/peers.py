@@ -34,11 +34,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.admission import Arrivals, plan_admission
-from spark_throttle.core.match_memory import MatchMemory
+from spark_throttle.core.batch.admission import Arrivals, plan_admission
+from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import OnExcess, Verdict
 from spark_throttle.core.state import ShardState
-from spark_throttle.testing.worlds import Namespace, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 from tests.sessions import ROOT

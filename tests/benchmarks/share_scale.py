@@ -23,15 +23,15 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.control.demand import DemandMeter, SharedScopes
-from spark_throttle.control.exchange_files import FileExchange
-from spark_throttle.control.share_register import ShareRegister
-from spark_throttle.control.share_report import Mark, ScopeRows, ShareReport
-from spark_throttle.control.share_settings import ShareSettings
-from spark_throttle.control.sharing import Sharing, Update
+from spark_throttle.core.arithmetic.rate_codes import encode
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
-from spark_throttle.core.rate_codes import encode
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.worlds import Namespace, limit, make_policy
+from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.register import ShareRegister
+from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.sharing.sharing import Sharing, Update
+from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.results import save
 
 JOBS, JOBS_A_NAMESPACE = 100, 5

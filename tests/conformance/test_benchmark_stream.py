@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.admission import plan_admission
-from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import MICRO, OnExcess, Verdict
 from spark_throttle.core.state import Flows, ShardState
-from spark_throttle.testing.worlds import Namespace, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 
 MESSAGES_PER_MS = 10

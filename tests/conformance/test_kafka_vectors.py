@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_throttle.core.limits.token_bucket import admissible_messages, refill, throttle_time_ms
 from spark_throttle.core.quota import Int64s
-from spark_throttle.core.token_bucket import admissible_messages, refill, throttle_time_ms
 
 VECTORS = Path(__file__).parent / "kafka.jsonl"
 CASES: list[dict[str, Any]] = [json.loads(line, parse_float=Decimal) for line in VECTORS.read_text().splitlines()]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_throttle.control.pip82 import drifted, proportional
+from spark_throttle.sharing.pip82 import drifted, proportional
 
 HERE = Path(__file__).parent
 

@@ -9,22 +9,22 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.compile import compile_policy, revision_of
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.exchange import Exchange
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.control.model import PolicyDocument
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.sharing import Sharing
-from spark_throttle.control.source import PolicySnapshot
-from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import Epoch, pack_usage
-from spark_throttle.core.matching import match
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.compile import compile_policy, revision_of
+from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.sharing.exchanges.exchange import Exchange
+from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.sharing.sharing import Sharing
 
 START_MS = 1_760_000_000_000
 SHARDS = 2

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_throttle.control.share_settings import ShareSettings
-from spark_throttle.core.token_bucket import admissible_messages
+from spark_throttle.core.limits.token_bucket import admissible_messages
+from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query
 from tests.control.test_share_register import MemoryExchange
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from spark_throttle.control.measured import Measured
-from spark_throttle.control.share_division import OtherSeats
-from spark_throttle.control.share_report import ShareReport
-from spark_throttle.control.share_settings import ShareSettings
-from spark_throttle.control.sharing import Found, Sharing, Update
-from spark_throttle.core.rate_codes import decode, encode
+from spark_throttle.core.arithmetic.rate_codes import decode, encode
+from spark_throttle.sharing.division import OtherSeats
+from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.report import ShareReport
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.sharing.sharing import Found, Sharing, Update
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.batch_mark import BatchMark, identity_of, parse_mark
+from spark_throttle.checkpoint.batch_mark import BatchMark, identity_of, parse_mark
 from spark_throttle.core.codec import pack_usage, unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import CheckpointMismatchError

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.begun import (
+from spark_throttle.checkpoint.begun import (
     NAME,
     Begun,
     begin,
@@ -20,11 +20,11 @@ from spark_throttle.control.begun import (
     read_begun,
     write_begun,
 )
-from spark_throttle.control.definition import FUNCTION, Definition
-from spark_throttle.control.storage import Directory
+from spark_throttle.checkpoint.definition import FUNCTION, Definition
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, DefinitionChangedError, UnknownVersionError
+from spark_throttle.files.storage import Directory
 
 OLD = Definition(
     {"namespace": "ns", "order_by[0]": "id"},

@@ -12,7 +12,7 @@ import pytest
 
 from spark_throttle.control.clock import MOST_DRIFT_MS, Clock
 from spark_throttle.core.codec import Epoch, pack_epoch, unpack_epoch, unpack_shard, unpack_usage
-from spark_throttle.core.paying import MOST_LAG_MS
+from spark_throttle.core.limits.paying import MOST_LAG_MS
 from tests.control.queries import START_MS, Query, per_second
 from tests.control.whole_job import WholeJob
 

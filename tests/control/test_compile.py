@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_throttle.control.codec import load_policies
-from spark_throttle.control.compile import compile_policy, revision_of
-from spark_throttle.control.model import PolicyDocument
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MICRO,
@@ -19,6 +16,9 @@ from spark_throttle.core.quota import (
     QueueBounds,
 )
 from spark_throttle.errors import ConfigurationError, PolicyError
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.compile import compile_policy, revision_of
+from spark_throttle.policy.model import PolicyDocument
 
 POLICY = load_policies("""
 resource_groups:

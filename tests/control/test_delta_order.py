@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.store import Author, Change
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.store import Author, Change
 
 NAMES = 60_000
 

@@ -12,11 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-import spark_throttle.control.delta_store as module
-from spark_throttle.control.delta_rows import SCHEMA, change_rows
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.open_store import open_store
-from spark_throttle.control.store import Author, Change
+import spark_throttle.store.delta_store as module
 from spark_throttle.errors import (
     ConfigurationError,
     ConflictError,
@@ -24,6 +20,10 @@ from spark_throttle.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
+from spark_throttle.store.delta_rows import SCHEMA, change_rows
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.opening import open_store
+from spark_throttle.store.store import Author, Change
 
 ANN = Author("ann", "why not")
 ONE = [Change("tenant", "acme", "{}")]

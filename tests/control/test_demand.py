@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.control.demand import DemandMeter, SharedScopes
-from spark_throttle.control.measured import Measured
-from spark_throttle.core.matching import match
+from spark_throttle.core.arithmetic.segments import name_hash, sums
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess
-from spark_throttle.core.segments import name_hash, sums
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
+from spark_throttle.sharing.measured import Measured
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 CYCLE_MS = 5_000
 POLICY = make_policy(

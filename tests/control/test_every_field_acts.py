@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from spark_throttle.control.codec import parse_document
-from spark_throttle.control.compile import compile_policy
-from spark_throttle.control.effects import idle_parts_of
-from spark_throttle.control.model import Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
-from spark_throttle.core.admission import plan_admission
-from spark_throttle.core.grants import Buckets, claims_of, lend
+from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.quota import Verdict
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.worlds import make_arrivals
+from spark_throttle.policy.codec import parse_document
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.model import Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
+from spark_throttle.store.effects import idle_parts_of
+from spark_throttle.testing.oracle.worlds import make_arrivals
 
 SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
     "resource_groups": ("resource_groups.gold", ScopePolicy),

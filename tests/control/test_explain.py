@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.control.codec import parse_document
-from spark_throttle.control.compile import revision_of
+from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.explain import Explanation, explain_job, explain_policy
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.manifest import bind
-from spark_throttle.control.memory_store import MemoryStore
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.source import PolicySnapshot
-from spark_throttle.control.storage import Directory
-from spark_throttle.control.store import Author
-from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.testing.worlds import make_arrivals
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.codec import parse_document
+from spark_throttle.policy.compile import revision_of
+from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.status.explain import Explanation, explain_job, explain_policy
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
+from spark_throttle.testing.oracle.worlds import make_arrivals
 
 DOCUMENT = {
     "resource_groups": {"gold": {"publish": {"messages_per_second": 2, "burst_seconds": 1}}, "iron": {}},

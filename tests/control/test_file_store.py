@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.control.file_store import HAND, FileStore
-from spark_throttle.control.source import PolicyFile
-from spark_throttle.control.store import Author, Change
 from spark_throttle.errors import DamagedError, PolicyError, StoreUnavailableError, UnknownVersionError
+from spark_throttle.policy.source import PolicyFile
+from spark_throttle.store.file_store import HAND, FileStore
+from spark_throttle.store.store import Author, Change
 
 ANN = Author("ann")
 HEAVY = '{"publish":{"weight":3}}'

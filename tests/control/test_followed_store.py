@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.control.delta_store import DeltaStore
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.followed import Followed, read_followed
-from spark_throttle.control.followed_store import FollowedStore
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.storage import Directory
-from spark_throttle.control.store import Author, Change
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreUnavailableError
+from spark_throttle.files.storage import Directory
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.followed_store import FollowedStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author, Change
 
 ANN = Author("ann")
 FIVE = {"publish": {"messages_per_second": 5}}

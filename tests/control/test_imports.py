@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.compile import compile_policy
-from spark_throttle.control.import_kafka import import_kafka
-from spark_throttle.control.import_pegasus import import_pegasus
-from spark_throttle.control.import_pulsar import import_pulsar
-from spark_throttle.control.imported import Imported
-from spark_throttle.core.matching import match
+from spark_throttle.core.names.matching import match
 from spark_throttle.errors import PolicyError
+from spark_throttle.importers.imported import Imported
+from spark_throttle.importers.kafka import import_kafka
+from spark_throttle.importers.pegasus import import_pegasus
+from spark_throttle.importers.pulsar import import_pulsar
+from spark_throttle.policy.compile import compile_policy
 
 # ---------------------------------------------------------------------------------------------------- Kafka
 

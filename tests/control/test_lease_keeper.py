@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from spark_throttle.control.lease_keeper import HURRYING_SCOPES, Clocks, LeaseKeeper
-from spark_throttle.control.share_settings import ShareSettings
-from spark_throttle.control.share_status import Observation
-from spark_throttle.control.sharing import Sharing
+from spark_throttle.sharing.lease_keeper import HURRYING_SCOPES, Clocks, LeaseKeeper
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.sharing.status import Observation
 from tests.control.share_world import GOLD, measured
 from tests.control.test_share_register import MemoryExchange
 

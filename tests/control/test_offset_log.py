@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.control.offset_log import OffsetLog, batch_time_ms, read_offset_log
-from spark_throttle.control.storage import Directory
+from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms, read_offset_log
+from spark_throttle.files.storage import Directory
 
 
 @pytest.fixture

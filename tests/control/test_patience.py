@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_throttle.control.codec import parse_policies
-from spark_throttle.control.compile import revision_of
-from spark_throttle.control.patience import PatientPolicies
-from spark_throttle.control.source import PolicySnapshot
 from spark_throttle.errors import ConfigurationError, PolicyError
+from spark_throttle.policy.codec import parse_policies
+from spark_throttle.policy.compile import revision_of
+from spark_throttle.policy.patience import PatientPolicies
+from spark_throttle.policy.source import PolicySnapshot
 
 LONG_SECONDS = 60.0
 

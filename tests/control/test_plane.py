@@ -12,7 +12,7 @@ import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import read_reports
-from spark_throttle.core.packing import pack
+from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.quota import MICRO
 from tests.control.queries import SHARDS, Query, per_second
 

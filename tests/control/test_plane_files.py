@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.compile import compile_policy, revision_of
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import newest_batch, read_reports
-from spark_throttle.control.model import PolicyDocument
+from spark_throttle.core.names.sharding import shard_of, slice_of
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
-from spark_throttle.core.sharding import shard_of, slice_of
 from spark_throttle.errors import DamagedError, EpochMissingError, StoredFormatError
+from spark_throttle.policy.compile import compile_policy, revision_of
+from spark_throttle.policy.model import PolicyDocument
 from tests.control.queries import SHARDS, Query, per_second
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from spark_throttle.control.source import OBJECT_SETTLING_MS, OBJECT_STALE_MS, PolicyObject
 from spark_throttle.errors import ConfigurationError, PolicyError
+from spark_throttle.policy.source import OBJECT_SETTLING_MS, OBJECT_STALE_MS, PolicyObject
 
 CHANGED_S = 1_700_000_000
 

@@ -9,8 +9,8 @@ import pytest
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.control.storage import Directory
 from spark_throttle.errors import ConfigurationError, TakenOverError
+from spark_throttle.files.storage import Directory
 from tests.control.queries import SHARDS, Query
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.control.seat import drawn_run, seat_of
-from spark_throttle.control.storage import Directory
+from spark_throttle.files.storage import Directory
+from spark_throttle.sharing.seat import drawn_run, seat_of
 
 
 @pytest.fixture

@@ -8,12 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.control.codec import load_policies
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.memory_store import MemoryStore
-from spark_throttle.control.model import PolicyDocument
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.store import KINDS, Author
 from spark_throttle.errors import (
     ConfigurationError,
     ConflictError,
@@ -25,6 +19,12 @@ from spark_throttle.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import KINDS, Author
 
 ANN = Author("ann", "first customers")
 FIVE = {"publish": {"messages_per_second": 5}}

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_throttle.control.exchange import Exchange
-from spark_throttle.control.exchange_delta import DeltaExchange
-from spark_throttle.control.exchange_files import FileExchange
-from spark_throttle.control.share_register import WHOLE_BYTES, ShareRegister
-from spark_throttle.control.share_report import Mark, ScopeRows, ShareReport, unpack_base
-from spark_throttle.control.sharing import Update
-from spark_throttle.core.packing import pack
+from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.quota import Int64s
+from spark_throttle.sharing.exchanges.delta import DeltaExchange
+from spark_throttle.sharing.exchanges.exchange import Exchange
+from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.register import WHOLE_BYTES, ShareRegister
+from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, unpack_base
+from spark_throttle.sharing.sharing import Update
 
 
 class MemoryExchange:

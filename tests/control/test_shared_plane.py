@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.control.lease_keeper import LeaseKeeper
-from spark_throttle.control.share_settings import ShareSettings
 from spark_throttle.core.codec import pack_epoch
-from spark_throttle.core.token_bucket import admissible_messages
+from spark_throttle.core.limits.token_bucket import admissible_messages
+from spark_throttle.sharing.lease_keeper import LeaseKeeper
+from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query, per_second
 from tests.control.test_share_register import MemoryExchange
 

@@ -10,16 +10,16 @@ import pytest
 
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.share_status import Observation, PeerStatus, read_observation, write_observation
-from spark_throttle.control.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
-from spark_throttle.control.status import read_status
-from spark_throttle.control.storage import Directory
-from spark_throttle.control.usage_table import USAGE_SCHEMA, usage_rows
 from spark_throttle.core.codec import pack_policy, pack_usage
-from spark_throttle.core.matching import match
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.worlds import limit, make_policy
+from spark_throttle.files.storage import Directory
+from spark_throttle.sharing.status import Observation, PeerStatus, read_observation, write_observation
+from spark_throttle.status.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
+from spark_throttle.status.status import read_status
+from spark_throttle.status.usage_table import USAGE_SCHEMA, usage_rows
+from spark_throttle.testing.oracle.worlds import limit, make_policy
 
 POLICY = make_policy(
     groups={"gold": limit(messages_per_second=100), "silver": limit(bytes_per_second=5)}, revision="r1"

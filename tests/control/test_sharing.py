@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spark_throttle.control.share_report import Mark, ShareReport
-from spark_throttle.control.share_settings import SHARE_POLICIES, ShareSettings
-from spark_throttle.control.sharing import Found
-from spark_throttle.core.rate_codes import decode
+from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.sharing.report import Mark, ShareReport
+from spark_throttle.sharing.settings import SHARE_POLICIES, ShareSettings
+from spark_throttle.sharing.sharing import Found
 from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World
 
 QUOTA = 1_000_000

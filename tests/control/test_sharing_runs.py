@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_throttle.control.share_status import Observation
+from spark_throttle.sharing.status import Observation
 from tests.control.share_world import GOLD, SETTINGS, SimulatedJob, World
 
 QUOTA = 1_000_000

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.control.source import SETTLING_NS, PolicyFile
 from spark_throttle.errors import ConfigurationError, PolicyError
+from spark_throttle.policy.source import SETTLING_NS, PolicyFile
 
 CHANGED_NS = 1_700_000_000_000_000_000
 LATER_NS = CHANGED_NS + 1000 * SETTLING_NS
@@ -53,7 +53,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.fixture
 def errors(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.ERROR, logger="spark_throttle.control.source")
+    caplog.set_level(logging.ERROR, logger="spark_throttle.policy.source")
     return caplog
 
 

@@ -11,19 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.admin.batch_numbers import numbers_of
-from spark_throttle.admin.job_watch import Window
-from spark_throttle.admin.namespace_numbers import namespaces_of
+from spark_throttle.admin.watch.batch_numbers import numbers_of
+from spark_throttle.admin.watch.job_watch import Window
+from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.status import ScopeStatus, Status, read_status
-from spark_throttle.control.storage import Directory
-from spark_throttle.control.usage_table import USAGE_SCHEMA, usage_rows
+from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.codec import pack_policy, pack_usage, unpack_usage
-from spark_throttle.core.matching import match
-from spark_throttle.core.packing import pack
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError
-from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
+from spark_throttle.files.storage import Directory
+from spark_throttle.status.status import ScopeStatus, Status, read_status
+from spark_throttle.status.usage_table import USAGE_SCHEMA, usage_rows
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 START_MS = 1_760_000_000_123
 POLICY = make_policy(

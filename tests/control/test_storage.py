@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from spark_throttle.checkpoint.manifest import bind, next_line, read_manifest, rename
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports, write_reports
-from spark_throttle.control.manifest import bind, next_line, read_manifest, rename
-from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
+from spark_throttle.files.storage import Directory
 from tests.conformance.stored import blocks
 
 
@@ -98,9 +98,7 @@ def test_dbfs_is_read_through_its_mount() -> None:
 
 
 def test_other_file_systems_put_files_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "spark_throttle.control.storage.file_system", lambda _: (fs._MockFileSystem(), "bucket/control")
-    )
+    monkeypatch.setattr("spark_throttle.files.storage.file_system", lambda _: (fs._MockFileSystem(), "bucket/control"))
     directory = Directory("s3://bucket/control")
     directory.write("epochs/000-b", b"b")
     directory.write("epochs/000-a", b"a")

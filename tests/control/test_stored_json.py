@@ -9,12 +9,12 @@ from typing import Final
 
 import pytest
 
-from spark_throttle.control.begun import Begun, read_begun
-from spark_throttle.control.definition import Definition
+from spark_throttle.checkpoint.begun import Begun, read_begun
+from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.checkpoint.manifest import Manifest, read_manifest
 from spark_throttle.control.followed import Followed, read_followed
-from spark_throttle.control.manifest import Manifest, read_manifest
-from spark_throttle.control.storage import Directory
 from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.files.storage import Directory
 
 STORED: Final = Path(__file__).parents[1] / "conformance" / "stored" / "json"
 DEFINITION: Final = Definition(

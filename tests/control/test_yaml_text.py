@@ -9,9 +9,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_throttle.control import yaml_text
-from spark_throttle.control.yaml_text import read_yaml
 from spark_throttle.errors import PolicyError
+from spark_throttle.policy import yaml_text
+from spark_throttle.policy.yaml_text import read_yaml
 
 
 @pytest.fixture(params=["libyaml", "python"])

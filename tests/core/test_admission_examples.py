@@ -17,9 +17,9 @@ from spark_throttle.core.quota import (
     OnExcess,
     Verdict,
 )
-from spark_throttle.testing.reference import Decision
-from spark_throttle.testing.shard import Engine, Shard
-from spark_throttle.testing.worlds import (
+from spark_throttle.testing.oracle.reference import Decision
+from spark_throttle.testing.oracle.shard import Engine, Shard
+from spark_throttle.testing.oracle.worlds import (
     Namespace,
     Window,
     limit,

@@ -19,12 +19,20 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_throttle.core.admission import plan_admission
+from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Verdict
 from spark_throttle.core.state import ShardState
-from spark_throttle.testing.reference_bucket import VT_SECOND
-from spark_throttle.testing.reference_state import DIMENSIONS
-from spark_throttle.testing.worlds import Limit, Namespace, Tenant, limit, make_arrivals, make_grants, make_policy
+from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
+from spark_throttle.testing.oracle.reference_state import DIMENSIONS
+from spark_throttle.testing.oracle.worlds import (
+    Limit,
+    Namespace,
+    Tenant,
+    limit,
+    make_arrivals,
+    make_grants,
+    make_policy,
+)
 
 law = settings(max_examples=max(1, settings().max_examples // 3))
 

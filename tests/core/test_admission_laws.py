@@ -17,15 +17,15 @@ import pyarrow as pa
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from spark_throttle.core.admission import plan_admission
-from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Level, OnExcess, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
-from spark_throttle.testing.comparison import as_reference
-from spark_throttle.testing.history import DecidedRow, History, Played
-from spark_throttle.testing.reference_state import DIMENSIONS, rules_of
-from spark_throttle.testing.strategies import histories
-from spark_throttle.testing.worlds import make_arrivals
+from spark_throttle.testing.oracle.comparison import as_reference
+from spark_throttle.testing.oracle.history import DecidedRow, History, Played
+from spark_throttle.testing.oracle.reference_state import DIMENSIONS, rules_of
+from spark_throttle.testing.oracle.strategies import histories
+from spark_throttle.testing.oracle.worlds import make_arrivals
 
 ENFORCED = (OnExcess.DELAY, OnExcess.REJECT)
 

@@ -10,18 +10,26 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from spark_throttle.core.admission import plan_admission
-from spark_throttle.core.match_memory import MatchMemory
+from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, OnExcess, Overflow, QueueBounds
-from spark_throttle.core.reasons import Reason
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.comparison import assert_same_plan
-from spark_throttle.testing.history import History, Step
-from spark_throttle.testing.reference import reference_admission
-from spark_throttle.testing.reference_change import reference_change
-from spark_throttle.testing.reference_state import ReferenceState
-from spark_throttle.testing.strategies import histories
-from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make_arrivals, make_grants, make_policy
+from spark_throttle.testing.oracle.comparison import assert_same_plan
+from spark_throttle.testing.oracle.history import History, Step
+from spark_throttle.testing.oracle.reference import reference_admission
+from spark_throttle.testing.oracle.reference_change import reference_change
+from spark_throttle.testing.oracle.reference_state import ReferenceState
+from spark_throttle.testing.oracle.strategies import histories
+from spark_throttle.testing.oracle.worlds import (
+    Namespace,
+    Tenant,
+    Window,
+    limit,
+    make_arrivals,
+    make_grants,
+    make_policy,
+)
 
 
 def assert_same_history(history: History) -> None:

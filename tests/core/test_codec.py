@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.codec import (
     STATE_VERSION,
     Epoch,
@@ -29,13 +30,12 @@ from spark_throttle.core.codec import (
     unpack_shard,
     unpack_usage,
 )
-from spark_throttle.core.grants import Buckets, Lending
-from spark_throttle.core.packing import pack, unpack
-from spark_throttle.core.paying import ClockReading, PayingTime
+from spark_throttle.core.lending.grants import Buckets, Lending
+from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, StoredFormatError, UnknownVersionError
-from spark_throttle.testing.strategies import policies
+from spark_throttle.testing.oracle.strategies import policies
 from tests.conformance.stored import blocks
 
 STORED = Path(blocks.__file__).parent

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_throttle.core import ends
-from spark_throttle.core.contention import Refusals, admit_in_order, first_refusals
-from spark_throttle.core.ends import Claims, PrefixCounts, Room, rows_before_end
+from spark_throttle.core.fair import ends
+from spark_throttle.core.fair.contention import Refusals, admit_in_order, first_refusals
+from spark_throttle.core.fair.ends import Claims, PrefixCounts, Room, rows_before_end
 from spark_throttle.core.quota import Dimension, Int64s
 
 UNBOUNDED = 1 << 62

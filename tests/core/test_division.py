@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.control.pip82 import proportional
-from spark_throttle.core.allocation import PLENTY, water_fill
-from spark_throttle.core.division import demand_bins, max_min, residual, static, steal
+from spark_throttle.core.lending.allocation import PLENTY, water_fill
+from spark_throttle.core.lending.division import demand_bins, max_min, residual, static, steal
+from spark_throttle.sharing.pip82 import proportional
 
 QUOTA = 1_000_000
 

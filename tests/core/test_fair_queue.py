@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.fair_queue import DELTA, VT_MAX, VT_SECOND, Served, base_clocks, virtual_time
+from spark_throttle.core.fair.fair_queue import DELTA, VT_MAX, VT_SECOND, Served, base_clocks, virtual_time
 from spark_throttle.core.quota import UNLIMITED
 
 rates = st.one_of(

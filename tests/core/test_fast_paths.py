@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from spark_throttle.core import arrivals, flow_plan
-from spark_throttle.core.admission import AdmissionPlan, plan_admission
-from spark_throttle.core.arrivals import Arrivals
+from spark_throttle.core.batch import arrivals, flow_plan
+from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
+from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.codec import StoredShard, pack_shard, pack_usage
-from spark_throttle.core.layout import Layout
+from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.core.state import ShardState
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.history import History
-from spark_throttle.testing.strategies import histories
-from spark_throttle.testing.worlds import Namespace, granted, limit, make_arrivals, make_policy
+from spark_throttle.testing.oracle.history import History
+from spark_throttle.testing.oracle.strategies import histories
+from spark_throttle.testing.oracle.worlds import Namespace, granted, limit, make_arrivals, make_policy
 
 
 def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:

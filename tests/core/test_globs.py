@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.globs import first_match, is_glob, is_of_tenant, specificity
-from spark_throttle.testing.reference_state import falls_under
+from spark_throttle.core.names.globs import first_match, is_glob, is_of_tenant, specificity
+from spark_throttle.testing.oracle.reference_state import falls_under
 
 TEXT = st.text(st.sampled_from("ab/*.ü\\[(^$+?|\n-"), max_size=6)
 
@@ -88,7 +88,7 @@ def test_order_of_globs_is_total_and_does_not_rest_on_how_they_were_written(patt
 
 
 def test_any_number_of_tenants_is_looked_up_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    import spark_throttle.core.globs as module
+    import spark_throttle.core.names.globs as module
 
     calls: list[str] = []
     matches = module._matches

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.grants import Buckets, Lending, lend, used_by_scope
+from spark_throttle.core.lending.grants import Buckets, Lending, lend, used_by_scope
+from spark_throttle.core.lending.shard_parts import Claims
+from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MICRO,
@@ -20,11 +22,9 @@ from spark_throttle.core.quota import (
     Int64s,
     OnExcess,
 )
-from spark_throttle.core.shard_parts import Claims
 from spark_throttle.core.state import Grants
-from spark_throttle.core.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.worlds import Limit, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Limit, limit, make_policy
 
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
 JOB, GOLD, IRON = 0, 1, 2

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core import match_memory
-from spark_throttle.core.match_memory import MatchMemory
-from spark_throttle.core.matching import Matches, match
+from spark_throttle.core.names import match_memory
+from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.matching import Matches, match
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 NO_NAMES = pa.array([], pa.string())
 POLICY = make_policy(
@@ -92,10 +92,10 @@ def test_oldest_tables_go_first(asked: list[list[str]], monkeypatch: pytest.Monk
 
 def test_shard_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -> None:
     # Two batches through the kernel: the second resolves the new name alone, though the state was stored between.
-    from spark_throttle.core.admission import plan_admission
+    from spark_throttle.core.batch.admission import plan_admission
     from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
     from spark_throttle.core.state import ShardState
-    from spark_throttle.testing.worlds import make_arrivals
+    from spark_throttle.testing.oracle.worlds import make_arrivals
 
     policy = make_policy(default=Namespace(limit(messages_per_second=1, burst_seconds=100)))
     memory = MatchMemory()

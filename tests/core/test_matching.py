@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.matching import match
-from spark_throttle.testing.worlds import Namespace, Tenant, limit, make_policy
+from spark_throttle.core.names.matching import match
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 POLICY = make_policy(
     tenants={"acme": Tenant(group="gold"), "blue": Tenant()},

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.pegasus import Windowed, plan_windows
-from spark_throttle.core.pegasus_grammar import parse_throttling
+from spark_throttle.core.limits.pegasus import Windowed, plan_windows
+from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.core.quota import Dimension, WindowRules
-from spark_throttle.testing.worlds import Window, make_windows
+from spark_throttle.testing.oracle.worlds import Window, make_windows
 
 NOW_MS = 1_760_000_000_500
 COUNT, SIZE = Dimension.MESSAGES, Dimension.BYTES

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.fair_queue import least_service, virtual_time, virtual_time_of
-from spark_throttle.core.grants import Buckets
+from spark_throttle.core.fair.fair_queue import least_service, virtual_time, virtual_time_of
+from spark_throttle.core.lending.grants import Buckets
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
@@ -25,8 +25,8 @@ from spark_throttle.core.quota import (
     QueueBounds,
     Verdict,
 )
-from spark_throttle.testing.shard import Engine, Shard
-from spark_throttle.testing.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
+from spark_throttle.testing.oracle.shard import Engine, Shard
+from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
 RATES = st.one_of(

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.layout import Candidates, Layout
-from spark_throttle.core.queue_bounds import is_expired, overflowing
+from spark_throttle.core.arithmetic.segments import name_hash
+from spark_throttle.core.batch.queue_bounds import is_expired, overflowing
+from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.quota import Overflow, QueueBounds
-from spark_throttle.core.segments import name_hash
 from spark_throttle.core.state import Queue
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.reference import part_of
+from spark_throttle.testing.oracle.reference import part_of
 
 NOW_MS = 1_760_000_000_000
 NAMES = pa.array(["a/x", "b/y", "c/z"])

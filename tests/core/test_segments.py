@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.segments import Segments, name_hash, running_total, sums
+from spark_throttle.core.arithmetic.segments import Segments, name_hash, running_total, sums
 
 keys = st.lists(st.integers(0, 6), max_size=30)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -65,7 +65,7 @@ def test_hash_is_of_the_name_alone(names: list[str], skipped: int, taken: int) -
 
 
 def test_hash_is_the_same_in_every_process() -> None:
-    imports = "import pyarrow as pa; from spark_throttle.core.segments import name_hash"
+    imports = "import pyarrow as pa; from spark_throttle.core.arithmetic.segments import name_hash"
     code = f"{imports}; print(name_hash(pa.array(['ü/x']))[0])"
     seen = {
         subprocess.run(

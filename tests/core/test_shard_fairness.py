@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.advances import carried_advance, scopes_that_stand
+from spark_throttle.core.lending.advances import carried_advance, scopes_that_stand
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.worlds import Limit, Namespace, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Limit, Namespace, limit, make_policy
 from tests.core.test_shared_quota import START_MS, Job
 
 BYTES_PER_SECOND = 10_000

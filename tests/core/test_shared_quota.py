@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from spark_throttle.core.admission import plan_admission
-from spark_throttle.core.advances import advance_after
-from spark_throttle.core.grants import Buckets, Lending, claims_of, lend, used_by_scope
+from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.lending.advances import advance_after
+from spark_throttle.core.lending.grants import Buckets, Lending, claims_of, lend, used_by_scope
 from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.worlds import Limit, Namespace, limit, make_arrivals, make_policy
+from spark_throttle.testing.oracle.worlds import Limit, Namespace, limit, make_arrivals, make_policy
 
 START_MS = 1_760_000_000_000
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES

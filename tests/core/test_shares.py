@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.grants import Buckets
+from spark_throttle.core.arithmetic.rate_codes import MAX_RATE, decode, encode
+from spark_throttle.core.lending.grants import Buckets
+from spark_throttle.core.lending.shares import refill_share, under_share
 from spark_throttle.core.quota import MICRO, UNLIMITED
-from spark_throttle.core.rate_codes import MAX_RATE, decode, encode
-from spark_throttle.core.shares import refill_share, under_share
-from spark_throttle.testing.worlds import limit, make_policy
+from spark_throttle.testing.oracle.worlds import limit, make_policy
 
 POLICY = make_policy(groups={"gold": limit(messages_per_second=100, burst_seconds=10), "free": limit()})
 GOLD, FREE = 1, 2

@@ -15,9 +15,9 @@ from spark_throttle.core.quota import (
     OnExcess,
     Verdict,
 )
-from spark_throttle.testing.reference import Decision
-from spark_throttle.testing.shard import Engine, Shard
-from spark_throttle.testing.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
+from spark_throttle.testing.oracle.reference import Decision
+from spark_throttle.testing.oracle.shard import Engine, Shard
+from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 
 NS = "acme/x"
 ADMITTED = Decision(Verdict.ADMIT)

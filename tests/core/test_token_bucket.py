@@ -6,8 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.core.limits.token_bucket import (
+    admissible_messages,
+    byte_room,
+    debit,
+    full,
+    refill,
+    throttle_time_ms,
+)
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED
-from spark_throttle.core.token_bucket import admissible_messages, byte_room, debit, full, refill, throttle_time_ms
 
 LARGEST = MAX_BURST_TOKENS * MICRO
 rates = st.one_of(st.sampled_from([UNLIMITED, 0, 1, 200, 5_000, 1_000 * MAX_BURST_TOKENS]), st.integers(1, 10**9))

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.quota import UNLIMITED, Dimension
-from spark_throttle.core.units import (
+from spark_throttle.core.arithmetic.units import (
     MAX_DURATION_MS,
     MAX_SIZE_BOUND_BYTES,
     MAX_TOKENS_PER_SECOND,
@@ -23,6 +22,7 @@ from spark_throttle.core.units import (
     parse_rate,
     parse_size,
 )
+from spark_throttle.core.quota import UNLIMITED, Dimension
 from spark_throttle.errors import PolicyError
 
 rates = st.integers(0, 1000 * MAX_TOKENS_PER_SECOND)

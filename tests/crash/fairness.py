@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
-from spark_throttle.testing import simulated_rows
+from spark_throttle.testing.simulation import rows as simulated_rows
 from tests.crash.history import Batch, Flows, reigns
 from tests.crash.job import SHARDS
 from tests.crash.workload import LARGEST_BYTES

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_throttle.control.codec import parse_policies
-from spark_throttle.control.compile import compile_policy, revision_of
 from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.quota import UNLIMITED
+from spark_throttle.policy.codec import parse_policies
+from spark_throttle.policy.compile import compile_policy, revision_of
 from tests.ledger import BATCH, read_batch_times_ms
 from tests.life.contract import Contracts, Key
 

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from spark_throttle.control.codec import parse_policies
-from spark_throttle.control.compile import compile_policy
 from spark_throttle.control.demand import SharedScopes
-from spark_throttle.control.exchange_files import FileExchange
-from spark_throttle.control.exchange_options import ExchangeOptions
-from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.control.measured import Measured
-from spark_throttle.control.sharing import Sharing
-from spark_throttle.core.allocation import PLENTY
+from spark_throttle.core.lending.allocation import PLENTY
 from spark_throttle.core.quota import UNLIMITED
+from spark_throttle.policy.codec import parse_policies
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.sharing.sharing import Sharing
 
 _PIN_SECONDS: Final = 0.1
 

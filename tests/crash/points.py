@@ -14,21 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_throttle.control.batch_mark import BatchMark
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.storage import Directory
-from spark_throttle.spark import batch_sink, pipeline
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark import pipeline
 from spark_throttle.spark import writer as stream_writer
-from spark_throttle.spark.batch_sink import Target
-from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
-from spark_throttle.spark.decided_stream import UnpackDecided
-from spark_throttle.spark.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
-from spark_throttle.spark.destination import Destination
-from spark_throttle.spark.file_outlet import FileOutlet
-from spark_throttle.spark.frames import FrameKind
-from spark_throttle.spark.operator import ShardOperator
-from spark_throttle.spark.pack_frames import PackFrames
-from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.rows.frames import FrameKind
+from spark_throttle.spark.rows.pack_frames import PackFrames
+from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.sinks import batch_sink
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks.decided_stream import UnpackDecided
+from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.file_outlet import FileOutlet
+from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 
 if TYPE_CHECKING:
     import pandas as pd

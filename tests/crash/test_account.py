@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from spark_throttle.control.codec import parse_policies
 from spark_throttle.core import policy_change
-from spark_throttle.testing.simulated_job import SimulatedJob
-from spark_throttle.testing.simulated_rows import Row
+from spark_throttle.policy.codec import parse_policies
+from spark_throttle.testing.simulation.job import SimulatedJob
+from spark_throttle.testing.simulation.rows import Row
 from tests.crash.account import Account, Evidence, Happened, take_account
 from tests.crash.fairness import shard_of
 from tests.crash.history import DIRECTION, Batch

@@ -11,9 +11,9 @@ from typing import Any
 
 import typer
 
-from spark_throttle.admin.cli import app
-from spark_throttle.control.usage_table import USAGE_SCHEMA
+from spark_throttle.admin.cli.app import app
 from spark_throttle.spark import Throttle, ThrottledStreamWriter
+from spark_throttle.status.usage_table import USAGE_SCHEMA
 from tests.docs.snippets import Block, commands
 from tests.sessions import ROOT
 

@@ -18,10 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.settings import JobSettings, parse_settings
-from spark_throttle.admin.cli import app
-from spark_throttle.control.codec import parse_policies
-from spark_throttle.control.model import PolicyDocument
-from spark_throttle.control.yaml_text import read_yaml
+from spark_throttle.admin.cli.app import app
+from spark_throttle.policy.codec import parse_policies
+from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.policy.yaml_text import read_yaml
 from tests.sessions import ROOT
 
 if TYPE_CHECKING:

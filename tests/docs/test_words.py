@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.job_watch import JobWatch
-from spark_throttle.admin.metrics import exposed
-from spark_throttle.admin.output import Exit
-from spark_throttle.control.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota
-from spark_throttle.control.open_store import open_store
-from spark_throttle.control.share_settings import SHARE_POLICIES
-from spark_throttle.control.usage_table import USAGE_SCHEMA
-from spark_throttle.core.reasons import REASONS
+from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.watch.job_watch import JobWatch
+from spark_throttle.admin.watch.metrics import exposed
+from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota
+from spark_throttle.sharing.settings import SHARE_POLICIES
+from spark_throttle.status.usage_table import USAGE_SCHEMA
+from spark_throttle.store.opening import open_store
 from tests.docs.names import make_targets
 from tests.docs.snippets import PAGES
 from tests.sessions import ROOT

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_throttle.control.clock import Clock
-from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
-from spark_throttle.spark.operator import ShardOperator
+from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.errors import DefinitionChangedError
-from spark_throttle.spark import batch_sink, writer
-from spark_throttle.spark.batch_sink import Target
-from spark_throttle.spark.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark import writer
+from spark_throttle.spark.sinks import batch_sink
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, policies, publish
 

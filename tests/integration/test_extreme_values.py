@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from spark_throttle.control.status import read_status
-from spark_throttle.spark.frames import SIZE
-from spark_throttle.spark.payload_columns import with_helpers
+from spark_throttle.spark.columns.payload_columns import with_helpers
+from spark_throttle.spark.rows.frames import SIZE
 from spark_throttle.spark.state_reader import read_queued
+from spark_throttle.status.status import read_status
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.integration.test_types import exact
 

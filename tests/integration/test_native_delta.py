@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from spark_throttle.errors import ConfigurationError, NativeWriterError
 from spark_throttle.spark import pipeline
-from spark_throttle.spark.file_outlet import OWN_FILE_BYTES, FileOutlet
+from spark_throttle.spark.sinks.file_outlet import OWN_FILE_BYTES, FileOutlet
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import shutil
 import pytest
 
 from jobs import throttle_stream
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.store import Author, Change
 from spark_throttle.errors import ConfigurationError, StoreError
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author, Change
 from tests.integration.streams import Lake
 
 ANN = Author("ann", "a test")

@@ -11,12 +11,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.control.batch_mark import BatchMark
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
-from spark_throttle.spark import taken_batch
-from spark_throttle.spark.batch_sink import Target
-from spark_throttle.spark.executor_sight import look
-from spark_throttle.spark.spark_paths import SparkPaths
+from spark_throttle.spark.sinks import taken_batch
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.start.executor_sight import look
+from spark_throttle.spark.start.spark_paths import SparkPaths
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.spark.delta_tables import rows_of
 

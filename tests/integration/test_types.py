@@ -13,9 +13,9 @@ from pyspark.sql.types import BinaryType, DataType, GeographyType, GeometryType,
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
-from spark_throttle.spark.frames import TIE
-from spark_throttle.spark.payload_columns import with_helpers
-from spark_throttle.spark.row_digests import row_digests
+from spark_throttle.spark.columns.payload_columns import with_helpers
+from spark_throttle.spark.rows.frames import TIE
+from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 

@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark import ThrottledStreamWriter, batch_sink
+from spark_throttle.spark import ThrottledStreamWriter
+from spark_throttle.spark.sinks import batch_sink
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:

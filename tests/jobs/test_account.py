@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from jobs.account import Books, Run, take_account
-from jobs.plots import Story, draw
-from spark_throttle.control.codec import load_policies
-from spark_throttle.control.compile import compile_policy
-from spark_throttle.spark.load_traffic import SCHEMA, Traffic, TrafficGroup
+from demos.account import Books, Run, take_account
+from demos.plots import Story, draw
+from spark_throttle.load.traffic import SCHEMA, Traffic, TrafficGroup
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.compile import compile_policy
 from tests.jobs.made_up import write_checkpoint, write_table
 
 TRAFFIC = Traffic(

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from jobs.live_table import LiveTable
+from demos.live_table import LiveTable
 from spark_throttle.spark import ScopeStatus, Status
 
 

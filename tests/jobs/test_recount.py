@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.fairness import measure_fairness
-from jobs.recount import (
+from demos.fairness import measure_fairness
+from demos.recount import (
     Flows,
     ScopeLimit,
     check_conservation,
@@ -22,11 +22,11 @@ from jobs.recount import (
     offered_tokens,
     scope_limits,
 )
-from jobs.tables import Batch, BatchRows
-from spark_throttle.control.codec import load_policies
-from spark_throttle.control.compile import compile_policy
+from demos.tables import Batch, BatchRows
 from spark_throttle.core.quota import MICRO, CompiledPolicy
-from spark_throttle.spark.load_traffic import Traffic, TrafficGroup
+from spark_throttle.load.traffic import Traffic, TrafficGroup
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.compile import compile_policy
 
 TRAFFIC = Traffic((TrafficGroup("gold", 3, 2, 100, 1.0), TrafficGroup("free", 2, 1, 100, 1.0)), seed=5)
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jobs.demo import GROUPS, OVERLOADED, demo_settings
+from demos.demo import GROUPS, OVERLOADED, demo_settings
 from jobs.settings import JobSettings, load_settings, parse_settings
-from spark_throttle.control.codec import load_policies
-from spark_throttle.control.yaml_text import read_yaml
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.load_options import LoadOptions
+from spark_throttle.load.options import LoadOptions
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.yaml_text import read_yaml
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "throttle.yaml"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jobs.shares_account import (
+from demos.shares_account import (
     GROUPS,
     Admitted,
     Moments,

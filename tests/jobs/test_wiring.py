@@ -7,18 +7,18 @@ from typing import Any, cast
 
 import pytest
 
+from demos.demo import offered_rows
 from jobs import throttle_stream
-from jobs.demo import offered_rows
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import read_events, start_query, stop_between_batches
-from spark_throttle.control import policy_location
-from spark_throttle.control.codec import load_policies
-from spark_throttle.control.delta_store import DeltaStore
-from spark_throttle.control.policy_location import PolicyLocation
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.storage import file_system
-from spark_throttle.control.store import Author
+from spark_throttle.files.storage import file_system
+from spark_throttle.policy.codec import load_policies
 from spark_throttle.spark import Throttle
+from spark_throttle.store import policy_location
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.policy_location import PolicyLocation
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
 from tests.jobs.test_settings import CONF, SMALL
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_throttle.testing.simulated_batch import SimulatedBatch
-from spark_throttle.testing.simulated_rows import Row, shard_of
+from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.rows import Row, shard_of
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope, text_of
 
 DIMENSIONS: Final = ("messages", "bytes")

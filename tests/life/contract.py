@@ -11,8 +11,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from spark_throttle.control.model import NamespacePolicy, PolicyDocument, Quota, ScopePolicy
-from spark_throttle.testing.simulated_rows import Name
+from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, Quota, ScopePolicy
+from spark_throttle.testing.simulation.rows import Name
 
 MICRO: Final = 1_000_000
 MAX_NAME_BYTES: Final = 1024

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_throttle.testing.simulated_batch import SimulatedBatch
-from spark_throttle.testing.simulated_job import SimulatedJob
-from spark_throttle.testing.simulated_rows import Row
+from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.job import SimulatedJob
+from spark_throttle.testing.simulation.rows import Row
 from tests.life.account import Account
 from tests.life.contract import Contracts, text_of
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 from itertools import combinations, permutations
 from typing import Final, TypeAlias
 
-from spark_throttle.testing.simulated_batch import SimulatedBatch
-from spark_throttle.testing.simulated_rows import Row, shard_of
+from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.rows import Row, shard_of
 from tests.life.account import DIMENSIONS, cost_of
 from tests.life.contract import MICRO, Contract, Contracts, Key, Limit, Scope, text_of
 from tests.life.gap import Gap

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from spark_throttle.testing.simulated_batch import SimulatedBatch
-from spark_throttle.testing.simulated_rows import Row, shard_of
+from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.rows import Row, shard_of
 from tests.life.contract import text_of
 from tests.life.laws import Law, World
 

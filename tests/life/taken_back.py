@@ -44,7 +44,7 @@ MENDS: Final = (
         "what a shard took beyond its due is held against nobody",
         (
             (
-                "core/advances.py",
+                "core/lending/advances.py",
                 "return np.where(counts, np.clip(ahead, -most, most), 0)",
                 "return np.zeros_like(ahead)",
             ),
@@ -55,7 +55,7 @@ MENDS: Final = (
         "what one namespace overdrew is owed by all of its shard",
         (
             (
-                "core/shard_parts.py",
+                "core/lending/shard_parts.py",
                 "        return known + common * self.weight[:, None] // weights[self.seat][:, None]",
                 "        return debt[self.seat] * self.weight[:, None] // weights[self.seat][:, None]",
             ),
@@ -64,19 +64,19 @@ MENDS: Final = (
     Mend(
         "left to others",
         "a namespace that is ahead takes what its shard is lent for another",
-        (("core/flow_plan.py", "if grants.ahead_bound_milli is None:", "if grants is not None:"),),
+        (("core/batch/flow_plan.py", "if grants.ahead_bound_milli is None:", "if grants is not None:"),),
     ),
     Mend(
         "carried debts",
         "a change of policy forgets who overdrew",
-        (("core/advances.py", "advance_micro[:, old], carried_micro)", "advance_micro[:, old], 0)"),),
+        (("core/lending/advances.py", "advance_micro[:, old], carried_micro)", "advance_micro[:, old], 0)"),),
     ),
     Mend(
         "one order of all groups",
         "groups in one shard have no common order under the job's limit",
         (
             (
-                "core/fair_order.py",
+                "core/fair/fair_order.py",
                 "contended = np.where(is_contended[self.enforcing], self.enforcing, -1)",
                 "contended = np.where(self.domain[:, None] == self.enforcing, self.enforcing, -1)",
             ),
@@ -85,7 +85,7 @@ MENDS: Final = (
     Mend(
         "one time of all groups",
         "a group of a large rate goes before one of a small rate under the job's limit",
-        (("core/fair_order.py", "    if not is_within.any():\n", "    if is_within is not None:\n"),),
+        (("core/fair/fair_order.py", "    if not is_within.any():\n", "    if is_within is not None:\n"),),
     ),
     Mend(
         "own limits at a restart",
@@ -130,7 +130,7 @@ MENDS: Final = (
                 "MIN_BALANCE_MICRO",
             ),
             (
-                "core/token_bucket.py",
+                "core/limits/token_bucket.py",
                 "return np.minimum(debit(balance_micro, unmarked), np.minimum(-burst_micro, -1))",
                 "return np.full_like(balance_micro, MIN_BALANCE_MICRO)",
             ),
@@ -150,7 +150,7 @@ MENDS: Final = (
     Mend(
         "jump before a batch",
         "a jump between an epoch and the batch's timestamp pays in full",
-        (("core/paying.py", "(min(since_ms, MOST_LAG_MS) if is_new else since_ms)", "since_ms"),),
+        (("core/limits/paying.py", "(min(since_ms, MOST_LAG_MS) if is_new else since_ms)", "since_ms"),),
     ),
     Mend(
         "batch without reports",
@@ -169,7 +169,7 @@ MENDS: Final = (
         "batches are planned for rows that no scope lets pass",
         (
             (
-                "core/events.py",
+                "core/lending/events.py",
                 "return int(np.maximum(of_shared, report.leaves_ms[waits]).min())",
                 "return int(report.leaves_ms[waits].min())",
             ),
@@ -180,12 +180,16 @@ MENDS: Final = (
         "a sink takes a batch for another one of the same number",
         (
             (
-                "control/batch_mark.py",
+                "checkpoint/batch_mark.py",
                 "        if newest_batch > self.batch:",
                 "        if newest_batch > sys.maxsize:",
             ),
-            ("control/batch_mark.py", "elif newest_batch == self.batch and identity and", "elif newest_batch < 0 and"),
-            ("control/batch_mark.py", "import json\n", "import json\nimport sys\n"),
+            (
+                "checkpoint/batch_mark.py",
+                "elif newest_batch == self.batch and identity and",
+                "elif newest_batch < 0 and",
+            ),
+            ("checkpoint/batch_mark.py", "import json\n", "import json\nimport sys\n"),
         ),
     ),
     Mend(
@@ -193,7 +197,7 @@ MENDS: Final = (
         "a message that is larger than a scope lets pass is taken in",
         (
             (
-                "core/size_bounds.py",
+                "core/limits/size_bounds.py",
                 "np.flatnonzero(size_bytes > bounds.min(axis=1)[flow])",
                 "np.flatnonzero(size_bytes > MAX_SIZE_BYTES)",
             ),
@@ -204,7 +208,7 @@ MENDS: Final = (
         "who fills the queue first keeps all of its room",
         (
             (
-                "core/queue_bounds.py",
+                "core/batch/queue_bounds.py",
                 "    return waiting[queues.beyond(kept)]",
                 "    return waiting[max(rows.queued, room.messages) :]",
             ),
@@ -242,7 +246,7 @@ MENDS: Final = (
         "a copy of a job takes what the job has for its own",
         (
             (
-                "control/sharing.py",
+                "sharing/sharing.py",
                 "    def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:\n",
                 "    def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:\n        return\n",
             ),

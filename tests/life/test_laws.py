@@ -9,26 +9,29 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pytest
 
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control import plane
-from spark_throttle.control.batch_mark import BatchMark
 from spark_throttle.control.clock import Clock, Moment, moment_after
-from spark_throttle.control.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.control.share_register import ShareRegister
-from spark_throttle.control.share_report import ShareReport
-from spark_throttle.control.sharing import Sharing
-from spark_throttle.control.storage import Directory
-from spark_throttle.core import codec, grants, queue_bounds, size_bounds, token_bucket
+from spark_throttle.core import codec
+from spark_throttle.core.batch import queue_bounds
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.fair_order import FairOrder
-from spark_throttle.core.layout import Candidates, Layout
+from spark_throttle.core.fair.fair_order import FairOrder
+from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.lending import grants
+from spark_throttle.core.limits import size_bounds, token_bucket
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.spark import shard_batch
-from spark_throttle.testing import simulated_query
-from spark_throttle.testing.simulated_batch import FollowedPolicies
-from spark_throttle.testing.simulated_exchange import SimulatedExchange
-from spark_throttle.testing.simulated_sinks import TransactionalTable
+from spark_throttle.files.storage import Directory
+from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.sharing.register import ShareRegister
+from spark_throttle.sharing.report import ShareReport
+from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.spark.shard import shard_batch
+from spark_throttle.testing.simulation import query as simulated_query
+from spark_throttle.testing.simulation.batch import FollowedPolicies
+from spark_throttle.testing.simulation.exchange import SimulatedExchange
+from spark_throttle.testing.simulation.sinks import TransactionalTable
 from tests.life.drawing import Step
 from tests.life.laws import Violation
 from tests.life.life import ISOLATION, Birth, Life

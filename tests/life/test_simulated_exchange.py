@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from spark_throttle.control.share_settings import ShareSettings
-from spark_throttle.testing.simulated_exchange import ScopeName, SimulatedExchange
-from spark_throttle.testing.simulated_job import SimulatedJob
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.testing.simulation.exchange import ScopeName, SimulatedExchange
+from spark_throttle.testing.simulation.job import SimulatedJob
 
 GOLD: Final[ScopeName] = ("resource_group", "gold")
 QUOTA = 50_000

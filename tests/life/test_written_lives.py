@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from spark_throttle.testing.simulated_job import SimulatedJob
-from spark_throttle.testing.simulated_rows import shard_of
+from spark_throttle.testing.simulation.job import SimulatedJob
+from spark_throttle.testing.simulation.rows import shard_of
 
 BIG_BYTES, SMALL_BYTES = 60_000, 1_000
 GROUP: Final[dict[str, Any]] = {

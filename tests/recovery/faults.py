@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_throttle.control.batch_mark import BatchMark
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.spark import batch_sink, writer
-from spark_throttle.spark.batch_sink import BatchSink, Target
-from spark_throttle.spark.decided_stream import batch_of_task
-from spark_throttle.spark.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
-from spark_throttle.spark.destination import Destination
-from spark_throttle.spark.frames import FrameKind, decode
-from spark_throttle.spark.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark import writer
+from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.rows.frames import FrameKind, decode
+from spark_throttle.spark.sinks import batch_sink
+from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
+from spark_throttle.spark.sinks.decided_stream import batch_of_task
+from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.sinks.destination import Destination
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_throttle.spark import writer as stream_writer
-from spark_throttle.spark.batch_sink import BatchSink
-from spark_throttle.spark.delta_sink import ThrottleDeltaSink
+from spark_throttle.spark.sinks.batch_sink import BatchSink
+from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink
 from tests.ledger import BATCH, count_out_of_order, excess, read_batch_times_ms, read_table
 from tests.recovery import faults, throttled_job
 from tests.recovery.processes import Job

@@ -13,8 +13,8 @@ from pyspark.sql.types import BinaryType, IntegerType, Row, StructField, StructT
 
 from spark_throttle.core.codec import ShardGrant, StoredShard, pack_grant, pack_policy, unpack_shard
 from spark_throttle.core.quota import MICRO, CompiledPolicy
-from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
-from spark_throttle.spark.shard_batch import ShardOutcome, run_batch
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
+from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 
 START_MS = 1_760_000_000_000
 PLENTY = 10**6

@@ -18,17 +18,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.delta_store import DeltaStore
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.control.exchange_options import ExchangeOptions
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.followed import read_followed
-from spark_throttle.control.manifest import read_manifest
-from spark_throttle.control.service import PolicyService
-from spark_throttle.control.share_status import Observation, read_observation, write_observation
-from spark_throttle.control.storage import Directory
-from spark_throttle.control.store import Author
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
@@ -40,9 +34,15 @@ from spark_throttle.errors import (
     ShardCountChangedError,
     TakenOverError,
 )
-from spark_throttle.spark.control_source import ThrottleControlReader, ThrottleControlSource
-from spark_throttle.spark.frames import FRAME_SCHEMA, FrameKind
-from spark_throttle.spark.start_check import Sinks
+from spark_throttle.files.storage import Directory
+from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.sharing.status import Observation, read_observation, write_observation
+from spark_throttle.spark.rows.frames import FRAME_SCHEMA, FrameKind
+from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
+from spark_throttle.spark.start.start_check import Sinks
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
 
 KEYS = (11, 7)
 START_MS = 1_760_000_000_000

@@ -18,20 +18,20 @@ from deltalake.transaction import CommitProperties, Transaction
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_throttle.control.batch_mark import BatchMark
+from spark_throttle.checkpoint.batch_mark import BatchMark
+from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.feedback import newest_batch, read_reports
-from spark_throttle.control.manifest import bind
-from spark_throttle.control.storage import Directory
-from spark_throttle.control.usage_table import USAGE_SCHEMA
 from spark_throttle.core.codec import pack_policy, pack_usage
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, NativeWriterError
-from spark_throttle.spark import delta_sink, destination
-from spark_throttle.spark.delta_commit import append_batch, has_batch, open_table
-from spark_throttle.spark.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
-from spark_throttle.spark.destination import Destination, SinkPlan
-from spark_throttle.spark.file_outlet import FileOutlet
-from spark_throttle.spark.frames import FrameKind, decode, encode
-from spark_throttle.spark.table_files import WrittenFile
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
+from spark_throttle.spark.delta.table_files import WrittenFile
+from spark_throttle.spark.rows.frames import FrameKind, decode, encode
+from spark_throttle.spark.sinks import delta_sink, destination
+from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.file_outlet import FileOutlet
+from spark_throttle.status.usage_table import USAGE_SCHEMA
 from tests.control.test_status import POLICY, report
 from tests.spark.delta_tables import make_table, rows_of
 

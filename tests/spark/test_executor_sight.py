@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark import executor_sight
-from spark_throttle.spark.executor_sight import _Look, check_executors_see
+from spark_throttle.spark.start import executor_sight
+from spark_throttle.spark.start.executor_sight import _Look, check_executors_see
 
 
 def session(master: str) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.spark.file_stats import LONGEST_TEXT, IndexedColumns, described_columns, stats_json
+from spark_throttle.spark.delta.file_stats import LONGEST_TEXT, IndexedColumns, described_columns, stats_json
 
 INNER = pa.struct([("a", pa.int8()), ("l", pa.list_(pa.int32())), ("b", pa.string())])
 

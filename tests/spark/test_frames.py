@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.frames import (
+from spark_throttle.spark.rows.frames import (
     FRAME_BYTES,
     NAMESPACE,
     ORDER_PREFIX,
@@ -29,7 +29,7 @@ from spark_throttle.spark.frames import (
     in_order,
     payload,
 )
-from spark_throttle.spark.row_digests import row_digests
+from spark_throttle.spark.rows.row_digests import row_digests
 
 
 def events(ids: list[int]) -> pa.Table:

@@ -19,10 +19,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark import load_options, load_source
-from spark_throttle.spark.load_options import LoadOptions
-from spark_throttle.spark.load_source import LoadReader, LoadStreamReader, RowRange, ThrottleLoadSource, plan_ranges
-from spark_throttle.spark.load_traffic import SCHEMA, Traffic, TrafficGroup
+from spark_throttle.load import options as load_options
+from spark_throttle.load import source as load_source
+from spark_throttle.load.options import LoadOptions
+from spark_throttle.load.source import LoadReader, LoadStreamReader, RowRange, ThrottleLoadSource, plan_ranges
+from spark_throttle.load.traffic import SCHEMA, Traffic, TrafficGroup
 
 GROUPS = [
     {"prefix": "gold", "namespaces": 5, "messages_per_second": 300, "tenants": 2},

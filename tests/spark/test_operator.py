@@ -11,10 +11,10 @@ import pytest
 
 from spark_throttle.core.codec import STATE_VERSION, unpack_usage
 from spark_throttle.errors import ConfigurationError, UnknownVersionError
-from spark_throttle.spark.frames import FrameKind, decode, encode
-from spark_throttle.spark.operator import ShardOperator
-from spark_throttle.spark.shard_batch import THROTTLE
-from spark_throttle.testing.worlds import Namespace, limit, make_policy
+from spark_throttle.spark.rows.frames import FrameKind, decode, encode
+from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.shard.shard_batch import THROTTLE
+from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.shards import START_MS, grant_block, group_state, with_helpers
 
 KEYS = (31, 4, 15)

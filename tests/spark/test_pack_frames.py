@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.sharding import shard_of
-from spark_throttle.spark.frames import FRAME_SCHEMA, NAMESPACE, SIZE, TIE, FrameKind, decode, payload
-from spark_throttle.spark.pack_frames import Derived, PackFrames, arrivals_of
+from spark_throttle.core.names.sharding import shard_of
+from spark_throttle.spark.rows.frames import FRAME_SCHEMA, NAMESPACE, SIZE, TIE, FrameKind, decode, payload
+from spark_throttle.spark.rows.pack_frames import Derived, PackFrames, arrivals_of
 
 KEYS = (11, 7, 42)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_throttle.spark.partition_names import LONGEST_FOLDER_BYTES, folder, has_folder, partition_values
+from spark_throttle.spark.rows.partition_names import LONGEST_FOLDER_BYTES, folder, has_folder, partition_values
 
 DATE = pa.date32()
 

@@ -20,9 +20,9 @@ from pyspark.sql.types import (
 )
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE
-from spark_throttle.spark.pack_frames import Derived
-from spark_throttle.spark.payload_columns import carried_schema, check_columns, derived_columns
+from spark_throttle.spark.columns.payload_columns import carried_schema, check_columns, derived_columns
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE
+from spark_throttle.spark.rows.pack_frames import Derived
 
 MONTHS = YearMonthIntervalType()
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession as ClassicSession
 from pyspark.sql.connect.session import SparkSession as ServedSession
 
-from spark_throttle.control.model import PolicyDocument
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreUnavailableError
+from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.pipeline import queue_room
 

@@ -11,19 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.codec import load_policies
-from spark_throttle.control.compile import revision_of
+from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.manifest import bind
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.source import PolicySnapshot
-from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
+from spark_throttle.core.names.sharding import slice_of
 from spark_throttle.core.quota import OnExcess
-from spark_throttle.core.sharding import slice_of
-from spark_throttle.spark.frames import encode
-from spark_throttle.spark.shard_batch import run_batch
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.compile import revision_of
+from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.spark.rows.frames import encode
+from spark_throttle.spark.shard.shard_batch import run_batch
 from tests.spark.shards import START_MS, column, with_helpers
 
 

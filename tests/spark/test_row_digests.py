@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.spark import row_digests as module
-from spark_throttle.spark.frames import ORDER_PREFIX, TIE, arranged
-from spark_throttle.spark.row_digests import row_digests
+from spark_throttle.spark.rows import row_digests as module
+from spark_throttle.spark.rows.frames import ORDER_PREFIX, TIE, arranged
+from spark_throttle.spark.rows.row_digests import row_digests
 
 NANS = np.array([0x7FF8 << 48, (0x7FF8 << 48) + 1, 0xFFF8 << 48, 0, 1 << 63], dtype=np.uint64)
 VARIANT = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])

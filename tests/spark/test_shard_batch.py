@@ -12,13 +12,13 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.codec import STATE_VERSION, pack_shard, pack_usage, unpack_usage
-from spark_throttle.core.packing import pack
 from spark_throttle.core.quota import CompiledPolicy, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError, UnknownVersionError
-from spark_throttle.spark.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
-from spark_throttle.spark.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
-from spark_throttle.testing.worlds import Namespace, Window, limit, make_policy
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
+from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
+from spark_throttle.testing.oracle.worlds import Namespace, Window, limit, make_policy
 from tests.spark.shards import PLENTY, START_MS, Shard, column, grant_block, with_helpers
 
 QUEUE = QueueBounds(60, 2**30, 30_000, Overflow.REJECT)

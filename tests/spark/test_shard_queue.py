@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.spark import shard_queue
-from spark_throttle.spark.frames import FRAME_BYTES, decode, encode_whole
-from spark_throttle.spark.shard_queue import ShardQueue
+from spark_throttle.spark.rows.frames import FRAME_BYTES, decode, encode_whole
+from spark_throttle.spark.shard import shard_queue
+from spark_throttle.spark.shard.shard_queue import ShardQueue
 
 
 def table(ids: list[int], *, width: int = 1, column: str = "id") -> pa.Table:

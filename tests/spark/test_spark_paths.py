@@ -8,8 +8,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.batch_sink import Target
-from spark_throttle.spark.spark_paths import SparkPaths
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.start.spark_paths import SparkPaths
 
 
 class _NotFoundError(AnalysisException):

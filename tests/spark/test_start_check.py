@@ -15,16 +15,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from spark_throttle.checkpoint.manifest import bind, bound_manifest
 from spark_throttle.control.feedback import newest_batch
-from spark_throttle.control.manifest import bind, bound_manifest
-from spark_throttle.control.storage import Directory
 from spark_throttle.core.codec import pack_policy, pack_usage
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
-from spark_throttle.spark import destination
-from spark_throttle.spark.delta_sink import TaskOutput, ThrottleDeltaWriter
-from spark_throttle.spark.destination import Destination, SinkPlan
-from spark_throttle.spark.frames import FrameKind
-from spark_throttle.spark.start_check import Sinks, check_start
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.rows.frames import FrameKind
+from spark_throttle.spark.sinks import destination
+from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaWriter
+from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.start.start_check import Sinks, check_start
 from tests.control.test_status import POLICY, report
 from tests.spark.delta_tables import make_table, rows_of
 from tests.spark.test_delta_sink import ROWS, USAGE, frames_of

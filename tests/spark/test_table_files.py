@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from spark_throttle.spark import table_files
-from spark_throttle.spark.table_files import FileForm, TableFileWriter, WrittenFile, by_partition
+from spark_throttle.spark.delta import table_files
+from spark_throttle.spark.delta.table_files import FileForm, TableFileWriter, WrittenFile, by_partition
 
 SCHEMA = pa.schema([("id", pa.int64()), ("ns", pa.string()), ("on", pa.bool_())])
 

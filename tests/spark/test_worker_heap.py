@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from spark_throttle.spark.worker_heap import set_loaded_aside
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,12 +26,12 @@ from spark_throttle.core.codec import (
     pack_shard,
     pack_usage,
 )
-from spark_throttle.core.grants import Buckets, Lending
-from spark_throttle.core.paying import ClockReading, PayingTime
+from spark_throttle.core.lending.grants import Buckets, Lending
+from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.worlds import Namespace, Tenant, Window, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
 HERE = Path(__file__).parent
 POLICY = (HERE / "policy_v1.bin").read_bytes()

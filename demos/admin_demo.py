@@ -1,0 +1,274 @@
+"""The demonstration of the control plane (`make admin-demo`): a quota that is changed in three ways while a job runs.
+
+A job follows a policy store in Delta and throttles made-up traffic; the admin server shows it, and a headless browser
+looks on. The quota of the group bronze is changed by the command line, by the API and on the page. Then the job is
+stopped and all is recounted from what it left: for each change, how many batches that were planned after its commit
+passed until one had it (1 is at once), and whether a row was lost or doubled. Pictures of the page are in
+`build/admin-demo`. The last line of standard output is JSON; the exit status is 0 if every change acted in the next
+batch and no row is amiss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from demos.admin_demo_page import Page
+from demos.demo import demo_settings
+from demos.recount import check_conservation
+from demos.tables import as_offered, read_batches, read_rows
+from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
+from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.files.storage import Directory
+from spark_throttle.load.options import LoadOptions
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.spark.state_reader import read_queued
+from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
+
+ROOT: Final = Path(__file__).parent.parent
+GROUP: Final = "bronze"
+TRAFFIC: Final[list[dict[str, Any]]] = [
+    {"prefix": "gold", "namespaces": 20, "messages_per_second": 750, "zipf_exponent": 0.6, "bursts": False},
+    {"prefix": "silver", "namespaces": 20, "messages_per_second": 400, "zipf_exponent": 0.8},
+    {"prefix": "bronze", "namespaces": 20, "messages_per_second": 900, "zipf_exponent": 0.3, "bursts": False},
+    {"prefix": "free", "namespaces": 10, "messages_per_second": 150, "zipf_exponent": 1.0, "bursts": False},
+]
+MOST_SECONDS: Final = 170
+SHARDS: Final = 2
+WARM_UP_BATCHES: Final = 6
+PAUSE_BATCHES: Final = 3
+"""Between two changes, so that each is seen by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the demonstration found."""
+
+    batches_cli: int
+    batches_api: int
+    batches_page: int
+    lost: int
+    doubled: int
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every change acted in the next batch and no row is amiss."""
+        return self == Outcome(1, 1, 1, 0, 0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demonstration; return its exit status."""
+    asked = _parser().parse_args(arguments)
+    out: Path = asked.out
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    deadline = time.monotonic() + MOST_SECONDS
+    store = DeltaStore.create(str(out / "policies"))
+    service = PolicyService(store, clock_ms=_wall_clock_ms)
+    service.apply(load_policies(asked.policies), Author("demonstration", "what it begins with"))
+    token = TokenFile(out / "tokens.json", clock_ms=_wall_clock_ms).create("demonstration", "admin", days=1)
+
+    settings = demo_settings(out, store.location, 600, asked.seed, TRAFFIC, SHARDS)
+    throttle = make_throttle(settings.throttle)
+    control = Path(settings.checkpoint) / "throttle"
+    spark = open_session(settings)
+    events = read_events(spark, settings.source)
+    query = start_query(throttle, events, settings)
+
+    def wait_for_batches(count: int) -> None:
+        _wait_for_batches(query, Directory(str(control)), count, deadline)
+
+    try:
+        with _server(out, store.location, control) as address, Page.opened(address, token, out, GROUP) as page:
+            wait_for_batches(WARM_UP_BATCHES)
+            page.begin()
+            page.look("1-before")
+            by_cli = _change_by_cli(store)
+            wait_for_batches(PAUSE_BATCHES)
+            by_api = _change_by_api(address, token)
+            wait_for_batches(PAUSE_BATCHES)
+            page.look("2-cli-and-api")
+            page.edit({"publishRateInMsgs": "700"}, why="the page gives bronze 700")
+            by_page = store.revision()
+            wait_for_batches(PAUSE_BATCHES)
+            page.look_around()
+        stop_between_batches(query)
+        queued = read_queued(spark, settings.checkpoint, schema=events.schema).toArrow()
+    finally:
+        query.stop()
+        spark.stop()
+
+    batches = read_batches(Path(settings.checkpoint))
+    parts = [read_rows(out / name, batches).rows for name in ("admitted", "rejected")]
+    conservation = check_conservation(
+        LoadOptions.parse(settings.source.options).traffic, batches[-1].end_row, [*parts, as_offered(queued)]
+    )
+    acted = [batches_until(revision, service, out / "policies", control) for revision in (by_cli, by_api, by_page)]
+    outcome = Outcome(acted[0], acted[1], acted[2], conservation.lost, conservation.doubled)
+    _say(f"{len(batches)} batches, {batches[-1].end_row:,} messages offered; pictures in {out}")
+    print(json.dumps(asdict(outcome), separators=(",", ":")), flush=True)
+    return 0 if outcome.is_right else 1
+
+
+def batches_until(revision: int, service: PolicyService, store: Path, control: Path) -> int:
+    """Return how many epochs were planned after a revision was committed, up to the first that had it.
+
+    Every epoch is of one batch here, for each batch brings rows. The commit is dated by the file of Delta's log that
+    made it, the epoch by the clock that planned it, on one machine.
+    """
+    committed_ms = commit_times_ms(store)[revision]
+    wanted = compile_policy(service.document(at=revision), "publish").revision
+    directory = Directory(str(control))
+    planned = 0
+    for name in directory.names("epochs"):
+        epoch = unpack_epoch(directory.read(f"epochs/{name}") or b"", name)
+        planned_ms = epoch.buckets.as_of_ms if epoch.reading is None else epoch.reading.wall_ms
+        if planned_ms <= committed_ms:
+            continue
+        planned += 1
+        if epoch.revision == wanted:
+            return planned
+    raise RuntimeError(f"no batch acted upon revision {revision} after {planned} that were planned")
+
+
+def commit_times_ms(store: Path) -> Mapping[int, int]:
+    """Return when each revision of a Delta store was committed."""
+    times = {}
+    for path in (store / "_delta_log").glob("*.json"):
+        for line in path.read_text().splitlines():
+            revision = json.loads(line).get("commitInfo", {}).get("policyRevision")
+            if revision is not None:
+                times[int(revision)] = path.stat().st_mtime_ns // 1_000_000
+    return times
+
+
+def _change_by_cli(store: DeltaStore) -> int:
+    command = [
+        sys.executable,
+        "-m",
+        "spark_throttle.admin.cli.app",
+        "group",
+        "update",
+        GROUP,
+        "publish.messages_per_second=500",
+        "--store",
+        store.location,
+        "--why",
+        "the command line gives bronze 500",
+    ]
+    subprocess.run(command, check=True, stdout=sys.stderr, cwd=ROOT)  # noqa: S603 - this interpreter
+    return store.revision()
+
+
+def _change_by_api(address: str, token: str) -> int:
+    path = f"{address}/admin/v2/resourcegroup/{GROUP}"
+    fields, etag = _request(path, token)
+    answer, _ = _request(
+        f"{path}?why=the+API+gives+bronze+600",
+        token,
+        method="PUT",
+        body={**fields, "publishRateInMsgs": 600},
+        etag=etag,
+    )
+    _say(f"the API answers: {json.dumps(answer)}")
+    return int(answer["revision"])
+
+
+def _request(
+    url: str, token: str, *, method: str = "GET", body: Mapping[str, Any] | None = None, etag: str | None = None
+) -> tuple[dict[str, Any], str]:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    if etag is not None:
+        headers["If-Match"] = etag
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - our own server on loopback
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        return json.load(answer), answer.headers["ETag"]
+
+
+@contextmanager
+def _server(out: Path, store: str, control: Path) -> Iterator[str]:
+    """Yield the address of a server over the store that watches the job."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        sys.executable, "-m", "spark_throttle.admin.cli.app", "serve", "--tokens", str(out / "tokens.json"),
+        "--store", store, "--port", str(port), "--job", f"demo={control}",
+    ]  # fmt: skip
+    with (out / "server.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": "1"})  # noqa: S603
+        try:
+            _wait_until(lambda: _answers(port), 60, "the server answers")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _wait_for_batches(query: StreamingQuery, directory: Directory, count: int, deadline: float) -> None:
+    """Wait until so many more batches have reported; a failed query raises."""
+    names = directory.names("feedback")
+    first = int(names[-1].partition(".")[0]) if names else -1
+    while time.monotonic() < deadline:
+        if wait_for_end(query, 0.1):
+            raise RuntimeError("the query ended by itself")
+        names = directory.names("feedback")
+        if names and int(names[-1].partition(".")[0]) >= first + count:
+            return
+    raise TimeoutError(f"{count} batches did not come within {MOST_SECONDS} s of the start")
+
+
+def _wait_until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline, pause = time.monotonic() + seconds, threading.Event()
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds} s: {what}")
+        pause.wait(0.1)
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000  # noqa: TID251 - the time of a commit
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "admin-demo", help="deleted, and written anew")
+    parser.add_argument("--policies", type=Path, default=ROOT / "conf" / "policies" / "admin_demo.yaml")
+    parser.add_argument("--seed", type=int, default=20261121, help="of the traffic")
+    return parser
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

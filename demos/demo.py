@@ -1,0 +1,171 @@
+"""The demonstration (`make run`): 22,000 messages a second of 200 namespaces, each group held to its quota.
+
+Traffic is made up by a seed and offered for half a minute; the group bronze is offered three times its quota. What is
+admitted and what is rejected goes to Delta tables under `build/run`, with a live table on standard error. When all has
+drained, or after a time, the query is stopped, the run is recounted from its tables alone, and there are a picture,
+`build/run/throttle.png`, and one line of JSON, the last of standard output. The exit status is 0 if nothing was lost or
+doubled and no limit was passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from demos.account import Run, take_account
+from demos.live_table import LiveTable
+from demos.plots import Story, draw
+from jobs.settings import JobSettings, parse_settings
+from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
+from spark_throttle.load.options import LoadOptions
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.spark import Throttle
+from spark_throttle.spark.state_reader import read_queued
+
+ROOT: Final = Path(__file__).parent.parent
+GROUPS: Final[list[dict[str, Any]]] = [
+    {"prefix": "gold", "namespaces": 50, "messages_per_second": 7500, "zipf_exponent": 0.6, "bursts": False},
+    {"prefix": "silver", "namespaces": 50, "messages_per_second": 4000, "zipf_exponent": 0.8},
+    {"prefix": "bronze", "namespaces": 50, "messages_per_second": 9000, "zipf_exponent": 0.3, "bursts": False},
+    {"prefix": "free", "namespaces": 50, "messages_per_second": 1500, "zipf_exponent": 1.0, "bursts": False},
+]
+OVERLOADED: Final = "bronze"
+SHARDS: Final = 4
+MOST_SECONDS: Final = 140
+"""How long the run may take, the session's start included, before the query is stopped with what it then has."""
+
+PATIENCE_SECONDS: Final = 15
+"""How long the query may then finish the batch it is in."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demonstration; return its exit status."""
+    started = time.monotonic()
+    asked = _parser().parse_args(arguments)
+    out: Path = asked.out
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    settings = demo_settings(out, asked.policies, asked.seconds, asked.seed)
+    throttle = make_throttle(settings.throttle)
+    spark = open_session(settings)
+    events = read_events(spark, settings.source)
+    query = start_query(throttle, events, settings)
+    _watch(query, throttle, limit=int(settings.source.options["limit"]), started=started)
+    stop_between_batches(query, PATIENCE_SECONDS)
+    queued = read_queued(spark, settings.checkpoint, schema=events.schema).toArrow()
+    spark.stop()
+
+    run = Run(
+        checkpoint=Path(settings.checkpoint),
+        admitted=out / "admitted",
+        rejected=out / "rejected",
+        traffic=LoadOptions.parse(settings.source.options).traffic,
+        policy=compile_policy(load_policies(settings.throttle.policies), settings.throttle.direction),
+        shards=settings.throttle.shards,
+        overloaded=OVERLOADED,
+    )
+    books = take_account(run, queued)
+    picture = out / "throttle.png"
+    draw(Story(run.policy, books, [group["prefix"] for group in GROUPS], OVERLOADED), picture)
+    _say(f"tables in {out}, picture in {picture}")
+    print(books.account.to_json(), flush=True)
+    return 0 if books.account.keeps_the_laws else 1
+
+
+def demo_settings(
+    out: Path,
+    policies: Path | str,
+    seconds: int,
+    seed: int,
+    groups: Sequence[Mapping[str, Any]] = GROUPS,
+    shards: int = SHARDS,
+) -> JobSettings:
+    """Return the demonstration as settings of the job."""
+    rate = sum(group["messages_per_second"] for group in groups)
+    load = {
+        "groups": json.dumps([{"tenants": 2} | dict(group) for group in groups]),
+        "limit": rate * seconds,
+        # A batch that fell behind brings three seconds' worth at most, or the next would fall behind further.
+        "maxRowsPerBatch": 3 * rate,
+        "burstFactor": 3,
+        "burstSeconds": 2,
+        "seed": seed,
+    }
+    return parse_settings(
+        {
+            "source": {"format": "throttle_load", "options": load},
+            "throttle": {
+                "policies": str(policies),
+                "namespace": "namespace",
+                "size": "size_bytes",
+                "order_by": ["ts", "id"],
+                "shards": shards,
+            },
+            "sink": {"format": "delta", "path": str(out / "admitted")},
+            "rejected": {"format": "delta", "path": str(out / "rejected")},
+            "checkpoint": str(out / "checkpoint"),
+            "query_name": "demo",
+            "spark": {
+                "app_name": "spark-throttle demo",
+                "conf": {
+                    # The recount reads every batch's entry.
+                    "spark.sql.streaming.minBatchesToRetain": 1000,
+                    # For two cores and a minute: half of a batch's time would go into optimising the JVM's code for
+                    # hours to come, into statistics of files that nobody searches, and into the starts of empty tasks.
+                    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
+                    "spark.databricks.delta.stats.collect": False,
+                    "spark.databricks.delta.writeChecksumFile.enabled": False,
+                    "spark.databricks.delta.snapshotPartitions": 2,
+                    "spark.log.level": "ERROR",
+                    "spark.ui.enabled": False,
+                    "spark.ui.showConsoleProgress": False,
+                },
+            },
+        }
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "run", help="deleted, and written anew")
+    parser.add_argument("--policies", type=Path, default=ROOT / "conf" / "policies" / "demo.yaml")
+    parser.add_argument("--seconds", type=int, default=30, help="how long traffic is offered")
+    parser.add_argument("--seed", type=int, default=20261121, help="of the traffic")
+    return parser
+
+
+def _watch(query: StreamingQuery, throttle: Throttle, *, limit: int, started: float) -> None:
+    """Show the query until all that was offered has drained, or until its time is over; a failed query raises."""
+    with LiveTable([group["prefix"] for group in GROUPS]) as table:
+        while (passed := time.monotonic() - started) < MOST_SECONDS:
+            if wait_for_end(query, 0.25):
+                return
+            status, offered = throttle.status(query), offered_rows(query)
+            doing = "draining" if offered >= limit else "offering" if offered else "starting"
+            table.show(status, f"{doing}, {passed:.0f} s, {offered:,} of {limit:,} messages offered")
+            if offered >= limit and not any(job.waiting_messages for job in status.of_level("job").values()):
+                return
+
+
+def offered_rows(query: StreamingQuery) -> int:
+    """Return how many rows of `throttle_load` the last batch's progress reports as read."""
+    progress = query.lastProgress
+    offsets = [] if progress is None else [json.loads(source.endOffset or "null") for source in progress.sources]
+    return next((offset["rows"] for offset in offsets if isinstance(offset, dict) and "rows" in offset), 0)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

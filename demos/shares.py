@@ -1,0 +1,261 @@
+"""Three jobs share the quotas of two groups (`make shares`): one wakes up, one comes late, one is killed and returns.
+
+Each job is a process of its own, started as `spark-submit` starts `jobs/throttle_stream.py`, with its own session,
+checkpoint and tables; they meet in a directory. alpha wants four fifths of each quota all along, beta a fifth and then
+four fifths, gamma, which has half as many namespaces, comes late; then alpha is killed with SIGKILL, and later started
+again. Rows arrive as small files that this process writes. At the end the run is recounted from the tables alone;
+there are a picture, `build/shares/shares.png`, and one line of JSON, the last of standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from demos.shares_account import GROUPS, Moments, SharesRun, take_shares_account
+from demos.shares_plot import draw_shares
+from spark_throttle.load.traffic import SCHEMA
+
+ROOT: Final = Path(__file__).parent.parent
+SHARDS: Final = 1
+INTERVAL_SECONDS: Final = 4
+LEASE_SECONDS: Final = 40
+NAMESPACES: Final = {"alpha": 20, "beta": 20, "gamma": 10}
+FILE_SECONDS: Final = 0.5
+START_SECONDS: Final = 240
+"""How long a session may take to start, and its first batches, on a machine that has other things to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How long things last, in seconds."""
+
+    quiet: float = 16
+    """alpha and beta alone, with enough for both."""
+
+    awake: float = 24
+    """Both want four fifths."""
+
+    crowded: float = 40
+    """All three run."""
+
+    without_alpha: float = LEASE_SECONDS + 16
+    back: float = 24
+    """From alpha's first new batch to the end."""
+
+
+@dataclass
+class Feeder:
+    """Writes each job's rows as files, in real time."""
+
+    out: Path
+    wanted: dict[str, float] = field(default_factory=dict)
+    """By job: the part of each group's quota that it is offered."""
+
+    ends: threading.Event = field(default_factory=threading.Event)
+    _next_id: int = 0
+    _owed: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Write until told to end."""
+        last = time.monotonic()
+        number = 0
+        while not self.ends.wait(FILE_SECONDS):
+            now = time.monotonic()
+            for job, part in dict(self.wanted).items():
+                self._write(job, part, now - last, number)
+            last, number = now, number + 1
+
+    def _write(self, job: str, part: float, seconds: float, number: int) -> None:
+        names: list[str] = []
+        for group, quota in GROUPS.items():
+            owed = self._owed.get((job, group), 0.0) + part * quota * seconds
+            count = int(owed)
+            self._owed[job, group] = owed - count
+            mine = NAMESPACES[job]
+            names += [f"{group}-{job}/ns-{(self._next_id + n) % mine:02d}" for n in range(count)]
+        ids = np.arange(self._next_id, self._next_id + len(names))
+        self._next_id += len(names)
+        now_us = time.time_ns() // 1000  # noqa: TID251 - the rows' own time, which decides nothing
+        columns = [
+            pa.array(ids), pa.array(names, pa.string()),
+            pa.array(np.full(len(ids), now_us), pa.timestamp("us", tz="UTC")),
+            pa.array(np.full(len(ids), 100, dtype=np.int32)), pa.array([b"x"] * len(ids), pa.binary()),
+        ]  # fmt: skip
+        hidden = self.out / job / "input" / f".{number:06d}.tmp"
+        pq.write_table(pa.Table.from_arrays(columns, schema=SCHEMA), hidden)
+        hidden.rename(hidden.with_name(f"{number:06d}.parquet"))
+
+
+class Job:
+    """A process of `jobs/throttle_stream.py`."""
+
+    def __init__(self, out: Path, name: str) -> None:
+        self.name, self.path = name, out / name
+        (self.path / "input").mkdir(parents=True, exist_ok=True)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, policies: Path, exchange: Path) -> None:
+        """Start the process."""
+        conf = self.path / "job.yaml"
+        conf.write_text(yaml.safe_dump(_settings(self.name, self.path, policies, exchange)))
+        submit = f"--driver-memory 1g {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}"
+        with (self.path / "job.log").open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603 - this interpreter
+                [sys.executable, str(ROOT / "jobs" / "throttle_stream.py"), "--conf", str(conf)],
+                stdout=log, stderr=log, cwd=ROOT, env={**os.environ, "PYSPARK_SUBMIT_ARGS": submit},
+                start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """Kill the process, its JVM and its workers, with SIGKILL."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    @property
+    def batches(self) -> int:
+        """How many batches the job has committed."""
+        commits = self.path / "checkpoint" / "commits"
+        return len([each for each in commits.iterdir() if each.name.isdigit()]) if commits.exists() else 0
+
+    def wait_for_batches(self, count: int) -> None:
+        """Wait until the job has committed so many batches."""
+        deadline = time.monotonic() + START_SECONDS
+        pause = threading.Event()
+        while self.batches < count:
+            if time.monotonic() > deadline or (self.process is not None and self.process.poll() is not None):
+                raise RuntimeError(f"job {self.name} does not run: see {self.path / 'job.log'}")
+            pause.wait(0.1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the scenario; return its exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "shares", help="deleted, and written anew")
+    parser.add_argument("--recount", action="store_true", help="recount and draw the last run, without another")
+    asked = parser.parse_args(arguments)
+    out: Path = asked.out
+    if not asked.recount:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        _run(out, Script()).save(out)
+    run = SharesRun(out, tuple(NAMESPACES), SHARDS, INTERVAL_SECONDS, LEASE_SECONDS, Moments.load(out))
+    books = take_shares_account(run)
+    draw_shares(books, out / "shares.png")
+    _say(f"tables in {out}, picture in {out / 'shares.png'}")
+    print(books.account.to_json(), flush=True)
+    return 0 if books.account.is_as_wanted else 1
+
+
+def _run(out: Path, script: Script) -> Moments:
+    policies = out / "policies.yaml"
+    policies.write_text(yaml.safe_dump(_policies()))
+    exchange = out / "exchange"
+    jobs = {name: Job(out, name) for name in NAMESPACES}
+    feeder = Feeder(out)
+    thread = threading.Thread(target=feeder.run, daemon=True)
+    try:
+        for name in ("alpha", "beta"):
+            jobs[name].start(policies, exchange)
+        for name in ("alpha", "beta"):
+            jobs[name].wait_for_batches(1)
+        feeder.wanted = {"alpha": 0.8, "beta": 0.2}
+        thread.start()
+        began = time.monotonic()
+        began_ms = time.time_ns() // 1_000_000  # noqa: TID251 - of the machine whose batches are recounted
+        at: dict[str, int] = {}
+
+        def after(seconds: float, doing: str) -> None:
+            threading.Event().wait(seconds)
+            at[doing] = began_ms + int((time.monotonic() - began) * 1000)
+            _say(f"{time.monotonic() - began:5.0f} s: {doing}")
+
+        after(script.quiet, "beta wakes")
+        feeder.wanted = {"alpha": 0.8, "beta": 0.8}
+        after(script.awake, "gamma starts")
+        feeder.wanted = {"alpha": 0.8, "beta": 0.8, "gamma": 0.6}
+        jobs["gamma"].start(policies, exchange)
+        jobs["gamma"].wait_for_batches(2)
+        after(0, "gamma runs")
+        after(script.crowded, "alpha is killed")
+        jobs["alpha"].kill()
+        after(script.without_alpha, "alpha starts again")
+        before = jobs["alpha"].batches
+        jobs["alpha"].start(policies, exchange)
+        jobs["alpha"].wait_for_batches(before + 2)
+        after(0, "alpha runs")
+        after(script.back, "the end")
+    finally:
+        feeder.ends.set()
+        for job in jobs.values():
+            job.kill()
+    return Moments(began_ms, at)
+
+
+def _policies() -> dict[str, Any]:
+    quota = {group: {"publish": {"messages_per_second": rate, "burst_seconds": 10}} for group, rate in GROUPS.items()}
+    tenants = {f"{group}-{job}": {"resource_group": group} for group in GROUPS for job in NAMESPACES}
+    return {"version": 1, "resource_groups": quota, "tenants": tenants}
+
+
+def _settings(name: str, path: Path, policies: Path, exchange: Path) -> dict[str, Any]:
+    return {
+        "source": {
+            "format": "parquet",
+            "path": str(path / "input"),
+            "schema": "id BIGINT, namespace STRING, ts TIMESTAMP, size_bytes INT, payload BINARY",
+        },
+        "throttle": {
+            "policies": str(policies),
+            "namespace": "namespace",
+            "size": "size_bytes",
+            "order_by": ["ts", "id"],
+            "shards": SHARDS,
+        },
+        "exchange": {"path": str(exchange), "job": name, "interval": INTERVAL_SECONDS, "lease": LEASE_SECONDS},
+        "sink": {"format": "delta", "path": str(path / "admitted")},
+        "usage": str(path / "usage"),
+        "checkpoint": str(path / "checkpoint"),
+        "query_name": name,
+        "trigger": {"processing_time": "1 second"},
+        "spark": {
+            "app_name": f"shares {name}",
+            "master": "local[1]",
+            "conf": {
+                "spark.sql.streaming.minBatchesToRetain": 2000,
+                # Three sessions on two cores: see demos/demo.py.
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "spark.databricks.delta.stats.collect": False,
+                "spark.databricks.delta.writeChecksumFile.enabled": False,
+                "spark.databricks.delta.snapshotPartitions": 1,
+                "spark.log.level": "WARN",
+                "spark.ui.enabled": False,
+            },
+        },
+    }
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""The soak (`make soak MINUTES=n`): a job at a steady overload, while quotas change and namespaces come and go.
+
+Every few seconds another revision of the policies is put in force, and every few batches the load moves on to
+namespaces that were never seen before. Memory of the driver and of the workers, state, batch time and checkpoint are
+sampled all the while. They must stay flat: namespaces that went idle leave the state, files that no batch can need are
+removed. The picture is `build/soak/soak.png`; the last line of standard output is JSON: of every measure its median in
+the second quarter of the run, in the last quarter, and the ratio of the two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import yaml
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from demos.sampling import DRIVER, JVM, WORKERS, folder_bytes, sample_processes
+from demos.soak_plot import draw
+from jobs.settings import JobSettings, parse_settings
+from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
+
+ROOT: Final = Path(__file__).parent.parent
+SHARDS: Final = 4
+GROUPS: Final[list[dict[str, Any]]] = [
+    {"prefix": "gold", "namespaces": 400, "messages_per_second": 2500, "zipf_exponent": 0.8, "bursts": False},
+    {"prefix": "bronze", "namespaces": 400, "messages_per_second": 2500, "zipf_exponent": 1.1, "bursts": False},
+]
+GENERATION_ROWS: Final = 100_000
+"""After so many rows all namespaces are new: twenty seconds of the load."""
+
+QUOTA_CHANGE_SECONDS: Final = 7
+SAMPLE_SECONDS: Final = 5
+
+Samples = dict[str, list[float]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the soak; return its exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "soak", help="deleted, and written anew")
+    asked = parser.parse_args(arguments)
+    out: Path = asked.out
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    put_in_force(out, 0)
+    settings = soak_settings(out)
+    throttle = make_throttle(settings.throttle)
+    spark = open_session(settings)
+    query = start_query(throttle, read_events(spark, settings.source), settings)
+    samples = _soak(spark, query, out, asked.minutes * 60)
+    stop_between_batches(query)
+    spark.stop()
+    (out / "samples.json").write_text(json.dumps(samples))
+    draw(samples, out / "soak.png")
+    print(json.dumps(summary(samples), separators=(",", ":")), flush=True)
+    return 0
+
+
+def put_in_force(out: Path, number: int) -> None:
+    """Replace the policies by their revision of a number: no two are alike."""
+    gold, bronze = 1200 + number % 5 * 100, 900 + number % 7 * 50
+    policies = {
+        "resource_groups": {
+            "gold": {"publish": {"messages_per_second": gold, "burst_seconds": 5, "weight": 1 + number % 3}},
+            "bronze": {"publish": {"messages_per_second": bronze, "burst_seconds": 5, "on_excess": "reject"}},
+        },
+        "tenants": {
+            f"{group}-{tenant:02d}": {"resource_group": group} for group in ("gold", "bronze") for tenant in range(2)
+        },
+        # What makes each revision another one.
+        "defaults": {"publish": {"messages_per_second": 100_000 + number, "burst_seconds": 5}},
+        "queue": {"messages": 20_000, "age_seconds": 60},
+    }
+    written = out / "policies.tmp"
+    written.write_text(yaml.safe_dump(policies))
+    written.rename(out / "policies.yaml")
+
+
+def soak_settings(out: Path) -> JobSettings:
+    """Return the soak as settings of the job."""
+    load = {
+        "groups": json.dumps([{"tenants": 2} | group for group in GROUPS]),
+        "maxRowsPerBatch": 50_000,
+        "payloadBytes": 100,
+        "seed": 7,
+    }
+    generation = f"concat(namespace, '.', cast(id div {GENERATION_ROWS} as string)) AS namespace"
+    return parse_settings(
+        {
+            "source": {
+                "format": "throttle_load",
+                "options": load,
+                "select": ["id", "ts", generation, "size_bytes", "payload"],
+            },
+            "throttle": {
+                "policies": str(out / "policies.yaml"),
+                "namespace": "namespace",
+                "size": "size_bytes",
+                "order_by": ["ts", "id"],
+                "shards": SHARDS,
+            },
+            "sink": {"format": "delta", "path": str(out / "admitted")},
+            "rejected": {"format": "delta", "path": str(out / "rejected")},
+            "usage": str(out / "usage"),
+            "checkpoint": str(out / "checkpoint"),
+            "query_name": "soak",
+            "spark": {
+                "app_name": "spark-throttle soak",
+                "conf": {
+                    "spark.log.level": "ERROR",
+                    "spark.ui.enabled": False,
+                    "spark.ui.showConsoleProgress": False,
+                    "spark.driver.memory": "2g",
+                    # What Spark itself keeps must reach its bound well before the run ends.
+                    "spark.sql.streaming.minBatchesToRetain": 50,
+                    "spark.databricks.delta.snapshotPartitions": 2,
+                },
+            },
+        }
+    )
+
+
+def _soak(spark: SparkSession, query: StreamingQuery, out: Path, seconds: float) -> Samples:
+    """Change quotas and take samples until the time is over; a failed query raises."""
+    samples: Samples = {}
+    started = time.monotonic()
+    next_sample = next_change = started
+    revision = 0
+    while (now := time.monotonic()) < started + seconds:
+        if now >= next_change:
+            revision += 1
+            put_in_force(out, revision)
+            next_change += QUOTA_CHANGE_SECONDS
+        if now >= next_sample:
+            for name, value in take_sample(spark, query, out).items():
+                samples.setdefault(name, []).append(value)
+            samples.setdefault("second", []).append(now - started)
+            print(
+                f"\r{now - started:6.0f} s of {seconds:.0f}, {revision} revisions", end="", file=sys.stderr, flush=True
+            )
+            next_sample += SAMPLE_SECONDS
+        wait_for_end(query, max(0.05, min(next_sample, next_change) - time.monotonic()))
+    print(file=sys.stderr)
+    return samples
+
+
+def take_sample(spark: SparkSession, query: StreamingQuery, out: Path) -> Mapping[str, float]:
+    """Return what the job takes now."""
+    use = sample_processes()
+    memory = spark._jvm.java.lang.management.ManagementFactory.getMemoryMXBean()  # type: ignore[union-attr] # noqa: SLF001 - a program that looks inside
+    progress = query.lastProgress
+    state = progress.stateOperators[0] if progress is not None and progress.stateOperators else None
+    checkpoint_bytes, checkpoint_files = folder_bytes(out / "checkpoint")
+    control_bytes, control_files = folder_bytes(out / "checkpoint" / "throttle")
+    return {
+        "jvm_heap_mib": memory.getHeapMemoryUsage().getUsed() / 2**20,
+        "jvm_mib": use[JVM].resident_bytes / 2**20,
+        "workers_mib": use[WORKERS].resident_bytes / 2**20 if WORKERS in use else 0.0,
+        "driver_mib": use[DRIVER].resident_bytes / 2**20,
+        "state_mib": state.memoryUsedBytes / 2**20 if state is not None else 0.0,
+        "batch_seconds": progress.batchDuration / 1000 if progress is not None else 0.0,
+        "rows_a_second": progress.processedRowsPerSecond if progress is not None else 0.0,
+        "checkpoint_mib": checkpoint_bytes / 2**20,
+        "checkpoint_files": checkpoint_files,
+        "control_mib": control_bytes / 2**20,
+        "control_files": control_files,
+        "batches": float(progress.batchId) if progress is not None else 0.0,
+    }
+
+
+def summary(samples: Samples) -> dict[str, Any]:
+    """Return of every measure its medians in the second and in the last quarter, and their ratio.
+
+    Examples
+    --------
+    >>> summary({"second": [5.0, 10.0, 15.0, 20.0], "state_mib": [1.0, 2.0, 3.0, 3.0], "batches": [1.0, 2.0, 3.0, 9.0]})
+    {'minutes': 0.3, 'batches': 9, 'state_mib': [2.0, 3.0, 1.5]}
+    """
+    count = len(samples["second"])
+    quarter = max(1, count // 4)
+    found: dict[str, Any] = {
+        "minutes": round(samples["second"][-1] / 60, 1),
+        "batches": int(samples["batches"][-1]),
+    }
+    for name, values in samples.items():
+        if name not in ("second", "batches"):
+            early, late = median(values[quarter : 2 * quarter]), median(values[count - quarter :])
+            found[name] = [round(early, 2), round(late, 2), round(late / early, 2) if early else None]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

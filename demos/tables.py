@@ -1,0 +1,133 @@
+"""What a finished query left behind, read without Spark: its checkpoint's logs and its Delta tables.
+
+A batch is counted only when the checkpoint's commit log has it, in every table alike: then the tables and
+the queue in the checkpoint's state are of the same moment, even where a run was cut short.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_throttle.errors import DamagedError
+from spark_throttle.load.traffic import SCHEMA
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A committed batch, and the rows of `throttle_load` that it brought: `start_row` to `end_row` (excluded)."""
+
+    batch_id: int
+    time_ms: int
+    start_row: int
+    end_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A version of a Delta table that a batch wrote."""
+
+    version: int
+    batch_id: int
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchRows:
+    """Rows of a table, each with the position of its batch."""
+
+    rows: pa.Table
+    """The columns of `throttle_load`."""
+
+    batch: Int64s
+    """Position in the list of batches."""
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+
+def read_batches(checkpoint: Path) -> list[Batch]:
+    """Return the committed batches of a checkpoint, from the first."""
+    committed = sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    if committed != list(range(len(committed))):
+        raise DamagedError(
+            f"the commit log in {checkpoint}",
+            "it does not begin with batch 0; a run to be recounted needs spark.sql.streaming.minBatchesToRetain "
+            "above the number of its batches",
+        )
+    batches: list[Batch] = []
+    for batch_id in committed:
+        lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+        start_row = batches[-1].end_row if batches else 0
+        end_row = _load_offset(lines[2:], start_row, f"offset {batch_id} in {checkpoint}")
+        batches.append(Batch(batch_id, int(json.loads(lines[1])["batchTimestampMs"]), start_row, end_row))
+    return batches
+
+
+def _load_offset(source_lines: Sequence[str], start_row: int, what: str) -> int:
+    """Return the end offset of `throttle_load`: the one source whose offset is `{"rows": n}`."""
+    offsets = [json.loads(line) for line in source_lines if line != "-"]
+    ours = [offset["rows"] for offset in offsets if isinstance(offset, dict) and offset.keys() == {"rows"}]
+    if len(ours) > 1:
+        raise DamagedError(what, "two sources have an offset of throttle_load")
+    return int(ours[0]) if ours else start_row
+
+
+def read_commits(table: Path) -> list[Commit]:
+    """Return the versions of a Delta table that added rows, with the batch that wrote each.
+
+    The batch is the version of the application's transaction (`txnVersion`), which makes the write happen once.
+    """
+    commits = []
+    for log in sorted((table / "_delta_log").glob("*.json")):
+        if not log.stem.isdigit():
+            continue
+        actions: list[dict[str, Any]] = [json.loads(line) for line in log.read_text().splitlines() if line]
+        files = tuple(table / unquote(action["add"]["path"]) for action in actions if "add" in action)
+        if any("remove" in action for action in actions):
+            raise DamagedError(str(log), "it removes files, and only tables that were appended to can be recounted")
+        batch_ids = [int(action["txn"]["version"]) for action in actions if "txn" in action]
+        if not files:
+            continue
+        if len(batch_ids) != 1:
+            raise DamagedError(str(log), f"it adds rows and names {len(batch_ids)} batches, not one")
+        commits.append(Commit(int(log.stem), batch_ids[0], files))
+    return commits
+
+
+def read_rows(table: Path, batches: Sequence[Batch]) -> BatchRows:
+    """Return the rows that committed batches wrote to a Delta table; none where there is no table."""
+    position = {batch.batch_id: index for index, batch in enumerate(batches)}
+    pieces: list[pa.Table] = []
+    of_batch: list[int] = []
+    for commit in read_commits(table):
+        if commit.batch_id in position:
+            pieces.extend(_read_file(file) for file in commit.files)
+            of_batch.extend([position[commit.batch_id]] * len(commit.files))
+    rows = pa.concat_tables([SCHEMA.empty_table(), *pieces])
+    return BatchRows(rows, np.repeat(np.array(of_batch, dtype=np.int64), _lengths(pieces)))
+
+
+def as_offered(rows: pa.Table) -> pa.Table:
+    """Return the columns of `throttle_load` of a table, in their own types."""
+    return rows.select(SCHEMA.names).cast(SCHEMA)
+
+
+def _read_file(file: Path) -> pa.Table:
+    # Spark writes timestamps as INT96, which reads as naive nanoseconds in UTC.
+    return as_offered(pq.read_table(file, columns=SCHEMA.names, partitioning=None))
+
+
+def _lengths(pieces: Iterable[pa.Table]) -> Int64s:
+    return np.array([piece.num_rows for piece in pieces], dtype=np.int64)

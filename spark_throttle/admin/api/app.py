@@ -1,0 +1,201 @@
+"""The admin API and its page: PIP-82's calls over a policy store, beside ours, and what the watched jobs make of it.
+
+`serve` is what the command line calls; `make_app` is the same without a socket. The OpenAPI description at
+``/openapi.json``, which stands in ``conf/openapi.json`` too, lists every call.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import uvicorn
+from fastapi import Depends, FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from spark_throttle.admin.api import (
+    attachment_calls,
+    explain_calls,
+    group_calls,
+    job_calls,
+    page_files,
+    policy_calls,
+    revision_calls,
+)
+from spark_throttle.admin.api.answers import Problem, answer_errors
+from spark_throttle.admin.api.calls import Context, refuse_unknown_query
+from spark_throttle.admin.api.gate import Gate
+from spark_throttle.admin.api.request_rate import RequestRates
+from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.admin.watch.job_watch import JobWatch
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.store.opening import open_store
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import PolicyStore
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PORT: Final = 8642
+REQUESTS_PER_SECOND: Final = 100
+ANONYMOUS_REQUESTS_PER_SECOND: Final = 20
+"""Of all who have no token together."""
+
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_DESCRIPTION: Final = (
+    "Resource groups, attachments and quotas of spark-throttle, by PIP-82's calls and field names, and what the jobs "
+    "that follow the store make of them. Every call needs a bearer token. A change is answered with the revision that "
+    "it made and with what each watched job makes of it."
+)
+
+
+class Health(BaseModel):
+    """Whether the server answers; no more is told to one without a token."""
+
+    status: str
+
+
+def make_app(
+    store: PolicyStore,
+    tokens: TokenFile,
+    watch: JobWatch,
+    *,
+    clock_ms: Callable[[], int],
+    requests_per_second: int = REQUESTS_PER_SECOND,
+) -> FastAPI:
+    """Return the application over a store.
+
+    Parameters
+    ----------
+    watch
+        The jobs; started and stopped with the application.
+    clock_ms
+        The wall clock: of commits and of request rates.
+    requests_per_second
+        That one token may make; those without a token may make a fifth of it together.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watch.start()
+        yield
+        watch.stop()
+
+    # The interactive documents load scripts from elsewhere; the description itself is served.
+    app = FastAPI(
+        title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
+        docs_url=None, redoc_url=None, redirect_slashes=False,
+    )  # fmt: skip
+    app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch)
+    answer_errors(app)
+    for router in (
+        group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
+        explain_calls.router, job_calls.metrics_router, page_files.router,
+    ):  # fmt: skip
+        app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
+    app.add_api_route("/healthz", _health, methods=["GET"], tags=["health"])
+    app.add_middleware(
+        Gate,
+        tokens=tokens,
+        rates=RequestRates(requests_per_second, clock_ms=clock_ms),
+        anonymous_rates=RequestRates(max(1, requests_per_second // 5), clock_ms=clock_ms),
+    )
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign] # FastAPI's own way to extend the description
+    return app
+
+
+def serve(  # noqa: PLR0913 - what the command line offers
+    store: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    control: Mapping[str, str] | None = None,
+    tokens: str,
+    tls_certificate: str | None = None,
+    tls_key: str | None = None,
+    requests_per_second: int = REQUESTS_PER_SECOND,
+    is_plain_allowed: bool = False,
+) -> None:
+    """Serve the API and the page until the process is told to end.
+
+    Parameters
+    ----------
+    store
+        The policy store's location, as `open_store` takes it; made if there is none.
+    host, port
+        Where to listen.
+    control
+        By a job's name, its control directory (``<checkpoint>/throttle``): the jobs that are shown.
+    tokens
+        Path of the token file (``spark-throttle token create`` makes it).
+    tls_certificate, tls_key
+        PEM files. Without them the server speaks plain HTTP, on loopback alone.
+    requests_per_second
+        That one token may make.
+    is_plain_allowed
+        Speak plain HTTP on any address: TLS ends at a proxy before the server.
+
+    Raises
+    ------
+    ConfigurationError
+        If these do not go together, or if there is no token yet.
+    """
+    if (tls_certificate is None) != (tls_key is None):
+        raise ConfigurationError("TLS needs both, the certificate and its key")
+    for path in (tls_certificate, tls_key):
+        if path is not None and not Path(path).is_file():
+            raise ConfigurationError(f"there is no file {path}; TLS needs the certificate and its key as PEM files")
+    if tls_certificate is None and host not in _LOOPBACK and not is_plain_allowed:
+        raise ConfigurationError(
+            f"tokens would be sent in the clear to {host}: give a TLS certificate and key, or listen on 127.0.0.1, or "
+            f"allow plain HTTP behind a proxy that ends TLS"
+        )
+    if requests_per_second < 1:
+        raise ConfigurationError(f"{requests_per_second} requests a second let nobody in; give 1 or more")
+    token_file = TokenFile(tokens, clock_ms=wall_clock_ms)
+    if not token_file.list():
+        raise ConfigurationError(
+            f"{tokens} holds no token, so nobody could call; make one with spark-throttle token create"
+        )
+    opened = open_store(store, is_created=True)
+    app = make_app(
+        opened, token_file, JobWatch(control or {}), clock_ms=wall_clock_ms, requests_per_second=requests_per_second
+    )
+    logger.info("serving %s on %s:%d", opened.location, host, port)
+    # uvicorn's access log has paths and no headers; a token travels in a header alone.
+    uvicorn.run(
+        app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="info",
+        server_header=False, timeout_keep_alive=30, limit_concurrency=200, h11_max_incomplete_event_size=64 * 1024,
+        ws="none",
+    )  # fmt: skip
+
+
+def wall_clock_ms() -> int:
+    """Return the wall clock: of commits, tokens and request rates."""
+    return time.time_ns() // 1_000_000  # noqa: TID251 - what happens outside of batches has no other time
+
+
+def _health() -> Health:
+    """Return that the server answers."""
+    return Health(status="ok")
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI description, with the token that every call needs and the form of every error."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        parts = document.setdefault("components", {})
+        parts.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+        parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, calls in document["paths"].items():
+            for call in calls.values():
+                call["responses"].pop("422", None) if path == "/healthz" else None
+                call["security"] = [] if path == "/healthz" else [{"token": []}]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            parts["schemas"].pop(unused, None)
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,134 @@
+"""PIP-82's calls that attach namespaces and tenants to resource groups, and detach them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from starlette.exceptions import HTTPException
+
+from spark_throttle.admin.api.addresses import Segment, TenantSegment
+from spark_throttle.admin.api.answers import documented
+from spark_throttle.admin.api.calls import (
+    Admin,
+    AnyCaller,
+    Asked,
+    Change,
+    Changed,
+    Context,
+    Served,
+    check_tenant,
+    check_within_tenant,
+    is_known,
+)
+from spark_throttle.admin.tokens import Caller
+from spark_throttle.errors import NotFoundError
+from spark_throttle.policy.model import NamespacePolicy
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Kind
+
+router = APIRouter(prefix="/admin/v2", tags=["attachments"])
+
+_NAMESPACE = "/namespaces/{tenant}/{namespace}/resourcegroup"
+_TENANT = "/tenants/{tenant}/resourcegroup"
+_ATTACHED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The entry's revision."}}}
+}
+
+
+@router.get(_NAMESPACE, responses={**documented(404), **_ATTACHED})
+def get_namespace_attachment(
+    served: Served, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, response: Response
+) -> str:
+    """Return the name of the group that the namespace is attached to by itself, not through its tenant."""
+    check_tenant(caller, tenant)
+    return _attached(served, "namespace", f"{tenant}/{namespace}", response)
+
+
+@router.put(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 409, 412))
+def attach_namespace(
+    served: Served, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, resourcegroup: Segment, asked: Change
+) -> Changed:
+    """Attach a namespace to a resource group; one that is attached to another is a conflict (409)."""
+    name = f"{tenant}/{namespace}"
+    _check_change(served.service, caller, name, resourcegroup)
+    revision = asked.expected("namespace", name)
+    made = served.service.attach("namespace", name, resourcegroup, asked.author(caller), expected=revision)
+    return asked.answer(made)
+
+
+@router.delete(_NAMESPACE, responses=documented(404, 412))
+def detach_namespace(
+    served: Served, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, asked: Change
+) -> Changed:
+    """Detach a namespace from its resource group."""
+    name = f"{tenant}/{namespace}"
+    _check_change(served.service, caller, name, None)
+    return _detach(asked, caller, "namespace", name, None)
+
+
+@router.delete(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 412))
+def detach_namespace_from(
+    caller: AnyCaller, tenant: TenantSegment, namespace: Segment, resourcegroup: Segment, asked: Change
+) -> Changed:
+    """Detach a namespace from a resource group, if that is its group."""
+    name = f"{tenant}/{namespace}"
+    _check_change(asked.context.service, caller, name, None)
+    return _detach(asked, caller, "namespace", name, resourcegroup)
+
+
+@router.get(_TENANT, responses={**documented(404), **_ATTACHED})
+def get_tenant_attachment(served: Served, caller: AnyCaller, tenant: TenantSegment, response: Response) -> str:
+    """Return the name of the group that the tenant is attached to."""
+    check_tenant(caller, tenant)
+    return _attached(served, "tenant", tenant, response)
+
+
+@router.put(_TENANT + "/{resourcegroup}", responses=documented(404, 409, 412))
+def attach_tenant(
+    served: Served, caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change
+) -> Changed:
+    """Attach a tenant to a resource group; one that is attached to another is a conflict (409)."""
+    revision = asked.expected("tenant", tenant)
+    made = served.service.attach("tenant", tenant, resourcegroup, asked.author(caller), expected=revision)
+    return asked.answer(made)
+
+
+@router.delete(_TENANT, responses=documented(404, 412))
+def detach_tenant(caller: Admin, tenant: TenantSegment, asked: Change) -> Changed:
+    """Detach a tenant from its resource group."""
+    return _detach(asked, caller, "tenant", tenant, None)
+
+
+@router.delete(_TENANT + "/{resourcegroup}", responses=documented(404, 412))
+def detach_tenant_from(caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change) -> Changed:
+    """Detach a tenant from a resource group, if that is its group."""
+    return _detach(asked, caller, "tenant", tenant, resourcegroup)
+
+
+def _attached(served: Context, kind: Kind, name: str, response: Response) -> str:
+    stored = served.service.attached(kind, name)
+    is_known(stored, None, response)
+    return stored.resource_group or ""
+
+
+def _detach(asked: Asked, caller: Caller, kind: Kind, name: str, group: str | None) -> Changed:
+    service = asked.context.service
+    stored = service.attached(kind, name)
+    revision = asked.expected(kind, name)
+    if group is not None:
+        if stored.resource_group != group:
+            raise NotFoundError("resource_group", group, f" that {kind} {name} is attached to")
+        # What was compared is what is changed.
+        revision = stored.revision if revision is None else revision
+    made = service.detach(kind, name, asked.author(caller), expected=revision)
+    return asked.answer(made, is_entry=False)
+
+
+def _check_change(service: PolicyService, caller: Caller, name: str, group: str | None) -> None:
+    if caller.role == "viewer":
+        raise HTTPException(403, "a viewer's token reads")
+    if caller.role == "tenant_admin":
+        entry = service.store.get("namespace", name)
+        before = NamespacePolicy() if entry is None else service.get("namespace", name).policy
+        check_within_tenant(service, caller, name, before.model_copy(update={"resource_group": group}))

@@ -1,0 +1,240 @@
+"""What every call of the API is given: the store's service, the jobs' watch, its caller; and what a change answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from fastapi import Depends, Request, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, etag, expected_revision
+from spark_throttle.admin.tokens import Caller
+from spark_throttle.admin.watch.job_watch import JobView, JobWatch
+from spark_throttle.errors import PolicyError, did_you_mean
+from spark_throttle.policy.model import NamespacePolicy, ScopePolicy, TenantPolicy
+from spark_throttle.store.service import Made, PolicyService, Stored
+from spark_throttle.store.store import Author, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a server serves."""
+
+    service: PolicyService
+    watch: JobWatch
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+def refuse_unknown_query(request: Request) -> None:
+    """Refuse a query that the API's description does not have: as in a policy, a misspelt key must not say nothing.
+
+    Raises
+    ------
+    PolicyError
+        With the key as its path.
+    """
+    if not request.query_params:
+        return
+    paths = request.app.openapi()["paths"]
+    call = paths.get(request.scope["route"].path, {}).get(request.method.lower(), {})
+    known = [parameter["name"] for parameter in call.get("parameters", ()) if parameter["in"] == "query"]
+    for name in request.query_params:
+        if name not in known:
+            hint = did_you_mean(name[:64], known)
+            raise PolicyError(name[:64], f"the call has no such query parameter{hint}")
+
+
+Served: TypeAlias = Annotated[Context, Depends(_context)]
+AnyCaller: TypeAlias = Annotated[Caller, Depends(_caller)]
+
+
+def _of_roles(*roles: str) -> Callable[[Caller], Caller]:
+    def check(caller: AnyCaller) -> Caller:
+        if caller.role not in roles:
+            needed = " or ".join(roles)
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"this needs the role {needed}; the token is of a {caller.role}")
+        return caller
+
+    return check
+
+
+Admin: TypeAlias = Annotated[Caller, Depends(_of_roles("admin"))]
+READERS: Final = [Depends(_of_roles("admin", "viewer"))]
+"""Who may see what belongs to nobody's tenant."""
+
+
+def check_tenant(caller: Caller, namespace: str) -> None:
+    """Refuse a tenant admin what is another tenant's.
+
+    Raises
+    ------
+    HTTPException
+        403.
+    """
+    if caller.role == "tenant_admin" and namespace.partition("/")[0] != caller.tenant:
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is for the tenant {caller.tenant!r} alone")
+
+
+def check_within_tenant(service: PolicyService, caller: Caller, name: str, policy: object) -> None:
+    """Refuse a tenant admin a change that takes more than its tenant was given.
+
+    It divides among its namespaces what the tenant has. So the tenant must have a quota or a group, which the new entry
+    cannot leave for another group; and the weight, a claim against the other tenants of a group, stays as it is.
+
+    Raises
+    ------
+    HTTPException
+        403.
+    """
+    if caller.role != "tenant_admin":
+        return
+    check_tenant(caller, name)
+    assert caller.tenant is not None  # noqa: S101 - every tenant admin's token has one
+    entry = service.store.get("tenant", caller.tenant)
+    tenant = None if entry is None else service.get("tenant", caller.tenant).policy
+    if not isinstance(tenant, TenantPolicy) or (tenant.resource_group is None and not _is_limited(tenant)):
+        detail = f"the tenant {caller.tenant!r} has neither a quota nor a group; an admin gives it one first"
+        raise HTTPException(HTTPStatus.FORBIDDEN, detail)
+    group = getattr(policy, "resource_group", None)
+    if group not in (None, tenant.resource_group):
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"{group!r} is not the tenant's own group; an admin attaches to it")
+    before = service.store.get("namespace", name)
+    stored = NamespacePolicy() if before is None else service.get("namespace", name).policy
+    if _weights(policy) != _weights(stored):
+        detail = "a weight is a claim against other tenants of the group; an admin sets it"
+        raise HTTPException(HTTPStatus.FORBIDDEN, detail)
+
+
+def _weights(policy: object) -> tuple[int, int] | None:
+    return (policy.publish.weight, policy.dispatch.weight) if isinstance(policy, ScopePolicy) else None
+
+
+def _is_limited(tenant: TenantPolicy) -> bool:
+    quotas = (tenant.publish, tenant.dispatch)
+    return any(q.messages_per_second is not None or q.bytes_per_second is not None for q in quotas)
+
+
+# ------------------------------------------------------------------------------------------------------- changes
+
+
+class Acting(BaseModel):
+    """What one job makes of a change."""
+
+    job: str
+    state: Literal["next_batch", "in_force", "refused", "not_followed", "unknown"]
+    """`next_batch`: the next batch that is planned has it. `in_force`: the job follows this revision already."""
+
+    store_revision: int | None
+    """The revision that the job follows so far."""
+
+    planned_epoch: int
+    """The newest epoch that was planned before the change; batches of later epochs have it."""
+
+    detail: str
+
+
+class Changed(BaseModel):
+    """What became of a change: whether it was made, and where and when it acts."""
+
+    revision: int
+    """Of the store after it."""
+
+    changed: bool
+    """False where the store said the same before."""
+
+    notes: list[str]
+    """What the caller may not expect."""
+
+    acting: list[Acting]
+    """By job that the server watches; a job that it does not watch acts upon a change likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A change that is asked for: why, on which condition, and the response that it is answered with."""
+
+    context: Context
+    response: Response
+    why: str
+    if_match: str | None
+    if_none_match: str | None
+
+    def author(self, caller: Caller) -> Author:
+        """Return who the history will name."""
+        return Author(caller.who, self.why)
+
+    def expected(self, kind: Kind, name: str) -> int | None:
+        """Return the revision of the entry that the change is made for; see `addresses.expected_revision`."""
+        entry = self.context.service.store.get(kind, name) if self.if_match is not None else None
+        found = None if entry is None else entry.revision
+        return expected_revision(f"{kind} {name}".strip(), self.if_match, self.if_none_match, found)
+
+    def answer(self, made: Made, *, is_entry: bool = True) -> Changed:
+        """Return what became of the change, with the new ETag of the entry if it is one that still is there."""
+        if made.is_changed and is_entry:
+            self.response.headers["ETag"] = etag(made.revision)
+        store = self.context.service.store.location
+        acting = [_acting(view, made.revision, store) for view in self.context.watch.views()]
+        notes = list(made.notes)
+        if not acting:
+            notes.append("no job is watched (--job): whether one follows this store is not known here")
+        return Changed(revision=made.revision, changed=made.is_changed, notes=notes, acting=acting)
+
+
+def _asked(
+    context: Served, response: Response, why: Why = "", if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+) -> Asked:
+    return Asked(context, response, why, if_match, if_none_match)
+
+
+def _told(context: Served, response: Response, why: Why = "") -> Asked:
+    return Asked(context, response, why, None, None)
+
+
+Change: TypeAlias = Annotated[Asked, Depends(_asked)]
+UnconditionalChange: TypeAlias = Annotated[Asked, Depends(_told)]
+"""For a call that asks for no revision of an entry."""
+
+
+def _acting(view: JobView, revision: int, location: str) -> Acting:
+    followed = view.followed
+    store_revision = None if followed is None else followed.store_revision
+
+    def said(state: Any, detail: str) -> Acting:  # noqa: ANN401 - a literal
+        return Acting(
+            job=view.name, state=state, store_revision=store_revision, planned_epoch=view.planned_epoch, detail=detail
+        )
+
+    if view.problem is not None or followed is None:
+        return said("unknown", view.problem or "the job has planned no batch yet; it reads the store when it does")
+    if store_revision is None:
+        return said("not_followed", f"the job follows no policy store; start it with policies: {location}")
+    if followed.problem is not None:
+        return said("refused", followed.problem)
+    if store_revision >= revision:
+        return said("in_force", f"the job follows revision {store_revision}")
+    return said("next_batch", f"revision {store_revision} is in force; the next batch is planned with {revision}")
+
+
+def is_known(stored: Stored, if_none_match: str | None, response: Response) -> bool:
+    """Set the ETag of an entry, and return whether the caller has it already (304)."""
+    response.headers["ETag"] = etag(stored.revision)
+    return if_none_match is not None and etag(stored.revision) in [part.strip() for part in if_none_match.split(",")]
+
+
+def not_modified(stored: Stored) -> Response:
+    """Return the answer to one who has the entry already."""
+    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag(stored.revision)})

@@ -1,0 +1,38 @@
+"""The call that says why a namespace is held as it is: by which rule, at which level, and until when."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from fastapi import APIRouter, Query
+
+from spark_throttle.admin.api.addresses import Segment
+from spark_throttle.admin.api.answers import documented
+from spark_throttle.admin.api.calls import AnyCaller, Served, check_tenant
+from spark_throttle.admin.api.job_calls import view_of
+from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.status.explain import Explanation, explain_job, explain_policy
+
+router = APIRouter(prefix="/admin/v2", tags=["jobs"])
+
+JobQuery: TypeAlias = Annotated[
+    str | None, Query(max_length=MAX_NAME_BYTES, description="A watched job; without one the store alone is asked.")
+]
+
+
+@router.get("/explain/{namespace}", responses=documented(404))
+def get_explanation(
+    served: Served,
+    caller: AnyCaller,
+    namespace: Segment,
+    job: JobQuery = None,
+    direction: Literal["publish", "dispatch"] = "publish",
+) -> Explanation:
+    """Return which rule holds a namespace and why, and, of a job, what its last batch made of it.
+
+    A job's own direction counts; `direction` is asked of the store alone.
+    """
+    check_tenant(caller, namespace)
+    if job is None:
+        return explain_policy(served.service.store, namespace, direction)
+    return explain_job(view_of(served.watch, job).location, namespace)

@@ -1,0 +1,291 @@
+"""Calls for what the watched jobs do: the newest numbers, how they went over time, and who is throttled by what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel
+
+from spark_throttle.admin.api.addresses import Segment
+from spark_throttle.admin.api.answers import documented
+from spark_throttle.admin.api.calls import READERS, AnyCaller, Served
+from spark_throttle.admin.tokens import Role
+from spark_throttle.admin.watch.batch_numbers import COUNTS, BatchNumbers
+from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
+from spark_throttle.admin.watch.metrics import CONTENT_TYPE, balances_of, exposed
+from spark_throttle.admin.watch.namespace_numbers import namespaces_of
+from spark_throttle.core.quota import NEVER_MS
+from spark_throttle.errors import NotFoundError, did_you_mean
+from spark_throttle.policy.model import MAX_NAME_BYTES
+
+router = APIRouter(prefix="/admin/v2", tags=["jobs"])
+metrics_router = APIRouter(tags=["metrics"])
+
+RECENT_BATCHES: Final = 40
+_GROUPS_SHOWN: Final = 200
+
+Count: TypeAlias = Annotated[int, Query(ge=1, le=500)]
+GroupQuery: TypeAlias = Annotated[str | None, Query(max_length=MAX_NAME_BYTES, description="Only of this group.")]
+
+
+class ScopeNumbers(BaseModel):
+    """The job or a resource group in the newest batch; null is no quota."""
+
+    level: str
+    scope: str
+    offered_messages: int
+    offered_bytes: int
+    admitted_messages: int
+    admitted_bytes: int
+    rejected_messages: int
+    rejected_bytes: int
+    waiting_messages: int
+    waiting_bytes: int
+    messages_per_second: float | None
+    bytes_per_second: float | None
+    balance_messages: float | None
+    """Tokens that the bucket held when the newest batch was planned; in debt below 0."""
+
+    balance_bytes: float | None
+
+
+class RecentBatch(BaseModel):
+    """A batch, and the policies that it was decided by."""
+
+    batch: int
+    epoch: int
+    revision: str
+
+
+class JobStatus(BaseModel):
+    """A watched job."""
+
+    job: str
+    direction: str | None
+    batch: int
+    """The newest that reported, -1 before the first."""
+
+    batch_time_ms: int | None
+    elapsed_ms: int | None
+    """Between the newest batch and the one before."""
+
+    planned_epoch: int
+    revision: str | None
+    """Names the content of the policies that the next batch is planned with."""
+
+    store_revision: int | None
+    """The store's revision that the next batch is planned with; null where the job follows no store."""
+
+    problem: str | None
+    """Why the job cannot be read, or why what the store says now is not in force."""
+
+    recent: list[RecentBatch]
+    scopes: list[ScopeNumbers]
+
+
+class CallerAnswer(BaseModel):
+    """Whose token a request has."""
+
+    name: str
+    token: str
+    """Its id, which is no secret."""
+
+    role: Role
+    tenant: str | None
+
+
+class Status(BaseModel):
+    """The store and all watched jobs."""
+
+    store: str
+    store_revision: int
+    jobs: list[JobStatus]
+
+
+class Series(BaseModel):
+    """One scope over time: a number a batch, a second."""
+
+    level: str
+    scope: str
+    quota: list[float | None]
+    offered: list[float | None]
+    admitted: list[float | None]
+    rejected: list[float | None]
+    waiting: list[int]
+
+
+class SeriesPage(BaseModel):
+    """The batches of a job over time."""
+
+    batch: list[int]
+    time_ms: list[int]
+    scopes: list[Series]
+
+
+class Held(BaseModel):
+    """The scope that is nearest to its quota."""
+
+    level: str
+    scope: str
+    dimension: str
+    used_ratio: float | None
+
+
+class NamespaceRow(BaseModel):
+    """A namespace over the newest batches."""
+
+    namespace: str
+    resource_group: str | None
+    weight: int
+    offered_per_second: float
+    admitted_per_second: float
+    admitted_bytes_per_second: float
+    rejected_per_second: float
+    waiting_messages: int
+    waiting_bytes: int
+    delayed_ms: float | None
+    service: float | None
+    """Part of its group's quota that it was admitted, over its weight."""
+
+    held_by: Held | None
+
+
+class NamespaceRows(BaseModel):
+    """Namespaces that wait or were rejected most, or that were offered most."""
+
+    namespaces: list[NamespaceRow]
+    active: int
+    backlogged: int
+    fairness_ratio: float | None
+    """Largest service of a backlogged namespace of the group over the smallest; 1 is even."""
+
+
+@router.get("/caller", responses=documented())
+def get_caller(caller: AnyCaller) -> CallerAnswer:
+    """Return whose token the request has, and what it may do."""
+    return CallerAnswer(name=caller.name, token=caller.token_id, role=caller.role, tenant=caller.tenant)
+
+
+@router.get("/status", responses=documented())
+def get_status(served: Served, caller: AnyCaller) -> Status:
+    """Return what every watched job did last; a tenant admin sees no other's numbers."""
+    is_wide = caller.role != "tenant_admin"
+    store = served.service.store
+    jobs = [_status(view, is_wide=is_wide) for view in served.watch.views()]
+    return Status(store=store.location if is_wide else "", store_revision=store.revision(), jobs=jobs)
+
+
+@router.get("/status/{job}/series", dependencies=READERS, responses=documented(404))
+def get_series(
+    served: Served,
+    job: Segment,
+    dimension: Literal["messages", "bytes"] = "messages",
+    after_batch: Annotated[int, Query(ge=-1, le=NEVER_MS)] = -1,
+    limit: Annotated[int, Query(ge=1, le=BATCHES_KEPT)] = 300,
+) -> SeriesPage:
+    """Return rates and backlog of the job and its groups over the newest batches."""
+    batches = [kept for kept in view_of(served.watch, job).batches if kept.batch > after_batch][-limit:]
+    keys = sorted({key for kept in batches for key in kept.shared}, key=lambda key: (key[0] != "job", key))
+    offset = 0 if dimension == "messages" else 1
+    return SeriesPage(
+        batch=[kept.batch for kept in batches],
+        time_ms=[kept.now_ms for kept in batches],
+        scopes=[_series(batches, key, offset) for key in keys[: _GROUPS_SHOWN + 1]],
+    )
+
+
+@router.get("/status/{job}/namespaces", responses=documented(404))
+def get_namespaces(
+    served: Served, caller: AnyCaller, job: Segment, resource_group: GroupQuery = None, *,
+    throttled: bool = False, limit: Count = 50,
+) -> NamespaceRows:  # fmt: skip
+    """Return the namespaces that wait most, and what holds them; a tenant admin sees its own tenant's."""
+    window = view_of(served.watch, job).window
+    if window is None:
+        return NamespaceRows(namespaces=[], active=0, backlogged=0, fairness_ratio=None)
+    page = namespaces_of(
+        window, resource_group=resource_group, tenant=caller.tenant, is_throttled=throttled, limit=limit
+    )
+    return NamespaceRows.model_validate(asdict(page))
+
+
+@metrics_router.get(
+    "/metrics",
+    response_class=Response,
+    dependencies=READERS,
+    responses={
+        **documented(),
+        200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}, "description": "Prometheus' text format."},
+    },
+)
+def get_metrics(served: Served) -> Response:
+    """Return what Prometheus scrapes; it sends its token as `authorization: {credentials: …}` of its configuration."""
+    return Response(exposed(served.watch, served.service.store), media_type=CONTENT_TYPE)
+
+
+def view_of(watch: JobWatch, job: str) -> JobView:
+    """Return what is known of a job.
+
+    Raises
+    ------
+    NotFoundError
+        If the server does not watch it.
+    """
+    view = watch.view(job)
+    if view is None:
+        raise NotFoundError(
+            "job", job, did_you_mean(job[:64], watch.names) or "; the server watches those of --control"
+        )
+    return view
+
+
+def _status(view: JobView, *, is_wide: bool) -> JobStatus:
+    followed, newest = view.followed, view.batches[-1] if view.batches else None
+    recent = list(view.batches)[-RECENT_BATCHES:]
+    problem = view.problem or (followed.problem if followed else None)
+    return JobStatus(
+        job=view.name,
+        direction=view.direction,
+        batch=-1 if newest is None else newest.batch,
+        batch_time_ms=None if newest is None else newest.now_ms,
+        elapsed_ms=(newest.elapsed_ms or None) if newest else None,
+        planned_epoch=view.planned_epoch,
+        revision=followed.revision if followed else None,
+        store_revision=followed.store_revision if followed else None,
+        problem=problem,
+        recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
+        scopes=list(_scopes(view, newest)) if newest and is_wide else [],
+    )
+
+
+def _scopes(view: JobView, newest: BatchNumbers) -> Iterable[ScopeNumbers]:
+    balances = balances_of(view)
+    keys = sorted(newest.shared, key=lambda key: (key[0] != "job", key))[: _GROUPS_SHOWN + 1]
+    for level, scope in keys:
+        counts: dict[str, Any] = dict(zip(COUNTS, newest.shared[level, scope].tolist(), strict=True))
+        messages, size_bytes = newest.quotas[level, scope]
+        held = balances.get((level, scope), ((None, None), (None, None)))[0]
+        yield ScopeNumbers(
+            level=level, scope=scope, messages_per_second=messages, bytes_per_second=size_bytes,
+            balance_messages=held[0], balance_bytes=held[1], **counts,
+        )  # fmt: skip
+
+
+def _series(batches: list[BatchNumbers], key: tuple[str, str], offset: int) -> Series:
+    def rate(kept: BatchNumbers, column: int) -> float | None:
+        if kept.elapsed_ms == 0:
+            return None
+        return float(kept.shared[key][column + offset] * 1000 / kept.elapsed_ms) if key in kept.shared else 0.0
+
+    return Series(
+        level=key[0],
+        scope=key[1],
+        quota=[kept.quotas[key][offset] if key in kept.quotas else None for kept in batches],
+        offered=[rate(kept, 0) for kept in batches],
+        admitted=[rate(kept, 2) for kept in batches],
+        rejected=[rate(kept, 4) for kept in batches],
+        waiting=[int(kept.shared[key][6 + offset]) if key in kept.shared else 0 for kept in batches],
+    )

@@ -1,0 +1,182 @@
+"""Calls for every kind of policy, in the form of a policy document: what PIP-82's fields do not say.
+
+Kinds are a document's sections. A name is one segment, its slashes encoded: ``/policies/namespaces/acme%2Forders``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from itertools import islice
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from fastapi import APIRouter, Body, Query, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from spark_throttle.admin.api.addresses import After, IfNoneMatch, Limit, Segment
+from spark_throttle.admin.api.answers import documented
+from spark_throttle.admin.api.calls import (
+    READERS,
+    Admin,
+    AnyCaller,
+    Change,
+    Changed,
+    Served,
+    check_tenant,
+    check_within_tenant,
+    is_known,
+    not_modified,
+)
+from spark_throttle.admin.tokens import Caller
+from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.store.entries import SECTIONS, parse_policy
+from spark_throttle.store.service import PolicyService, Stored
+from spark_throttle.store.store import Kind
+
+router = APIRouter(prefix="/admin/v2", tags=["policies"])
+
+NamedSection: TypeAlias = Literal["resource_groups", "tenants", "namespaces", "exempt"]
+SingleSection: TypeAlias = Literal["defaults", "job", "queue"]
+Values: TypeAlias = Annotated[
+    dict[str, Any], Body(description="What the section of a policy document says of one entry; see conf/policies.")
+]
+
+_KINDS: Final[dict[str, Kind]] = {section: kind for kind, section in SECTIONS.items()}
+
+
+class Policy(BaseModel):
+    """One entry of the store."""
+
+    name: str
+    revision: int
+    """Of the commit that wrote it: its ETag."""
+
+    policy: dict[str, Any]
+    """What it says, without what is default; rates a second, durations in seconds, sizes in bytes."""
+
+
+class PolicyPage(BaseModel):
+    """Some entries, by name."""
+
+    policies: list[Policy]
+    next: str | None
+    """`after` of the next page; null on the last."""
+
+
+@router.get("/policies/{section}", responses=documented(404))
+def list_policies(
+    served: Served,
+    caller: AnyCaller,
+    section: NamedSection,
+    after: After = "",
+    limit: Limit = 100,
+    resource_group: Annotated[str | None, Query(max_length=MAX_NAME_BYTES)] = None,
+) -> PolicyPage:
+    """Return a page of a section's entries; of those attached to `resource_group` by themselves, if it is given."""
+    kind = _KINDS[section]
+    if caller.role != "tenant_admin":
+        page = served.service.page(kind, after=after, limit=limit, resource_group=resource_group)
+    else:
+        page = _page_of_tenant(served.service, caller, kind, after, limit)
+        page = [stored for stored in page if resource_group in (None, stored.resource_group)]
+    is_full = len(page) == limit
+    return PolicyPage(policies=[_policy(stored) for stored in page], next=page[-1].name if is_full else None)
+
+
+@router.get("/policies/{section}/{name}", response_model=Policy,
+            responses={**documented(404), 304: {"description": "Not Modified"}})  # fmt: skip
+def get_policy(
+    served: Served,
+    caller: AnyCaller,
+    section: NamedSection,
+    name: Segment,
+    response: Response,
+    if_none_match: IfNoneMatch = None,
+) -> Policy | Response:
+    """Return an entry."""
+    _check_readable(caller, _KINDS[section], name)
+    return _answered(served.service.get(_KINDS[section], name), if_none_match, response)
+
+
+@router.put("/policies/{section}/{name}", responses=documented(404, 412))
+def put_policy(
+    served: Served, caller: AnyCaller, section: NamedSection, name: Segment, values: Values, asked: Change
+) -> Changed:
+    """Write an entry, in place of what it said."""
+    kind = _KINDS[section]
+    _check_writable(served.service, caller, kind, name, values)
+    revision = asked.expected(kind, name)
+    made = served.service.put(kind, name, values, asked.author(caller), expected=revision)
+    return asked.answer(made)
+
+
+@router.delete("/policies/{section}/{name}", responses=documented(404, 412))
+def delete_policy(served: Served, caller: AnyCaller, section: NamedSection, name: Segment, asked: Change) -> Changed:
+    """Remove an entry; a resource group that is in use is not removed (412)."""
+    kind = _KINDS[section]
+    _check_writable(served.service, caller, kind, name, {})
+    revision = asked.expected(kind, name)
+    made = served.service.delete(kind, name, asked.author(caller), expected=revision)
+    return asked.answer(made, is_entry=False)
+
+
+@router.get("/policy/{section}", response_model=Policy,
+            dependencies=READERS, responses={**documented(404), 304: {"description": "Not Modified"}})  # fmt: skip
+def get_single_policy(
+    served: Served, section: SingleSection, response: Response, if_none_match: IfNoneMatch = None
+) -> Policy | Response:
+    """Return what holds every namespace without an entry (`defaults`), the whole job, or the queue."""
+    return _answered(served.service.get(_KINDS[section]), if_none_match, response)
+
+
+@router.put("/policy/{section}", responses=documented(404, 412))
+def put_single_policy(served: Served, caller: Admin, section: SingleSection, values: Values, asked: Change) -> Changed:
+    """Write the defaults, the job's quotas or the queue's bounds, in place of what they said."""
+    kind = _KINDS[section]
+    revision = asked.expected(kind, "")
+    made = served.service.put(kind, "", values, asked.author(caller), expected=revision)
+    return asked.answer(made)
+
+
+def _policy(stored: Stored) -> Policy:
+    return Policy(name=stored.name, revision=stored.revision, policy=stored.values)
+
+
+def _answered(stored: Stored, if_none_match: str | None, response: Response) -> Policy | Response:
+    return not_modified(stored) if is_known(stored, if_none_match, response) else _policy(stored)
+
+
+def _check_readable(caller: Caller, kind: Kind, name: str) -> None:
+    if caller.role == "tenant_admin" and kind not in ("tenant", "namespace"):
+        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees its tenant and its namespaces")
+    check_tenant(caller, name)
+
+
+def _check_writable(service: PolicyService, caller: Caller, kind: Kind, name: str, values: dict[str, Any]) -> None:
+    if caller.role == "admin":
+        return
+    if caller.role != "tenant_admin" or kind != "namespace":
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is of a {caller.role}; an admin changes this")
+    check_tenant(caller, name)
+    check_within_tenant(service, caller, name, parse_policy(kind, name, values))
+
+
+def _page_of_tenant(service: PolicyService, caller: Caller, kind: Kind, after: str, limit: int) -> list[Stored]:
+    """Return a page of a tenant's own entries: the one of its very name, then those below it."""
+    assert caller.tenant is not None  # noqa: S101 - every tenant admin's token has one
+    if kind not in ("tenant", "namespace"):
+        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees its tenant and its namespaces")
+    return list(islice(_entries_of_tenant(service, caller.tenant, kind, after, limit), limit))
+
+
+def _entries_of_tenant(service: PolicyService, tenant: str, kind: Kind, after: str, limit: int) -> Iterator[Stored]:
+    folder = f"{tenant}/"
+    for name in (tenant, folder) if kind == "namespace" else (tenant,):
+        if name > after and service.store.get(kind, name) is not None:
+            yield service.get(kind, name)
+    if kind == "namespace":
+        for stored in service.page(kind, after=max(after, folder), limit=limit):
+            if not stored.name.startswith(folder):
+                return
+            yield stored

@@ -1,0 +1,59 @@
+"""How many requests a caller may make: one token bucket a caller, by the kernel's own rule (`core.limits.token_bucket`)."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.core.limits.token_bucket import debit, refill, throttle_time_ms
+from spark_throttle.core.quota import MICRO
+
+MOST_CALLERS: Final = 10_000
+"""Buckets kept; of more callers the one that was away longest is forgotten, and would come back with a full one."""
+
+
+class RequestRates:
+    """The request buckets of a server; safe for use by several threads.
+
+    Parameters
+    ----------
+    per_second
+        Requests that a caller may make, as whole ones a second.
+    burst_seconds
+        How many seconds' worth an idle caller saves up.
+
+    Examples
+    --------
+    >>> now_ms = 0
+    >>> rates = RequestRates(2, burst_seconds=1, clock_ms=lambda: now_ms)
+    >>> [rates.throttle_time_ms("ann") for _ in range(5)]
+    [0, 0, 0, 500, 500]
+    >>> now_ms = 500
+    >>> rates.throttle_time_ms("ann"), rates.throttle_time_ms("bob")
+    (0, 0)
+    """
+
+    def __init__(self, per_second: int, *, burst_seconds: int = 5, clock_ms: Callable[[], int]) -> None:
+        self._rate = np.array([per_second * 1000])
+        self._burst = np.array([per_second * burst_seconds * MICRO])
+        self._clock_ms = clock_ms
+        self._lock = threading.Lock()
+        self._buckets: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def throttle_time_ms(self, caller: str) -> int:
+        """Count a request, and return 0; or count none, and return when the caller may come again."""
+        with self._lock:
+            now_ms = self._clock_ms()
+            kept_micro, as_of_ms = self._buckets.pop(caller, (int(self._burst[0]), now_ms))
+            balance = refill(np.array([kept_micro]), self._rate, self._burst, now_ms - as_of_ms)
+            wait_ms = int(throttle_time_ms(balance, self._rate)[0]) if balance[0] < 0 else 0
+            if wait_ms == 0:
+                balance = debit(balance, np.array([1]))
+            self._buckets[caller] = (int(balance[0]), max(now_ms, as_of_ms))
+            if len(self._buckets) > MOST_CALLERS:
+                self._buckets.popitem(last=False)
+            return wait_ms

@@ -1,0 +1,73 @@
+"""Calls for the store's revisions: who changed what, when and why; what differs; back to one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from spark_throttle.admin.api.addresses import Limit
+from spark_throttle.admin.api.answers import documented
+from spark_throttle.admin.api.calls import READERS, Admin, Changed, Served, UnconditionalChange
+from spark_throttle.store.store import Kind
+
+router = APIRouter(prefix="/admin/v2", tags=["revisions"])
+
+_MOST: int = 2**62
+RevisionNumber: TypeAlias = Annotated[int, Field(ge=0, le=_MOST)]
+
+
+class RevisionEntry(BaseModel):
+    """One commit."""
+
+    revision: int
+    at_ms: int
+    """Wall clock of whoever committed it, since 1970."""
+
+    who: str
+    why: str
+    changes: int
+    """How many entries it wrote or removed."""
+
+
+class Difference(BaseModel):
+    """One entry that differs between two revisions; null where it is not there."""
+
+    kind: Kind
+    name: str
+    path: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+@router.get("/history", dependencies=READERS, responses=documented(404))
+def get_history(
+    served: Served,
+    before: Annotated[int | None, Query(ge=1, le=_MOST, description="Only revisions before this one.")] = None,
+    limit: Limit = 20,
+) -> list[RevisionEntry]:
+    """Return the newest commits, newest first, with who made them and why."""
+    return [
+        RevisionEntry(revision=r.revision, at_ms=r.at_ms, who=r.who, why=r.why, changes=r.changes)
+        for r in served.service.history(before=before, limit=limit)
+    ]
+
+
+@router.get("/diff", dependencies=READERS, responses=documented(404))
+def get_diff(
+    served: Served,
+    before: Annotated[int, Query(ge=0, le=_MOST)],
+    after: Annotated[int, Query(ge=0, le=_MOST)],
+) -> list[Difference]:
+    """Return the entries that differ between two revisions."""
+    return [
+        Difference(kind=d.kind, name=d.name, path=d.path, before=d.before, after=d.after)
+        for d in served.service.diff(before, after)
+    ]
+
+
+@router.post("/rollback/{revision}", responses=documented(404))
+def roll_back(served: Served, caller: Admin, revision: RevisionNumber, asked: UnconditionalChange) -> Changed:
+    """Make the store say what it said at a revision, in one commit; what was said since stays in the history."""
+    return asked.answer(served.service.rollback(revision, asked.author(caller)), is_entry=False)

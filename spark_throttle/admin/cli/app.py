@@ -1,0 +1,92 @@
+"""`spark-throttle`: policies, entries, explanations and status from a shell; no Spark and no JVM.
+
+What a command does not need is not imported before it runs, so that it starts at once. The exit codes are
+`output.Exit`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from spark_throttle.admin.cli import capacity, imports, policy, tokens, watch
+from spark_throttle.admin.cli.entries import named_app, single_app
+from spark_throttle.admin.cli.options import ReportingGroup, Store
+from spark_throttle.errors import ConfigurationError
+
+_EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 there already; 6 in use; \
+7 another change came first, nothing was changed; 8 the store is not available, nothing was changed; 9 nobody knows \
+whether it was changed; 10 a difference."""
+
+app = typer.Typer(
+    name="spark-throttle", cls=ReportingGroup, no_args_is_help=True, pretty_exceptions_enable=False, epilog=_EXITS,
+    help="Quotas of tenants that share a Spark job: set them, see what they do and why.",
+)  # fmt: skip
+app.add_typer(policy.app, name="policy")
+app.add_typer(named_app("resource_group", "resource group"), name="group")
+app.add_typer(named_app("tenant", "tenant"), name="tenant")
+app.add_typer(named_app("namespace", "namespace"), name="namespace")
+app.add_typer(named_app("exempt", "exemption"), name="exempt")
+app.add_typer(single_app("defaults", "the defaults"), name="defaults")
+app.add_typer(single_app("job", "the job's own quotas"), name="job")
+app.add_typer(single_app("queue", "the bounds of the queue"), name="queue")
+app.add_typer(imports.app, name="import")
+app.add_typer(tokens.app, name="token")
+app.command()(watch.explain)
+app.command()(watch.status)
+app.command()(capacity.capacity)
+
+
+@app.command()
+def serve(
+    tokens: Annotated[str, typer.Option(metavar="FILE", help="The file of hashed tokens.")],
+    store: Store = "",
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8182,
+    job: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="A job to show and its control directory; repeatable.")
+    ] = None,
+    tls_certificate: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
+    is_plain_allowed: Annotated[
+        bool, typer.Option("--allow-plain-http", help="TLS ends at a proxy before the server.")
+    ] = False,
+) -> None:
+    """Serve the admin API and its page."""
+    control = {}
+    for named in job or []:
+        name, equals, path = named.partition("=")
+        if not (name and equals and path):
+            raise ConfigurationError(
+                f"--job {named}: write it as NAME=PATH, such as ingest=/checkpoints/ingest/throttle"
+            )
+        control[name] = path
+    if not store:
+        raise ConfigurationError("no policy store is named; give --store, or set SPARK_THROTTLE_STORE")
+    importlib.import_module("spark_throttle.admin.api.app").serve(
+        store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
+        is_plain_allowed=is_plain_allowed,
+    )  # fmt: skip
+
+
+class WithoutPandas:
+    """A hack: Arrow imports pandas where it is installed, which takes half of a command's time and serves nothing."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Answer Arrow's import of pandas as if it were not installed."""
+        if name == "pandas":
+            raise ModuleNotFoundError("the command line does without pandas", name=name)
+
+
+def main() -> None:
+    """Run the command line; the entry point `spark-throttle`."""
+    sys.meta_path.insert(0, WithoutPandas)
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Commands on one entry: groups, tenants, namespaces, exemptions, the defaults, the job and the queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spark_throttle.admin.cli.options import (
+    At,
+    Expected,
+    OutputForm,
+    ReportingGroup,
+    Store,
+    Who,
+    Why,
+    author_of,
+    merged,
+    service_of,
+    values_of_settings,
+)
+from spark_throttle.admin.cli.output import Form, Output, shown, table_of
+
+if TYPE_CHECKING:
+    from spark_throttle.store.service import Made, Stored
+    from spark_throttle.store.store import Kind
+
+Name = Annotated[str, typer.Argument(help="Its name.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PATH=VALUE]...",
+        help="What it says, such as publish.messages_per_second=500 publish.bytes_per_second=8MiB.",
+    ),
+]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.")]
+
+_PAGE = 1000
+
+
+def show_made(made: Made, form: Form, what: str) -> None:
+    """Answer what became of a change."""
+
+    def text() -> str:
+        said = f"{what}: revision {made.revision}" if made.is_changed else f"{what}: nothing to change"
+        return "\n".join([shown(said), *(f"note: {shown(note)}" for note in made.notes)])
+
+    Output(form).show(made, text)
+
+
+def show_stored(found: list[Stored], form: Form) -> None:
+    """Answer entries, a line each."""
+    values = [_answer(stored) for stored in found]
+    Output(form).show(
+        values,
+        lambda: table_of(
+            [("name", False), ("says", False), ("revision", True)],
+            [(stored.name or stored.kind, ", ".join(_flat(stored.values)), stored.revision) for stored in found],
+        ),
+    )
+
+
+def _answer(stored: Stored) -> dict[str, Any]:
+    return {"kind": stored.kind, "name": stored.name, "revision": stored.revision, "policy": stored.values}
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key, value in values.items():
+        found += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}={value}"]
+    return found
+
+
+def named_app(kind: Kind, noun: str) -> typer.Typer:
+    """Return the commands on entries that have a name."""
+    app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun.capitalize()}: create, change, list.")
+
+    @app.command("create", help=f"Create a {noun} that is not there yet.")
+    def create(
+        name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "",
+        output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        values = merged({}, values_of_settings(settings or []))
+        show_made(service_of(store).create(kind, name, values, author_of(who, why)), output, f"{noun} {name}")
+
+    @app.command("get", help=f"Show one {noun}.")
+    def get(name: Name, store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> None:
+        stored = service_of(store).get(kind, name, at=at)
+        Output(output).show(_answer(stored), lambda: _sheet(stored))
+
+    @app.command("update", help=f"Change what a {noun} says; what no setting names stays.")
+    def update(
+        name: Name, store: Store = "", settings: Settings = None,
+        is_whole: Annotated[bool, typer.Option("--replace", help="Say this, and nothing else.")] = False,
+        expected: Expected = None, who: Who = "", why: Why = "", output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        service, changes = service_of(store), values_of_settings(settings or [])
+        stored = service.get(kind, name)
+        values = merged({} if is_whole else stored.values, changes)
+        # What the settings are merged into must still be there when they are written.
+        at = expected if expected is not None else None if is_whole else stored.revision
+        made = service.update(kind, name, values, author_of(who, why), expected=at)
+        show_made(made, output, f"{noun} {name}")
+
+    @app.command("delete", help=f"Delete a {noun}.")
+    def delete(
+        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
+        output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        made = service_of(store).delete(kind, name, author_of(who, why), expected=expected)
+        show_made(made, output, f"{noun} {name} deleted")
+
+    @app.command("list", help="List them by name, page by page.")
+    def list_all(
+        store: Store = "", after: Annotated[str, typer.Option(help="Begin after this name.")] = "",
+        limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100, at: At = None,
+        group: Annotated[str | None, typer.Option(help="Only those that name this resource group.")] = None,
+        output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        found = service_of(store).page(kind, after=after, limit=limit, at=at, resource_group=group)
+        show_stored(found, output)
+        if output is Form.TEXT and len(found) == limit:
+            typer.echo(f"\nfor the next: --after {shown(found[-1].name)!r}", err=True)
+
+    if kind in ("tenant", "namespace"):
+        _add_attachments(app, kind, noun)
+    return app
+
+
+def _add_attachments(app: typer.Typer, kind: Kind, noun: str) -> None:
+    @app.command("attach", help=f"Attach a {noun} to a resource group.")
+    def attach(
+        name: Name, group: Group, store: Store = "",
+        is_moved: Annotated[bool, typer.Option("--move", help="Take it from another group if it is in one.")] = False,
+        expected: Expected = None, who: Who = "", why: Why = "", output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        made = service_of(store).attach(
+            kind, name, group, author_of(who, why), expected=expected, is_moved=is_moved
+        )  # fmt: skip
+        show_made(made, output, f"{noun} {name} attached to {group}")
+
+    @app.command("detach", help=f"Detach a {noun} from its resource group.")
+    def detach(
+        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
+        output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        made = service_of(store).detach(kind, name, author_of(who, why), expected=expected)
+        show_made(made, output, f"{noun} {name} detached")
+
+
+def single_app(kind: Kind, noun: str) -> typer.Typer:
+    """Return the commands on an entry of which there is one."""
+    app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun[0].upper()}{noun[1:]}: get, update.")
+
+    @app.command("get", help=f"Show {noun}.")
+    def get(store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> None:
+        stored = service_of(store).get(kind, at=at)
+        Output(output).show(_answer(stored), lambda: _sheet(stored))
+
+    @app.command("update", help=f"Change {noun}; what no setting names stays.")
+    def update(
+        settings: Settings = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
+        output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        service, changes = service_of(store), values_of_settings(settings or [])
+        stored = service.get(kind)
+        at = stored.revision if expected is None else expected
+        made = service.put(kind, "", merged(stored.values, changes), author_of(who, why), expected=at)
+        show_made(made, output, kind)
+
+    return app
+
+
+def _sheet(stored: Stored) -> Any:  # noqa: ANN401 - what rich prints
+    rows = [tuple(line.split("=", 1)) for line in _flat(stored.values)]
+    head = f"{stored.kind.replace('_', ' ')} {shown(stored.name)}".strip()
+    title = f"{head}, revision {stored.revision}" if stored.revision else f"{head}, as it is by default"
+    return table_of([("key", False), ("value", False)], rows or [("says nothing", "")], title)

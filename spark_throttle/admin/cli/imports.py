@@ -1,0 +1,74 @@
+"""Commands that read other systems' quotas into a policy document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
+from spark_throttle.admin.cli.output import Exit, Form, as_json, shown
+from spark_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from spark_throttle.importers.imported import Imported
+
+app = typer.Typer(
+    cls=ReportingGroup, no_args_is_help=True,
+    help="Other systems' quotas as a policy document, on stdout; what it cannot express, on stderr (exit code 10).",
+)  # fmt: skip
+
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The quotas, as the system prints them, or JSON; - for stdin.")
+]
+
+
+@app.command()
+def pegasus(
+    file: File,
+    table: Annotated[str | None, typer.Option(help="Whose these are, where the file does not say.")] = None,
+    output: OutputForm = Form.TEXT,
+) -> None:
+    """Read Pegasus' table environments (app-envs)."""
+    from spark_throttle.importers.pegasus import import_pegasus
+
+    _answer(import_pegasus(_text(file), table=table), output)
+
+
+@app.command()
+def kafka(file: File, output: OutputForm = Form.TEXT) -> None:
+    """Read Kafka's client quotas, with their eight levels of precedence."""
+    from spark_throttle.importers.kafka import import_kafka
+
+    _answer(import_kafka(_text(file)), output)
+
+
+@app.command()
+def pulsar(file: File, output: OutputForm = Form.TEXT) -> None:
+    """Read Pulsar's resource groups and what is attached to them."""
+    from spark_throttle.importers.pulsar import import_pulsar
+
+    _answer(import_pulsar(_text(file)), output)
+
+
+def _text(file: Path) -> str:
+    try:
+        return typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"cannot read {str(file)!r}: {error}; give a text file, or - for stdin") from error
+
+
+def _answer(found: Imported, form: Form) -> None:
+    from spark_throttle.policy.codec import dump_policies
+    from spark_throttle.policy.yaml_text import read_yaml
+
+    text = dump_policies(found.document)
+    if form is Form.JSON:
+        typer.echo(as_json({"policy": read_yaml(text), "unexpressed": found.unexpressed}))
+    else:
+        typer.echo(text, nl=False)
+        for line in found.unexpressed:
+            typer.echo(f"not expressed: {shown(line)}", err=True)
+    if found.unexpressed:
+        raise typer.Exit(int(Exit.DIFFERENT))

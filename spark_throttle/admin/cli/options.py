@@ -1,0 +1,134 @@
+"""The options that commands share, and the store that they name."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from spark_throttle.admin.cli.output import Form, Output
+from spark_throttle.errors import ConfigurationError, ThrottleError
+
+if TYPE_CHECKING:
+    from spark_throttle.store.service import PolicyService
+    from spark_throttle.store.store import Author
+
+STORE_VARIABLE: Final = "SPARK_THROTTLE_STORE"
+_FORM_KEY: Final = "spark_throttle.form"
+
+
+class ReportingGroup(TyperGroup):
+    """Commands whose errors are answers: a message on stderr and an exit code that says what to do."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer carries its own copy of click
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except ThrottleError as error:
+            raise typer.Exit(int(Output(ctx.meta.get(_FORM_KEY, Form.TEXT)).fail(error))) from None
+        except BrokenPipeError:  # the reader of a pipe has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise typer.Exit(0) from None
+
+
+def _remembered(ctx: typer.Context, form: Form) -> Form:
+    ctx.meta[_FORM_KEY] = form
+    return form
+
+
+Store = Annotated[
+    str,
+    typer.Option(
+        "--store", "-s", envvar=STORE_VARIABLE, metavar="LOCATION",
+        help="The policy store: delta:/path, delta:s3://bucket/path or file:/path.yaml.",
+    ),
+]  # fmt: skip
+OutputForm = Annotated[
+    Form,
+    typer.Option(
+        "--output", "-o", envvar="SPARK_THROTTLE_OUTPUT", is_eager=True, callback=_remembered,
+        help="Tables for people, or JSON for programs.",
+    ),
+]  # fmt: skip
+Who = Annotated[str, typer.Option("--who", envvar="SPARK_THROTTLE_WHO", help="Who makes the change; by default, you.")]
+Why = Annotated[str, typer.Option("--why", "-m", help="Why, for the history.")]
+Expected = Annotated[
+    int | None,
+    typer.Option("--expected", metavar="REVISION", help="Change it only if it is at this revision; 0: is not there."),
+]
+At = Annotated[int | None, typer.Option("--at", metavar="REVISION", help="As this revision of the store had it.")]
+Control = Annotated[
+    str | None,
+    typer.Option(
+        "--control", "-c", envvar="SPARK_THROTTLE_CONTROL", metavar="PATH",
+        help="A job's control directory: <checkpoint>/throttle.",
+    ),
+]  # fmt: skip
+
+
+def service_of(location: str, *, is_created: bool = False) -> PolicyService:
+    """Return the service over the store that an option named."""
+    from spark_throttle.store.opening import open_store
+    from spark_throttle.store.service import PolicyService
+
+    if not location:
+        raise ConfigurationError(f"no policy store is named; give --store, or set {STORE_VARIABLE}")
+    return PolicyService(open_store(location, is_created=is_created), clock_ms=_wall_clock_ms)
+
+
+def author_of(who: str, why: str) -> Author:
+    """Return who makes a change: the one named, or the user of this process."""
+    from spark_throttle.store.store import Author
+
+    return Author(who or getpass.getuser(), why)
+
+
+def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the plain values that settings such as ``publish.weight=3`` make; an empty value takes one away.
+
+    Examples
+    --------
+    >>> values_of_settings(["publish.messages_per_second=0.2", "resource_group=gold", "publish.weight="])
+    {'publish': {'messages_per_second': Decimal('0.2'), 'weight': None}, 'resource_group': 'gold'}
+    """
+    from spark_throttle.policy.yaml_text import read_yaml
+
+    values: dict[str, Any] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not path:
+            raise ConfigurationError(f"{setting!r} is no setting; write one such as publish.messages_per_second=500")
+        *scopes, key = path.split(".")
+        here = values
+        for scope in scopes:
+            here = here.setdefault(scope, {})
+        here[key] = read_yaml(text) if text else None
+    return values
+
+
+def merged(old: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Return plain values with some replaced, and those whose setting is `None` taken away.
+
+    Examples
+    --------
+    >>> merged({"publish": {"weight": 3, "on_excess": "reject"}}, {"publish": {"weight": None}})
+    {'publish': {'on_excess': 'reject'}}
+    """
+    values = dict(old)
+    for key, value in settings.items():
+        if value is None:
+            values.pop(key, None)
+        elif isinstance(value, dict) and isinstance(values.get(key), dict):
+            values[key] = merged(values[key], value)
+        else:
+            values[key] = value
+    return {key: value for key, value in values.items() if value != {}}
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000  # noqa: TID251 - the time of a commit, for people

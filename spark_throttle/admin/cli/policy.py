@@ -1,0 +1,174 @@
+"""Commands on all policies at once: validate, apply, show, diff, history, rollback."""
+
+from __future__ import annotations
+
+import difflib
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spark_throttle.admin.cli.entries import show_made
+from spark_throttle.admin.cli.options import (
+    At,
+    Expected,
+    OutputForm,
+    ReportingGroup,
+    Store,
+    Who,
+    Why,
+    author_of,
+    service_of,
+)
+from spark_throttle.admin.cli.output import Exit, Form, Output, as_json, shown, table_of
+
+if TYPE_CHECKING:
+    from spark_throttle.store.service import Difference
+
+app = typer.Typer(
+    cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."
+)
+
+PolicyFile = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="A policy document in YAML or JSON: a path, a URI such as s3://…, or a store."),
+]
+RevisionNumber = Annotated[int, typer.Argument(metavar="REVISION", help="A revision of the store.")]
+
+
+@app.command()
+def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
+    """Check a document without a store."""
+    from spark_throttle.policy.codec import load_policies
+    from spark_throttle.policy.compile import compile_policy, revision_of
+    from spark_throttle.policy.model import DIRECTIONS
+    from spark_throttle.store.effects import idle_parts_of
+
+    document = load_policies(file)
+    for direction in DIRECTIONS:
+        compile_policy(document, direction)
+    counts = {
+        "resource_groups": len(document.resource_groups), "tenants": len(document.tenants),
+        "namespaces": len(document.namespaces), "exempt": len(document.exempt),
+    }  # fmt: skip
+    notes = list(islice(idle_parts_of(document), 20))
+    said = ", ".join(f"{number} {section.replace('_', ' ')}" for section, number in counts.items())
+    Output(output).show(
+        {"valid": True, "content": revision_of(document), **counts, "notes": notes},
+        lambda: "\n".join([f"{shown(file)} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),
+    )
+
+
+@app.command()
+def apply(
+    file: PolicyFile,
+    store: Store = "",
+    is_created: Annotated[bool, typer.Option("--init", help="Make the store if there is none.")] = False,
+    is_dry: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    expected: Expected = None,
+    who: Who = "",
+    why: Why = "",
+    output: OutputForm = Form.TEXT,
+) -> None:
+    """Make the store say what a document says, and nothing else, in one commit."""
+    from spark_throttle.policy.codec import load_policies
+
+    document = load_policies(file)
+    service = service_of(store, is_created=is_created and not is_dry)
+    if is_dry:
+        _show_differences(service.planned(document), output)
+        return
+    show_made(service.apply(document, author_of(who, why), expected=expected), output, f"{shown(file)} applied")
+
+
+@app.command()
+def show(store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> None:
+    """Print all policies as a document that `apply` takes."""
+    from spark_throttle.policy.codec import dump_policies
+    from spark_throttle.policy.yaml_text import read_yaml
+
+    text = dump_policies(service_of(store).document(at=at))
+    typer.echo(as_json(read_yaml(text)) if output is Form.JSON else text, nl=output is Form.JSON)
+
+
+@app.command()
+def diff(
+    before: Annotated[
+        int | None, typer.Argument(metavar="[REVISION]", help="By default the one before the newest.")
+    ] = None,
+    after: Annotated[int | None, typer.Argument(metavar="[REVISION]", help="By default the newest.")] = None,
+    store: Store = "",
+    is_checked: Annotated[bool, typer.Option("--check", help="Exit with 10 if they differ.")] = False,
+    output: OutputForm = Form.TEXT,
+) -> None:
+    """Show what two revisions of the store say differently."""
+    service = service_of(store)
+    newest = service.store.revision()
+    end = newest if after is None else after
+    found = service.diff(max(0, end - 1) if before is None else before, end)
+    _show_differences(found, output)
+    if found and is_checked:
+        raise typer.Exit(int(Exit.DIFFERENT))
+
+
+@app.command()
+def history(
+    store: Store = "",
+    before: Annotated[int | None, typer.Option(metavar="REVISION", help="Only older ones.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    output: OutputForm = Form.TEXT,
+) -> None:
+    """Show who changed what, when and why, the newest first."""
+    found = service_of(store).history(before=before, limit=limit)
+    Output(output).show(
+        found,
+        lambda: table_of(
+            [("revision", True), ("when", False), ("who", False), ("entries", True), ("why", False)],
+            [(each.revision, _when(each.at_ms), each.who, each.changes, each.why) for each in found],
+        ),
+    )
+
+
+@app.command()
+def rollback(
+    revision: RevisionNumber, store: Store = "", who: Who = "", why: Why = "", output: OutputForm = Form.TEXT
+) -> None:
+    """Make the store say what it said at a revision; the history keeps what was said since."""
+    author = author_of(who, why or f"back to revision {revision}")
+    show_made(service_of(store).rollback(revision, author), output, f"rolled back to what revision {revision} said")
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _show_differences(found: list[Difference], form: Form) -> None:
+    values = [{"path": each.path, "before": each.before, "after": each.after} for each in found]
+    Output(form).show(values, lambda: _as_diff(found))
+
+
+def _as_diff(found: list[Difference]) -> Any:  # noqa: ANN401 - what rich prints
+    from rich.text import Text
+
+    text = Text()
+    for each in found:
+        before, after = (_lines(values) for values in (each.before, each.after))
+        text.append(f"{shown(each.path)}", style="bold")
+        text.append(
+            {(True, False): "  new", (False, True): "  removed"}.get((each.before is None, each.after is None), "")
+        )
+        text.append("\n")
+        for line in list(difflib.unified_diff(before, after, lineterm="", n=99))[3:]:
+            style = {"+": "green", "-": "red"}.get(line[:1], "")
+            text.append(f"  {line[:1]} {shown(line[1:])}\n", style=style)
+    text.rstrip()
+    return text if found else "nothing differs"
+
+
+def _lines(values: dict[str, Any] | None) -> list[str]:
+    import yaml
+
+    if not values:
+        return []
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000).splitlines()

@@ -1,0 +1,246 @@
+"""What running jobs do, as their control directories tell: looked at every quarter of a second, and kept for a while.
+
+A job deletes a batch's reports once they are settled, a batch or two later. So this watches from the time it starts: of
+every batch it keeps the numbers of the job and its groups, and of the newest ones those of every namespace, bounded by
+rows. A batch that came and went between two looks is missing in the sums.
+
+Nothing is decided here, and no job waits for it: a directory that cannot be read is a problem of that job's entry.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
+from spark_throttle.checkpoint.manifest import read_manifest
+from spark_throttle.control.feedback import newest_batch, read_reports
+from spark_throttle.control.followed import Followed, read_followed
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
+from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.errors import ThrottleError
+from spark_throttle.files.storage import Directory
+
+logger = logging.getLogger(__name__)
+
+BATCHES_KEPT: Final = 900
+"""A quarter of an hour at a batch a second."""
+
+WINDOW_BATCHES: Final = 10
+WINDOW_ROWS: Final = 2_000_000
+"""Namespaces' numbers are kept for so many batches, and of so many rows in all."""
+
+LOOK_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """The newest batches of a job, of one revision, by namespace; arrays run over the namespaces that were active."""
+
+    policy: CompiledPolicy
+    """Of the newest batch; positions below are of it."""
+
+    batches: int
+    elapsed_ms: int
+    names: pa.StringArray
+    counts: Int64s
+    """Shape (n, 7): offered, admitted and rejected messages and bytes, then delayed ms of the admitted."""
+
+    waiting: Int64s
+    """Shape (n, 2): after the newest batch."""
+
+
+@dataclass(slots=True)
+class JobView:
+    """What is known of one job; replaced as a whole by each look that finds something new."""
+
+    name: str
+    location: str
+    direction: str | None = None
+    followed: Followed | None = None
+    planned_epoch: int = 0
+    """The newest epoch that a batch was, or is being, planned with."""
+
+    epoch: Epoch | None = None
+    epoch_policy: CompiledPolicy | None = None
+    problem: str | None = None
+    """Why its directory cannot be read."""
+
+    batches: deque[BatchNumbers] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    totals: dict[tuple[str, str], Int64s] = field(default_factory=dict)
+    """By level and scope of the job and the groups: offered, admitted and rejected messages and bytes since then."""
+
+    window: Window | None = None
+
+
+class JobWatch:
+    """Watches jobs; safe for use by several threads.
+
+    Parameters
+    ----------
+    control_paths
+        By a job's name, its control directory: ``<checkpoint>/throttle``.
+    """
+
+    def __init__(self, control_paths: Mapping[str, str]) -> None:
+        self._lock = threading.Lock()
+        self._jobs = {name: _Job(JobView(name, path), Directory(path)) for name, path in control_paths.items()}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The jobs that are watched."""
+        return list(self._jobs)
+
+    def view(self, name: str) -> JobView | None:
+        """Return what is known of a job; to be read only."""
+        with self._lock:
+            job = self._jobs.get(name)
+            return None if job is None else job.view
+
+    def views(self) -> list[JobView]:
+        """Return what is known of all jobs; to be read only."""
+        with self._lock:
+            return [job.view for job in self._jobs.values()]
+
+    def look(self) -> None:
+        """Take in what the jobs have written since the last look."""
+        for job in self._jobs.values():
+            try:
+                changed = job.look()
+            except (ThrottleError, OSError, pa.ArrowException) as error:
+                if job.view.problem != str(error):
+                    logger.warning("job %s: %s", job.view.name, error)
+                changed = {"problem": str(error)}
+            if changed:
+                with self._lock:
+                    job.view = _replaced(job.view, changed)
+
+    def start(self) -> None:
+        """Look again and again, in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_SECONDS):
+            self.look()
+
+
+def _replaced(view: JobView, changed: Mapping[str, Any]) -> JobView:
+    fields = {name: getattr(view, name) for name in JobView.__dataclass_fields__}
+    return JobView(**{**fields, "problem": None, **changed})
+
+
+class _Job:
+    """One job's directory, and what was read of it."""
+
+    def __init__(self, view: JobView, directory: Directory) -> None:
+        self.view = view
+        self._directory = directory
+        self._query = ""
+        self._epoch_file = ""
+        self._policies: dict[str, CompiledPolicy] = {}
+        self._newest: list[BatchNumbers] = []
+        """With namespaces, for the window."""
+
+    def look(self) -> dict[str, Any]:
+        """Return the fields of the view that changed."""
+        changed: dict[str, Any] = {}
+        manifest = read_manifest(self._directory)
+        if manifest is None:
+            raise _missing(self.view.location)
+        batches, totals = self.view.batches, self.view.totals
+        if manifest.query != self._query:
+            # The first look, or another query began in its place.
+            self._query, self._newest, self._epoch_file, self._policies = manifest.query, [], "", {}
+            batches, totals = deque(maxlen=BATCHES_KEPT), {}
+            changed = {"direction": manifest.direction, "batches": batches, "totals": totals, "window": None}
+        followed = read_followed(self._directory)
+        if followed != self.view.followed:
+            changed["followed"] = followed
+        changed |= self._look_at_epochs()
+        last = batches[-1].batch if batches else -1
+        if newest_batch(self._directory) > last:
+            changed |= self._look_at_batches(last, batches, totals)
+        if self.view.problem is not None:
+            changed["problem"] = None
+        return changed
+
+    def _look_at_epochs(self) -> dict[str, Any]:
+        files = self._directory.names("epochs")
+        if not files or files[-1] == self._epoch_file:
+            return {}
+        content = self._directory.read(f"epochs/{files[-1]}")
+        if content is None:
+            return {}
+        epoch = unpack_epoch(content, f"the epoch file {self._directory.path(files[-1])}")
+        policy = self._policy(epoch.revision)
+        self._epoch_file = files[-1]
+        return {"planned_epoch": epoch.number, "epoch": epoch, "epoch_policy": policy}
+
+    def _look_at_batches(
+        self, last: int, batches: deque[BatchNumbers], totals: dict[tuple[str, str], Int64s]
+    ) -> dict[str, Any]:
+        batches, totals = deque(batches, maxlen=BATCHES_KEPT), dict(totals)
+        for batch, reports in read_reports(self._directory, after_batch=last).items():
+            policy = self._policy(reports[0].revision)
+            if policy is None:
+                continue
+            before = batches[-1] if batches else None
+            elapsed_ms = max(0, reports[0].now_ms - before.now_ms) if before else 0
+            numbers = numbers_of(batch, reports, policy, elapsed_ms)
+            batches.append(numbers.without_namespaces())
+            for key, counts in numbers.shared.items():
+                totals[key] = totals.get(key, np.zeros(6, np.int64)) + counts[:6]
+            is_same = bool(self._newest) and self._newest[-1].revision == numbers.revision
+            self._newest = [*self._newest[-(WINDOW_BATCHES - 1) :], numbers] if is_same else [numbers]
+        while len(self._newest) > 1 and sum(len(kept.names) for kept in self._newest) > WINDOW_ROWS:
+            self._newest = self._newest[1:]
+        window = self._window()
+        return {"batches": batches, "totals": totals} | ({} if window is None else {"window": window})
+
+    def _policy(self, revision: str) -> CompiledPolicy | None:
+        if revision not in self._policies:
+            content = self._directory.read(f"policies/{revision}")
+            if content is None:
+                return None
+            what = f"the policy revision {self._directory.path(f'policies/{revision}')}"
+            self._policies = {**dict(list(self._policies.items())[-3:]), revision: unpack_policy(content, what)}
+        return self._policies[revision]
+
+    def _window(self) -> Window | None:
+        if not self._newest:
+            return None
+        newest = self._newest[-1]
+        policy = self._policy(newest.revision)
+        if policy is None:
+            return None
+        # Of the first batch that was seen nobody knows how long it took.
+        measured = [kept for kept in self._newest if kept.elapsed_ms or kept is newest]
+        coded = pa.chunked_array([kept.names for kept in measured], pa.string()).combine_chunks()
+        encoded = coded.dictionary_encode()
+        names, index = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = sums(index, np.concatenate([kept.counts for kept in measured]), len(names))
+        waiting = np.zeros((len(names), 2), np.int64)
+        waiting[index[len(index) - len(newest.names) :]] = newest.waiting
+        elapsed_ms = sum(kept.elapsed_ms for kept in measured)
+        return Window(policy, len(measured), elapsed_ms, names, counts, waiting)
+
+
+def _missing(location: str) -> ThrottleError:
+    return ThrottleError(f"no job has written to {location} yet; give <checkpoint>/throttle of the job")

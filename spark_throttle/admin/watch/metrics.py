@@ -1,0 +1,193 @@
+"""What Prometheus scrapes: of every job and resource group, and of so many namespaces as are busiest.
+
+Label values are bounded: a million namespaces are a million series to Prometheus, which it does not survive. So a
+namespace has a series while it is among the `TOP_NAMESPACES` of its job by what waits and was rejected, then by what
+was offered; of groups there are at most `TOP_GROUPS`, the busiest, and the rest is summed under ``_other``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from spark_throttle.admin.watch.job_watch import JobView, JobWatch
+from spark_throttle.admin.watch.namespace_numbers import namespaces_of
+from spark_throttle.core.lending.shares import under_share
+from spark_throttle.core.quota import MICRO, Int64s
+from spark_throttle.errors import StoreError
+from spark_throttle.store.store import PolicyStore
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+TOP_NAMESPACES: Final = 50
+TOP_GROUPS: Final = 200
+OTHER: Final = "_other"
+
+_SCOPE_LABELS: Final = ("job", "level", "scope")
+_COUNTERS: Final = (
+    ("offered", 0, "arrived"), ("admitted", 2, "were admitted"), ("rejected", 4, "were rejected"),
+)  # fmt: skip
+
+
+class JobCollector(Collector):
+    """The metrics of all watched jobs, and of the store.
+
+    Parameters
+    ----------
+    watch
+        What the jobs do.
+    store
+        Whose revision is shown beside the jobs'.
+    """
+
+    def __init__(self, watch: JobWatch, store: PolicyStore) -> None:
+        self._watch = watch
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they are now."""
+        yield from _store_metrics(self._store)
+        views = self._watch.views()
+        yield from _job_metrics(views)
+        yield from _counters(views)
+        yield from _gauges(views)
+        yield from _namespaces(views)
+
+
+def exposed(watch: JobWatch, store: PolicyStore) -> bytes:
+    """Return all metrics in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(JobCollector(watch, store))
+    return generate_latest(registry)
+
+
+def _store_metrics(store: PolicyStore) -> Iterator[Metric]:
+    up = GaugeMetricFamily("spark_throttle_store_up", "1 if the policy store can be read.")
+    revision = GaugeMetricFamily("spark_throttle_store_revision", "Newest revision of the policy store.")
+    try:
+        revision.add_metric((), store.revision())
+    except StoreError:
+        up.add_metric((), 0)
+    else:
+        up.add_metric((), 1)
+    yield from (up, revision)
+
+
+def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
+    up = GaugeMetricFamily("spark_throttle_job_up", "1 if the job's control directory can be read.", labels=("job",))
+    batch = GaugeMetricFamily("spark_throttle_job_batch", "Newest batch that reported.", labels=("job",))
+    at = GaugeMetricFamily("spark_throttle_job_batch_timestamp_seconds", "Time of that batch.", labels=("job",))
+    revision = GaugeMetricFamily(
+        "spark_throttle_job_store_revision", "Store revision that the next batch is planned with.", labels=("job",)
+    )
+    stale = GaugeMetricFamily(
+        "spark_throttle_job_policy_stale", "1 if what the store says now cannot be put in force.", labels=("job",)
+    )
+    for view in views:
+        up.add_metric((view.name,), int(view.problem is None))
+        if view.batches:
+            batch.add_metric((view.name,), view.batches[-1].batch)
+            at.add_metric((view.name,), view.batches[-1].now_ms / 1000)
+        if view.followed is not None:
+            stale.add_metric((view.name,), int(view.followed.problem is not None))
+            if view.followed.store_revision is not None:
+                revision.add_metric((view.name,), view.followed.store_revision)
+    yield from (up, batch, at, revision, stale)
+
+
+def _kept(view: JobView) -> dict[tuple[str, str], Int64s]:
+    """Return the totals of the busiest groups by name, and of the others together."""
+    busiest = sorted(view.totals, key=lambda key: (key[0] != "job", -int(view.totals[key][0]), key))
+    kept = {key: view.totals[key] for key in busiest[: TOP_GROUPS + 1]}
+    rest = [view.totals[key] for key in busiest[TOP_GROUPS + 1 :]]
+    return kept if not rest else {**kept, ("resource_group", OTHER): np.sum(rest, axis=0)}
+
+
+def _counters(views: list[JobView]) -> Iterator[Metric]:
+    totals = [(view.name, key, counts) for view in views for key, counts in _kept(view).items()]
+    for name, column, verb in _COUNTERS:
+        for unit, offset in (("messages", 0), ("bytes", 1)):
+            text = f"{unit.capitalize()} that {verb}, since the server began to watch."
+            family = CounterMetricFamily(f"spark_throttle_{name}_{unit}", text, labels=_SCOPE_LABELS)
+            for job, (level, scope), counts in totals:
+                family.add_metric((job, level, scope), int(counts[column + offset]))
+            yield family
+
+
+def _gauges(views: list[JobView]) -> Iterator[Metric]:
+    for at, unit in enumerate(("messages", "bytes")):
+        waiting = GaugeMetricFamily(f"spark_throttle_backlog_{unit}", f"{unit.capitalize()} that wait.",
+                                    labels=_SCOPE_LABELS)  # fmt: skip
+        balance = GaugeMetricFamily(f"spark_throttle_balance_{unit}", "Tokens that the bucket held when the newest "
+                                    "batch was planned; below 0 it is in debt.", labels=_SCOPE_LABELS)  # fmt: skip
+        share = GaugeMetricFamily(f"spark_throttle_share_{unit}_per_second", "Rate that the job has of the quota.",
+                                  labels=_SCOPE_LABELS)  # fmt: skip
+        for view in views:
+            if not view.batches:
+                continue
+            newest, balances = view.batches[-1], balances_of(view)
+            for level, scope in _kept(view):
+                if scope == OTHER:
+                    continue
+                labels = (view.name, level, scope)
+                counts = newest.shared.get((level, scope))
+                waiting.add_metric(labels, 0 if counts is None else int(counts[6 + at]))
+                held, rate = balances.get((level, scope), ((None, None), (None, None)))
+                if held[at] is not None:
+                    balance.add_metric(labels, float(held[at] or 0))
+                if rate[at] is not None:
+                    share.add_metric(labels, float(rate[at] or 0))
+        yield from (waiting, balance, share)
+
+
+def balances_of(
+    view: JobView,
+) -> dict[tuple[str, str], tuple[tuple[float | None, float | None], tuple[float | None, float | None]]]:
+    """Return, of the job and the groups, what the buckets held when the newest batch was planned, and their rates.
+
+    Tokens and tokens a second, messages and bytes; `None` where there is no limit.
+    """
+    epoch, policy = view.epoch, view.epoch_policy
+    if epoch is None or policy is None:
+        return {}
+    first = len(policy.shared) - len(policy.group_names)
+    at = [0, *range(first, len(policy.shared))]
+    keys = [("job", "job"), *(("resource_group", name) for name in policy.group_names.to_pylist())]
+    limited = policy.shared.is_limited[at].tolist()
+    held = (epoch.buckets.balance_micro[at] / MICRO).tolist()
+    rates = (under_share(policy, epoch.share_micro_per_ms).shared.rate_micro_per_ms[at] / 1000).tolist()
+    found = {}
+    for key, is_limited, tokens, rate in zip(keys, limited, held, rates, strict=True):
+        m, b = is_limited
+        found[key] = (
+            (tokens[0] if m else None, tokens[1] if b else None),
+            (rate[0] if m else None, rate[1] if b else None),
+        )
+    return found
+
+
+def _namespaces(views: list[JobView]) -> Iterator[Metric]:
+    labels = ("job", "namespace", "resource_group")
+    families = {
+        field: GaugeMetricFamily(f"spark_throttle_namespace_{field}", text, labels=labels)
+        for field, text in (
+            ("offered_per_second", "Messages a second that arrived, over the newest batches."),
+            ("admitted_per_second", "Messages a second that were admitted, over the newest batches."),
+            ("rejected_per_second", "Messages a second that were rejected, over the newest batches."),
+            ("waiting_messages", "Messages that wait."),
+        )
+    }
+    for view in views:
+        if view.window is None:
+            continue
+        page = namespaces_of(view.window, resource_group=None, tenant=None, is_throttled=False, limit=TOP_NAMESPACES)
+        for row in page.namespaces:
+            for field, family in families.items():
+                value = getattr(row, field)
+                family.add_metric((view.name, row.namespace, row.resource_group or ""), value)
+    yield from families.values()

@@ -1,0 +1,186 @@
+"""Who is throttled, by what, and whether a group is shared fairly: from the newest batches of one job.
+
+What holds a namespace back is taken to be the scope that used the largest part of its quota over those batches. That is
+measured, and not what the kernel decided row by row: `explain` computes the latter for one namespace.
+
+Fairness is counted as the kernel does: the service of a namespace is what it was admitted, in the scarcer of messages
+and bytes as a part of the group's quota, over its weight; of those that stayed backlogged no two should differ by much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.admin.watch.job_watch import Window
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.names.matching import Matches, match
+from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
+
+_ADMITTED: Final = slice(2, 4)
+_LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
+MIN_HELD_RATIO: Final = 0.5
+"""A scope that used less than half of its quota holds nobody back; a rule of Pegasus' may, or the queue's bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    """The scope that is nearest to its quota."""
+
+    level: str
+    scope: str
+    dimension: str
+    used_ratio: float | None
+    """Part of the quota that was used; `None` of a quota of 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceNumbers:
+    """One namespace over the newest batches; rates are a second's."""
+
+    namespace: str
+    resource_group: str | None
+    weight: int
+    offered_per_second: float
+    admitted_per_second: float
+    admitted_bytes_per_second: float
+    rejected_per_second: float
+    waiting_messages: int
+    waiting_bytes: int
+    delayed_ms: float | None
+    """How long an admitted message waited on average; `None` if none was admitted."""
+
+    service: float | None
+    """Part of its group's quota that it was admitted, over its weight; `None` without such a quota."""
+
+    held_by: HeldBy | None
+    """`None` of one that nothing holds back."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePage:
+    """The namespaces that wait or were rejected most, or that were offered most."""
+
+    namespaces: tuple[NamespaceNumbers, ...]
+    active: int
+    """How many namespaces were active in all."""
+
+    backlogged: int
+    """How many of them wait."""
+
+    fairness_ratio: float | None
+    """Largest service of a backlogged namespace over the smallest; `None` of fewer than two, or over several groups."""
+
+
+def namespaces_of(
+    window: Window, *, resource_group: str | None, tenant: str | None, is_throttled: bool, limit: int
+) -> NamespacePage:
+    """Return the namespaces of a group and a tenant, or of all; those that wait longest first.
+
+    Parameters
+    ----------
+    is_throttled
+        Whether to leave out those of which nothing waits and nothing was rejected.
+    """
+    policy, found, labels = window.policy, match(window.names, window.policy), shown(window.names)
+    is_here = np.ones(len(window.names), dtype=bool)
+    if resource_group is not None:
+        position = policy.group_names.index(resource_group).as_py()
+        is_here &= (found.group == position) & (position >= 0)
+    if tenant is not None:
+        is_here &= np.array([name.partition("/")[0] == tenant for name in labels.to_pylist()], dtype=bool)
+    is_held = (window.waiting[:, 0] > 0) | (window.counts[:, 4] > 0)
+    listed = np.flatnonzero(is_here & is_held if is_throttled else is_here)
+    by_load = window.waiting[listed, 0] + window.counts[listed, 4 if is_throttled else 0]
+    listed = listed[np.argsort(-by_load, kind="stable")][:limit]
+    seconds = max(window.elapsed_ms, 1) / 1000
+    group_rate = _group_rates(policy, found.group)
+    weight = policy.namespace_limits.weight[found.rule]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.where(group_rate > 0, window.counts[:, _ADMITTED] / seconds / group_rate, -1.0)
+    service = part.max(axis=1, initial=-1.0) / weight
+    ratios = _used(window, found, seconds)
+    groups = policy.group_names.to_pylist()
+    rows = []
+    for at in listed.tolist():
+        offered, _, admitted, admitted_bytes, rejected, _, delayed_ms = window.counts[at].tolist()
+        group = int(found.group[at])
+        rows.append(
+            NamespaceNumbers(
+                namespace=labels[at].as_py(),
+                resource_group=groups[group] if group >= 0 else None,
+                weight=int(weight[at]),
+                offered_per_second=offered / seconds,
+                admitted_per_second=admitted / seconds,
+                admitted_bytes_per_second=admitted_bytes / seconds,
+                rejected_per_second=rejected / seconds,
+                waiting_messages=int(window.waiting[at, 0]),
+                waiting_bytes=int(window.waiting[at, 1]),
+                delayed_ms=delayed_ms / admitted if admitted else None,
+                service=float(service[at]) if service[at] >= 0 else None,
+                held_by=_held_by(ratios[at], found.shared_scope[at], policy, labels[at].as_py())
+                if is_held[at]
+                else None,
+            )
+        )
+    is_waiting = is_here & (window.waiting[:, 0] > 0)
+    fairness = _fairness(service[is_waiting & (service > 0)]) if resource_group is not None else None
+    return NamespacePage(tuple(rows), int(is_here.sum()), int(is_waiting.sum()), fairness)
+
+
+def _fairness(services: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:
+    return float(services.max() / services.min()) if len(services) > 1 else None
+
+
+def _group_rates(policy: CompiledPolicy, group: Int64s) -> Int64s:
+    """Return the rates of each namespace's group in tokens a second, 0 where there is no limit; shape (n, 2)."""
+    rates = policy.shared.rate_micro_per_ms[len(policy.shared) - len(policy.group_names) :]
+    padded = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
+    return np.maximum(padded[group], 0) / 1000
+
+
+def _used(window: Window, found: Matches, seconds: float) -> np.ndarray:
+    """Return which part of its quota each scope of each namespace used, -1 where it has none; shape (n, 4, 2).
+
+    A quota of 0 counts as used without bound.
+    """
+    policy = window.policy
+    admitted = window.counts[:, _ADMITTED]
+    used = np.zeros((len(policy.shared) + 1, 2), np.int64)
+    for column in found.shared_scope.T:
+        used[:-1] += sums(column[column >= 0], admitted[column >= 0], len(policy.shared))
+    shared_rates = np.concatenate([policy.shared.rate_micro_per_ms, np.full((1, 2), UNLIMITED)])
+    own = _ratio(admitted, policy.namespace_limits.rate_micro_per_ms[found.rule], seconds)
+    wide = _ratio(used, shared_rates, seconds)[found.shared_scope]
+    return np.concatenate([own[:, None, :], wide], axis=1)
+
+
+def _ratio(used: Int64s, rate_micro_per_ms: Int64s, seconds: float) -> np.ndarray:
+    rate = np.maximum(rate_micro_per_ms, 0) / 1000
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(rate_micro_per_ms == 0, np.inf, used / (rate * seconds))
+    is_limited: Bools = rate_micro_per_ms != UNLIMITED
+    return np.where(is_limited, ratio, -1.0)
+
+
+def _held_by(ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> HeldBy | None:
+    flat = int(np.argmax(ratios))
+    level, dimension = _LEVELS[flat // 2], Dimension(flat % 2)
+    ratio = float(ratios.flat[flat])
+    if ratio < MIN_HELD_RATIO:
+        return None
+    used_ratio = None if np.isinf(ratio) else ratio
+    return HeldBy(level.name.lower(), _scope_name(level, scopes, policy, namespace), dimension.name.lower(), used_ratio)
+
+
+def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> str:
+    if level is Level.JOB:
+        return "job"
+    if level is Level.NAMESPACE:
+        return namespace
+    if level is Level.TENANT:
+        return str(policy.tenant_names[int(scopes[0]) - 1].as_py())
+    return str(policy.group_names[int(scopes[1]) - 1 - len(policy.tenant_names)].as_py())

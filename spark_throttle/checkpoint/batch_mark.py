@@ -1,0 +1,111 @@
+"""What tells a batch that is run again from another batch of the same number.
+
+Spark numbers batches anew after a checkpoint was put back, and a copy of a checkpoint numbers its own as the original
+does. So the sinks that count batches keep a batch's identity beside its number. It covers what the shards report: the
+batch time, the epoch and, by namespace, what came, left, was rejected and waits. All of that is a function of what was
+logged, so a batch that is run again has the same identity, by whatever release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.checkpoint.manifest import Manifest
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import CheckpointMismatchError
+
+_KEY: Final = "throttle"
+_DIGITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMark:
+    """What a commit of a sink says of its batch."""
+
+    query: str
+    """As the sink's transactions name it."""
+
+    batch: int
+    identity: str
+    """Empty where it is not known."""
+
+    def of_part(self, part: str) -> BatchMark:
+        """Return the mark of the same batch in another table of the query."""
+        return BatchMark(f"{self.query}/{part}", self.batch, self.identity)
+
+    def to_text(self) -> str:
+        """Return the mark as the text that a commit carries."""
+        return json.dumps({_KEY: {"query": self.query, "batch": self.batch, "identity": self.identity}})
+
+    def check(self, what: str, newest_batch: int, identity: str | None) -> None:
+        """Refuse a sink whose newest batch of the query cannot be this one.
+
+        Parameters
+        ----------
+        newest_batch
+            The newest batch that the sink has of the query.
+        identity
+            Of that batch; `None` where the sink does not know.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If it is another batch.
+        """
+        if newest_batch > self.batch:
+            problem = f"already has batch {newest_batch} of this query, which now comes to batch {self.batch}"
+        elif newest_batch == self.batch and identity and identity != self.identity:
+            problem = f"already has a batch {self.batch} of this query, decided from other rows or at another time"
+        else:
+            return
+        raise CheckpointMismatchError(what, problem, REMEDY)
+
+
+REMEDY: Final = (
+    "the checkpoint was put back, or a copy of it runs too; stop the copy, or restore the newer checkpoint, or put "
+    "this sink back as well, to before the batches that were undone, and start again"
+)
+
+
+def parse_mark(text: str | None) -> BatchMark | None:
+    """Return the mark that a commit carries; `None` where it is none.
+
+    Examples
+    --------
+    >>> parse_mark(BatchMark("q", 7, "abc").to_text())
+    BatchMark(query='q', batch=7, identity='abc')
+    >>> parse_mark("loaded by hand") is None
+    True
+    """
+    try:
+        fields = json.loads(text or "")[_KEY]
+        return BatchMark(str(fields["query"]), int(fields["batch"]), str(fields["identity"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def mark_of(manifest: Manifest, batch: int, reports: Iterable[UsageReport]) -> BatchMark:
+    """Return the mark of a batch that the shards have reported."""
+    return BatchMark(manifest.query, batch, identity_of(reports))
+
+
+def identity_of(reports: Iterable[UsageReport]) -> str:
+    """Return the identity of a batch; the order of the reports makes no difference."""
+    digest = hashlib.sha256()
+    for report in sorted(reports, key=lambda report: report.shard):
+        names = report.names.cast(pa.binary())
+        lengths = pc.binary_length(names).cast(pa.int64())
+        head = f"{report.shard} {report.epoch} {report.now_ms} {report.invalid_messages} {len(names)};"
+        digest.update(head.encode())
+        digest.update(lengths.to_numpy(zero_copy_only=False).tobytes())
+        digest.update(b"".join(names.to_pylist()))
+        for column in (report.offered, report.admitted, report.rejected, report.waiting):
+            digest.update(column.astype("<i8").tobytes())
+    return digest.hexdigest()[:_DIGITS]

@@ -1,0 +1,147 @@
+"""The batch that has begun to reach its sinks: written before the first of them, with the definition that decided it.
+
+Until Spark has logged the batch as committed it is run again at every start, and a sink that has it skips it. So
+whoever is about to write a batch looks first whether an attempt before has begun it, and by which definition. A batch
+that failed before its sinks has left no trace here, and may be decided by any definition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.checkpoint.definition import FUNCTION, NOTHING, Definition, shown
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import DefinitionChangedError
+from spark_throttle.files.storage import Directory
+from spark_throttle.files.versioned_json import parse_versioned, versioned
+
+NAME: Final = "begun.json"
+FORMAT: Final = 1
+
+_COUNTS: Final = (
+    "(by the stream, by a function that it calls, or by another release) the digest of each namespace's rows"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A batch that may stand in its sinks."""
+
+    batch: int
+    decided: str
+    """Digest of how many messages of each namespace came and left; empty where nobody saw all of them."""
+
+    definition: Definition
+
+
+def read_begun(directory: Directory) -> Begun | None:
+    """Return the newest batch that has begun to reach its sinks; `None` before the first.
+
+    Raises
+    ------
+    UnknownVersionError
+        If a newer release wrote it.
+    DamagedError
+        If it cannot be read.
+    """
+    content = directory.read(NAME)
+    if content is None:
+        return None
+    return parse_versioned(
+        content,
+        f"the begun batch {directory.path(NAME)}",
+        FORMAT,
+        lambda fields: Begun(
+            int(fields["batch"]), str(fields["decided"]), Definition.from_fields(fields["definition"])
+        ),
+    )
+
+
+def write_begun(directory: Directory, begun: Begun) -> None:
+    """Note that a batch is about to reach its sinks."""
+    fields = {"batch": begun.batch, "decided": begun.decided, "definition": begun.definition.to_fields()}
+    directory.write(NAME, versioned(FORMAT, fields))
+
+
+def decided_digest(reports: Iterable[UsageReport]) -> str:
+    """Return a digest of how many messages a batch brought, admitted and rejected, by namespace.
+
+    Sizes are not in it: what a decision took from a bucket shows in what was admitted.
+    """
+    whole = hashlib.sha256()
+    for report in sorted(reports, key=lambda report: report.shard):
+        counts = np.stack([report.offered[:, 0], report.admitted[:, 0], report.rejected[:, 0]], axis=1)
+        moved = np.flatnonzero(counts.any(axis=1))
+        names = report.names.cast(pa.binary()).take(pa.array(moved))
+        order = pc.sort_indices(names)
+        whole.update(b"\x00".join(names.take(order).to_pylist()))
+        whole.update(counts[moved[order.to_numpy()]].tobytes())
+        whole.update(f"{report.shard} {report.invalid_messages}".encode())
+    return whole.hexdigest()[:16]
+
+
+def begin(
+    directory: Directory,
+    batch: int,
+    definition: Definition,
+    is_held: Callable[[str, str], bool],
+    decided: str = "",
+) -> None:
+    """Note that a batch is about to reach its sinks, unless what they hold of it was decided otherwise.
+
+    Parameters
+    ----------
+    is_held
+        Whether what a target says (`Definition.targets`: the kind of rows, and where they went) has the batch.
+
+    Raises
+    ------
+    DefinitionChangedError
+        If it was decided otherwise.
+    """
+    before = read_begun(directory)
+    now = Begun(batch, decided, definition)
+    if before == now:
+        return
+    if before is not None and before.batch == batch:
+        _refuse_other(directory, before, now, is_held)
+    write_begun(directory, now)
+
+
+def _refuse_other(directory: Directory, before: Begun, now: Begun, is_held: Callable[[str, str], bool]) -> None:
+    """Refuse an attempt at a batch that would decide it otherwise than the sinks have it.
+
+    Raises
+    ------
+    DefinitionChangedError
+        If a sink has it.
+    """
+    differences = before.definition.differences(now.definition)
+    if not differences and before.decided and now.decided and before.decided != now.decided:
+        differences = [(_COUNTS, before.decided, now.decided)]
+    targets = before.definition.targets
+    if differences and any(is_held(kind, target) for kind, target in targets.items()):
+        raise DefinitionChangedError(before.batch, shown(differences), directory.path(NAME))
+    left = [
+        (kind, old, new)
+        for kind, old, new in before.definition.moved(now.definition)
+        if NOTHING not in (old, new) and old != FUNCTION and is_held(kind, old)
+    ]
+    if left:
+        raise DefinitionChangedError(before.batch, shown(left), directory.path(NAME))
+
+
+def newest_uncommitted(checkpoint: Directory) -> int | None:
+    """Return the batch that Spark has planned and not logged as committed; `None` if there is none."""
+    planned, committed = (
+        max((int(name) for name in checkpoint.names(log) if name.isdigit()), default=-1)
+        for log in ("offsets", "commits")
+    )
+    return planned if planned > committed else None

@@ -1,0 +1,127 @@
+"""What a checkpoint is bound to: written once, when its query first starts, and compared at every start after."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict, dataclass, replace
+
+from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError
+from spark_throttle.files.storage import Directory
+from spark_throttle.files.versioned_json import parse_versioned, versioned
+
+_NAME = "manifest.json"
+_INCARNATION = "incarnation"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The identity of a throttled query."""
+
+    query: str
+    """Names the query in transactions of its sinks; it lives and dies with the checkpoint.
+
+    A number behind it (``…-1``) counts how often checkpoint and sinks were put back together: the sinks remember the
+    batches that were undone under the name before.
+    """
+
+    shards: int
+    direction: str
+
+
+def read_manifest(directory: Directory) -> Manifest | None:
+    """Return the manifest, or `None` before the first start."""
+    content = directory.read(_NAME)
+    if content is None:
+        return None
+    return parse_versioned(
+        content,
+        f"the manifest {directory.path(_NAME)}",
+        FORMAT,
+        lambda fields: Manifest(str(fields["query"]), int(fields["shards"]), str(fields["direction"])),
+    )
+
+
+def bound_manifest(directory: Directory) -> Manifest:
+    """Return the manifest of a query that has started.
+
+    Raises
+    ------
+    DamagedError
+        If it is gone.
+    """
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise _gone(directory)
+    return manifest
+
+
+def _gone(directory: Directory) -> DamagedError:
+    return DamagedError(f"the control directory {directory.location}", f"its {_NAME} is missing")
+
+
+def next_incarnation(directory: Directory) -> int:
+    """Return a number that is larger than at any start of the query before: by it others tell the runs apart."""
+    content = directory.read(_INCARNATION)
+    try:
+        incarnation = 1 + int(content or b"0")
+    except ValueError as error:
+        raise DamagedError(f"the count of starts {directory.path(_INCARNATION)}", repr(error)) from error
+    directory.write(_INCARNATION, str(incarnation).encode())
+    return incarnation
+
+
+def next_line(query: str) -> str:
+    """Return the name of a query after its checkpoint and its sinks were put back.
+
+    Examples
+    --------
+    >>> next_line("5eed"), next_line("5eed-1")
+    ('5eed-1', '5eed-2')
+    """
+    name, _, number = query.partition("-")
+    return f"{name}-{int(number or 0) + 1}"
+
+
+def rename(directory: Directory, manifest: Manifest, query: str) -> Manifest:
+    """Write the manifest with another name of the query, and return it."""
+    renamed = replace(manifest, query=query)
+    _write(directory, renamed)
+    return renamed
+
+
+def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool = True) -> Manifest:
+    """Return the manifest, writing it at the first start.
+
+    Parameters
+    ----------
+    may_begin
+        Whether this may be the first start: not where an offset names an epoch already.
+
+    Raises
+    ------
+    ShardCountChangedError
+        If the checkpoint was written with another number of shards.
+    ConfigurationError
+        If it was written for the other direction.
+    DamagedError
+        If the manifest is gone and the query has run.
+    """
+    manifest = read_manifest(directory)
+    if manifest is None:
+        if not may_begin or directory.names("epochs"):  # under another name, sinks would take again what they have
+            raise _gone(directory)
+        manifest = Manifest(uuid.uuid4().hex, shards, direction)
+        _write(directory, manifest)
+    if manifest.shards != shards:
+        raise ShardCountChangedError(manifest.shards, shards)
+    if manifest.direction != direction:
+        raise ConfigurationError(
+            f"this checkpoint limits {manifest.direction} and {direction} was asked for: the balances it holds are "
+            f"of other quotas; set direction={manifest.direction!r}, or start a new checkpoint"
+        )
+    return manifest
+
+
+def _write(directory: Directory, manifest: Manifest) -> None:
+    directory.write(_NAME, versioned(FORMAT, asdict(manifest)))

@@ -1,0 +1,43 @@
+"""Which batches Spark's own logs of a checkpoint hold: what was planned, and what was committed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from spark_throttle.files.storage import Directory
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLog:
+    """The newest batches of a checkpoint, -1 for none.
+
+    Spark logs a batch's offsets before it runs, and its commit once its sink has it: the two differ by one at most.
+    """
+
+    logged: int
+    committed: int
+
+    @property
+    def uncommitted(self) -> int | None:
+        """The batch that the next start runs again; `None` if it plans a new one."""
+        return self.logged if self.logged > self.committed else None
+
+
+def read_offset_log(checkpoint: Directory) -> OffsetLog:
+    """Return what the logs of a checkpoint hold; both -1 where there is no checkpoint yet."""
+    return OffsetLog(_newest(checkpoint, "offsets"), _newest(checkpoint, "commits"))
+
+
+def batch_time_ms(checkpoint: Directory, batch: int) -> int | None:
+    """Return when a batch was planned, by its offsets; `None` where they are not there or do not say."""
+    content = checkpoint.read(f"offsets/{batch}")
+    try:
+        # A version, then the batch's own values, then a line a source.
+        return int(json.loads((content or b"").splitlines()[1])["batchTimestampMs"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _newest(checkpoint: Directory, log: str) -> int:
+    return max((int(name) for name in checkpoint.names(log) if name.isascii() and name.isdigit()), default=-1)

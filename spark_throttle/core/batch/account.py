@@ -1,0 +1,205 @@
+"""What a batch leaves behind: the flows worth remembering, and the account that the control plane is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
+from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.fair.fair_order import ahead_of_others
+from spark_throttle.core.limits.token_bucket import throttle_time_ms
+from spark_throttle.core.names.match_memory import taken
+from spark_throttle.core.names.matching import Matches
+from spark_throttle.core.quota import (
+    MICRO,
+    NEVER_MS,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Limits,
+    OnExcess,
+    Verdict,
+)
+from spark_throttle.core.state import Flows
+from spark_throttle.core.usage import UsageReport
+
+if TYPE_CHECKING:
+    from spark_throttle.core.batch.arrivals import Entered
+    from spark_throttle.core.batch.decisions import Decisions
+    from spark_throttle.core.batch.flow_plan import FlowPlan
+    from spark_throttle.core.fair.layout import Candidates
+
+_MESSAGES = Dimension.MESSAGES
+_MOST_EARNED_MICRO = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """Where the rows of a batch went."""
+
+    rows: Candidates
+    """All of them."""
+
+    candidates: Candidates
+    refused: Int64s
+    """Positions of the candidates that were rejected."""
+
+    waiting: Candidates
+    """Those of the candidates that wait."""
+
+    closed: Int64s
+    """Positions of the usable rows that were rejected before they could compete, for another reason than their size."""
+
+    oversized: Int64s
+    """Positions of those that were rejected for their size: no claim on what comes next."""
+
+    marked: Int64s
+    """Positions of the admitted rows that only their size marks."""
+
+    def offered(self, wanted: Int64s) -> Int64s:
+        """Return what arrived by flow, shape (flows, 2); the candidates want `wanted`."""
+        if self.candidates.row is None and not self.rows.queued:
+            return wanted
+        arrived = self.rows.queued + np.flatnonzero(self.rows.flow[self.rows.queued :] >= 0)
+        return self.rows.tally(arrived, len(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Where and when a batch is decided."""
+
+    shard: int
+    now_ms: int
+    elapsed_ms: int
+    """Time since the batch before, taken as the time until the next."""
+
+
+def remembered(
+    entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s
+) -> tuple[Flows, Matches, Int64s]:
+    """Return the flows that have something to remember, their matches, and where every flow of `entered` is in them."""
+    at, flows = entered.at, entered.known.flows
+    waits = np.zeros(len(at), dtype=np.bool_)
+    waits[waiting_flow] = True
+    # A flow that waits for nothing and is not ahead of its domain would come back without credit or penalty anyway.
+    leads = plan.lead * (waits | (by_row(np.maximum, plan.lead) > 0))[:, None]
+    if len(at) == len(flows):
+        balance, lead, units, is_held = plan.balance_micro, leads, window_units, waits
+    else:
+        balance, lead, units = flows.balance_micro.copy(), flows.lead.copy(), flows.window_units.copy()
+        balance[at], lead[at], units[at] = plan.balance_micro, leads, window_units
+        is_held = np.zeros(len(flows), dtype=np.bool_)
+        is_held[at] = waits
+    is_short = balance < entered.known.full_micro
+    keep = is_held | is_short[:, 0] | is_short[:, 1]
+    for column in (*lead.T, *units.T):
+        keep |= column != 0
+    position = np.cumsum(keep) - 1
+    if keep.all():
+        return Flows(flows.names, balance, lead, flows.window_second, units), entered.known.matches, position[at]
+    stays = np.flatnonzero(keep)
+    kept = Flows(flows.names, balance, lead, flows.window_second, units).take(stays)
+    return kept, taken(entered.known.matches, stays), position[at]
+
+
+def report(
+    moved: Moved, decisions: Decisions, plan: FlowPlan, entered: Entered, policy: CompiledPolicy, batch: Batch
+) -> UsageReport:
+    """Return the account of a batch."""
+    now_ms, rows, candidates = batch.now_ms, moved.rows, moved.candidates
+    flows, limits, outcome = len(entered.flows), entered.limits, plan.outcome
+    offered, admitted = moved.offered(outcome.wanted), outcome.served
+    refused = candidates.tally(moved.refused, flows)
+    still_waiting = outcome.wanted - admitted - refused
+    rejected = refused + rows.tally(moved.closed, flows)
+    wants = offered
+    if len(moved.oversized):
+        too_large = rows.tally(moved.oversized, flows)
+        rejected, wants = rejected + too_large, offered - too_large
+    observed = np.bincount(candidates.flow[outcome.marks.row], minlength=flows)
+    if len(moved.marked):
+        observed += np.bincount(rows.flow[moved.marked], minlength=flows)
+    left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
+    delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
+    demand = _demand(wants, still_waiting, moved.waiting, plan.balance_micro, limits, batch)
+    ahead_milli = ahead_of_others(plan.lead, limits, entered.matches, policy)
+    moved_messages = offered + admitted + rejected + still_waiting
+    active = np.flatnonzero((moved_messages[:, _MESSAGES] > 0) | (by_row(np.maximum, ahead_milli) > 0))
+    return UsageReport(
+        batch.shard, plan.grants.epoch, policy.revision, now_ms,
+        entered.flows.names.take(pa.array(active)),
+        entered.matches.tenant[active], entered.matches.group[active],
+        np.where(entered.matches.is_exempt, 0, limits.weight)[active],
+        offered.take(active, axis=0), admitted.take(active, axis=0), rejected.take(active, axis=0),
+        still_waiting.take(active, axis=0), demand.take(active, axis=0),
+        observed[active], delayed_ms[active],
+        _expires_ms(moved.waiting, policy),
+        len(entered.unusable),
+        _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
+        ahead_milli=ahead_milli.take(active, axis=0),
+    )  # fmt: skip
+
+
+def _demand(
+    wants: Int64s, still_waiting: Int64s, waiting: Candidates, balance_micro: Int64s, limits: Limits, batch: Batch
+) -> Int64s:
+    """Return what each flow could take of shared scopes until the next batch, shape (flows, 2).
+
+    That is what waits, and as much as came in this batch; but nothing from the first row on that its release time
+    holds for longer, and no more of it, in the proportion of its messages and bytes, than its own limits let pass.
+    """
+    free = still_waiting
+    until_ms = batch.now_ms + batch.elapsed_ms
+    if waiting.holds(until_ms):
+        held = np.flatnonzero(waiting.is_held(until_ms))
+        first_held = np.full(len(wants), len(waiting), dtype=np.int64)
+        np.minimum.at(first_held, waiting.flow[held], held)
+        free = waiting.tally(np.flatnonzero(np.arange(len(waiting)) < first_held[waiting.flow]), len(wants))
+        wants = np.where((first_held < len(waiting))[:, None], 0, wants)
+    wanted = wants + free
+    passing = np.minimum(wanted, _may_pass(balance_micro, limits, batch.elapsed_ms))
+    if (passing == wanted).all():
+        return wanted
+    part = np.where(wanted > 0, quotient(passing, wanted, FACTOR_BITS, round_up=True), WHOLE)
+    return np.minimum(times(wanted, by_row(np.minimum, part)[:, None]) + 1, passing)
+
+
+def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
+    """Return what each flow's own limits may let pass until the next batch; shape (flows, 2)."""
+    is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
+    passing = np.full(is_enforced.shape, NEVER_MS)
+    if is_enforced.any():
+        rate = np.maximum(limits.rate_micro_per_ms, 0)
+        # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
+        earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
+        soon = balance_micro // MICRO + 1 + rate * earning_ms // MICRO
+        return np.where(is_enforced, np.maximum(soon, 0), passing)
+    return passing
+
+
+def _leaves_ms(plan: FlowPlan, entered: Entered, waiting: Candidates, *, now_ms: int) -> Int64s:
+    """Return when each flow's first waiting row may leave, as far as its own limits and its release time say."""
+    leaves_ms = np.full(len(entered.flows), NEVER_MS)
+    if not len(waiting):
+        return leaves_ms
+    waits = np.zeros(len(leaves_ms), dtype=np.bool_)
+    waits[waiting.flow] = True
+    is_enforcing = entered.limits.on_excess != OnExcess.OBSERVE
+    own_wait_ms = by_row(np.maximum, throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms))
+    leaves_ms[waits] = now_ms
+    np.copyto(leaves_ms, now_ms + np.minimum(own_wait_ms, NEVER_MS - now_ms), where=waits & is_enforcing)
+    if waiting.holds(now_ms):
+        heads, index = np.unique(waiting.flow, return_index=True)
+        leaves_ms[heads] = np.maximum(leaves_ms[heads], waiting.release_ms[index])
+    return leaves_ms
+
+
+def _expires_ms(waiting: Candidates, policy: CompiledPolicy) -> int:
+    """Return when the first waiting row is past its age."""
+    if not len(waiting) or policy.queue.age_ms is None:
+        return NEVER_MS
+    return int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1

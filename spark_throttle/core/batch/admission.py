@@ -1,0 +1,243 @@
+"""One micro-batch of one shard: what becomes of every row, and what the shard remembers.
+
+`plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. Its meaning, row
+by row:
+
+1. Namespace buckets refill to that time. Queued rows past their age are rejected, and arrivals that are larger
+   than a scope of theirs lets pass (`size_bounds`).
+2. The other arrivals pass their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
+3. A flow is the rows of one namespace: what is queued, then what arrived. Its eligible rows end at the first
+   that may not leave yet, or that would find its namespace's balance negative.
+4. Eligible rows of all flows go in fair order (`fair_queue`). A row is admitted if its tenant's, its group's
+   and the job's balance are not negative, and is then debited at all levels in both dimensions; else its flow
+   stops for this batch (`contention`). So nothing is charged for a row that is not admitted.
+5. Behind the admitted rows of a flow, what stopped it decides: delay, or reject. Reject concerns arrivals only;
+   a row that was queued once waits on. Where what is to wait overfills the queue, the rows at the ends of the
+   longest flows are rejected, whether they were queued or arrived (`queue_bounds`).
+
+An observing scope never stops a row: it is debited, and marks the rows that it would have stopped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.batch import account, queue_bounds
+from spark_throttle.core.batch.arrivals import Arrivals, Entered, enter
+from spark_throttle.core.batch.decisions import Causes, Deciding, Decisions
+from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
+from spark_throttle.core.batch.reasons import REASONS, Reason
+from spark_throttle.core.fair.layout import Candidates
+from spark_throttle.core.limits.pegasus import plan_windows
+from spark_throttle.core.limits.size_bounds import Oversized, oversized
+from spark_throttle.core.limits.token_bucket import throttle_time_ms
+from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.quota import NEVER_MS, Bools, CompiledPolicy, Dimension, Int64s, Level, OnExcess, Verdict
+from spark_throttle.core.state import Queue, ShardState
+from spark_throttle.core.usage import UsageReport
+
+__all__ = ["REASONS", "AdmissionPlan", "Arrivals", "plan_admission"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdmissionPlan:
+    """The decisions on a batch, and what it leaves.
+
+    The queue of `state` holds the queue's rows with verdict `DELAY`, then the arrivals that have it, each in order.
+    """
+
+    decisions: Decisions
+    state: ShardState
+    usage: UsageReport
+
+
+def plan_admission(
+    state: ShardState,
+    arrivals: Arrivals,
+    policy: CompiledPolicy,
+    *,
+    now_ms: int,
+    shards: int,
+    shard: int = 0,
+    memory: MatchMemory | None = None,
+) -> AdmissionPlan:
+    """Decide one batch.
+
+    Parameters
+    ----------
+    state
+        What the last batch left; grants as the epoch of this batch set them.
+    arrivals
+        In the order in which they are to be decided.
+    now_ms
+        Paying time of the batch (`paying`).
+    shards
+        Number of shards among which queue bounds and shared rates are divided.
+    shard
+        Which of them this is, for the usage report.
+    memory
+        Of the batches that this process decided before; what is decided does not depend on it.
+
+    Raises
+    ------
+    QueueOverflowError
+        If rows arrive that would overfill the queue and the policy says to fail.
+    """
+    memory = MatchMemory() if memory is None else memory
+    entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
+    queued, flows = len(state.queue), entered.flows
+    decisions = Deciding(queued + len(arrivals))
+    unusable = Causes.of(entered.reason, wait_ms=NEVER_MS)
+    decisions.decide(queued + entered.unusable, Verdict.REJECT, unusable, np.arange(len(entered.reason)))
+    large = entered.oversized
+    if len(large.row):
+        decisions.decide(queued + large.row, Verdict.REJECT, _of_size(large), np.arange(len(large.row)))
+    expired = np.flatnonzero(queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms))
+    decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
+    windowed = _through_windows(decisions, entered, policy, queued, now_ms=now_ms)
+    rows = Candidates.of_batch(
+        state.queue, entered.queue_flow, entered.flow, entered.size_bytes, windowed.release_ms, now_ms=now_ms
+    )
+    closed = np.concatenate([expired, queued + entered.unusable, queued + large.row, queued + windowed.rejected])
+    candidates = rows if not len(closed) else rows.take(np.flatnonzero(decisions.verdict == Verdict.ADMIT))
+    grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
+    plan = plan_flows(candidates, flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
+    behind = candidates.take(plan.outcome.behind)
+    is_waiting = _decide_rest(decisions, candidates, behind, plan, entered, policy, now_ms=now_ms, shards=shards)
+    waiting, refused, still = plan.outcome.behind, plan.outcome.behind[:0], behind
+    if not is_waiting.all():
+        waiting, refused = plan.outcome.behind[is_waiting], plan.outcome.behind[~is_waiting]
+        still = candidates.take(waiting)
+    overflow = queue_bounds.overflowing(
+        candidates, waiting, still, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
+    )
+    if len(overflow):
+        decisions.decide(candidates.row_at(overflow), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
+        waiting, refused = np.setdiff1d(waiting, overflow), np.concatenate([refused, overflow])
+        still = candidates.take(waiting)
+    quota_marks = candidates.row_at(plan.outcome.marks.row)
+    marked = _mark_oversized(decisions, rows, quota_marks, entered, policy)
+    kept, matches, position = account.remembered(entered, plan, windowed.units, still.flow)
+    memory.keep(kept.names, matches, policy)
+    queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
+    decided = decisions.decided()
+    usage = account.report(
+        account.Moved(
+            rows, candidates, refused, still, np.concatenate([expired, queued + windowed.rejected]),
+            queued + large.row, marked,
+        ),
+        decided, plan, entered, policy,
+        account.Batch(shard, now_ms, max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0),
+    )  # fmt: skip
+    return AdmissionPlan(decided, ShardState(now_ms, kept, queue, plan.grants), usage)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Windowed:
+    """What the Pegasus rules say of the arrivals."""
+
+    rejected: Int64s
+    """Positions of those that they reject."""
+
+    release_ms: Int64s
+    """Of every arrival: batch time before which it may not leave, 0 where no rule delays it."""
+
+    units: Int64s
+    """The flows' windows after the batch."""
+
+
+def _through_windows(
+    decisions: Deciding, entered: Entered, policy: CompiledPolicy, queued: int, *, now_ms: int
+) -> _Windowed:
+    """Ask the Pegasus rules about the arrivals of flows that have any, and reject what they reject."""
+    has_rule = policy.namespace_windows.has_rule[entered.matches.rule]
+    if not has_rule.any():
+        nothing = np.zeros(0, dtype=np.int64)
+        return _Windowed(nothing, np.broadcast_to(np.int64(0), entered.flow.shape), entered.flows.window_units)
+    rules = policy.namespace_windows.take(entered.matches.rule)
+    is_asked = np.append(has_rule, False)[entered.flow]
+    is_asked[entered.oversized.row] = False
+    asked = np.flatnonzero(is_asked)
+    flow = entered.flow[asked]
+    windowed = plan_windows(flow, entered.size_bytes[asked], entered.flows.window_units, rules, now_ms=now_ms)
+    rejected = np.flatnonzero(windowed.rejected_by >= 0)
+    dimension = windowed.rejected_by[rejected]
+    wait_ms = rules.reject_ms[flow[rejected], dimension]
+    causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, dimension=dimension, wait_ms=wait_ms)
+    decisions.decide(queued + asked[rejected], Verdict.REJECT, causes, np.arange(len(rejected)))
+    release_ms = np.zeros(len(entered.flow), dtype=np.int64)
+    release_ms[asked] = windowed.release_ms
+    return _Windowed(asked[rejected], release_ms, windowed.units)
+
+
+def _of_size(large: Oversized) -> Causes:
+    """Return the causes of rows that are too large, which no time makes smaller."""
+    return Causes.of(
+        Reason.SIZE_TOO_LARGE, level=large.level, dimension=Dimension.BYTES, scope=large.scope, wait_ms=NEVER_MS
+    )
+
+
+def _mark_oversized(
+    decisions: Deciding, rows: Candidates, quota_marks: Int64s, entered: Entered, policy: CompiledPolicy
+) -> Int64s:
+    """Mark the admitted rows that an observing scope would have rejected for their size.
+
+    Returns those of them that are not among `quota_marks`.
+    """
+    large = oversized(rows.flow, rows.size_bytes, entered.matches, policy, observed=True)
+    at = np.flatnonzero(decisions.verdict[large.row] == Verdict.ADMIT)
+    if not len(at):
+        return at
+    large = Oversized(large.row[at], large.level[at], large.scope[at])
+    decisions.decide(large.row, Verdict.ADMIT, _of_size(large), np.arange(len(at)))
+    return np.setdiff1d(large.row, quota_marks)
+
+
+def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
+    decisions: Deciding,
+    candidates: Candidates,
+    behind: Candidates,
+    plan: FlowPlan,
+    entered: Entered,
+    policy: CompiledPolicy,
+    *,
+    now_ms: int,
+    shards: int,
+) -> Bools:
+    """Decide the rows behind the admitted ones of their flow, and mark those that an observing scope would stop.
+
+    Returns which of the former are delayed; the others are rejected.
+    """
+    stops, marks = plan.outcome.stops, plan.outcome.marks
+    if not len(behind) and not len(marks.row):
+        return np.zeros(0, dtype=np.bool_)
+    rate = policy.shared.rate_micro_per_ms
+    part = np.where(rate > 0, np.maximum(rate // shards, 1), rate)
+    shared_wait_ms = throttle_time_ms(plan.grants.balance_micro, part)
+    own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
+
+    is_shared, of_flow = stops.scope >= 0, np.arange(len(stops.scope))
+    # A scope may have tokens that a flow has to leave to others: nobody knows how long.
+    of_shared_ms = np.maximum(shared_wait_ms[stops.scope, stops.dimension], 1)
+    wait_ms = np.where(is_shared, of_shared_ms, own_wait_ms[of_flow, stops.dimension])
+    causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms)
+    rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
+    is_rejected = np.zeros(len(behind), dtype=np.bool_)
+    if rejects.any():
+        is_rejected[behind.queued :] = rejects[behind.flow[behind.queued :]]
+    held = np.flatnonzero(behind.is_held(now_ms) | (stops.level < 0)[behind.flow]) if candidates.holds(now_ms) else None
+    if held is not None:
+        is_rejected[held] = False
+    rows = candidates.row_at(plan.outcome.behind)
+    decisions.decide(rows, np.where(is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY)), causes, behind.flow)
+    if held is not None:
+        hold_ms = np.maximum(behind.release_ms[held] - now_ms, 0)
+        causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, wait_ms=hold_ms)
+        decisions.decide(rows[held], Verdict.DELAY, causes, np.arange(len(held)))
+    own = own_wait_ms[candidates.flow[marks.row], marks.dimension]
+    wait_ms = np.where(marks.scope >= 0, shared_wait_ms[marks.scope, marks.dimension], own)
+    causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
+    decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))
+    return ~is_rejected

@@ -1,0 +1,213 @@
+"""How rows enter a shard: what is unusable is told apart, names become positions, buckets refill.
+
+A shard may remember many more namespaces than a batch concerns. All of them are refilled, since what is full is
+forgotten; everything else is done for those alone that have rows, or a lead that the batch may change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.batch.reasons import MAX_NAMESPACE_BYTES, Reason
+from spark_throttle.core.limits.size_bounds import Oversized, oversized
+from spark_throttle.core.limits.token_bucket import full, refill
+from spark_throttle.core.names.match_memory import MatchMemory, taken
+from spark_throttle.core.names.matching import Matches
+from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.state import Flows, Queue, ShardState
+
+Int8s = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrivals:
+    """The rows that a batch brings to a shard, in the order in which they are to be decided."""
+
+    namespaces: pa.StringArray
+    """May hold nulls: such a row is rejected."""
+
+    size_bytes: pa.Int64Array
+    """May hold nulls: such a row is rejected."""
+
+    is_writable: Bools | None = None
+    """Whether the sink takes the row: one that it does not take is rejected. `None` where it takes all."""
+
+    def __len__(self) -> int:
+        return len(self.namespaces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """All namespaces that a shard knows in a batch, refilled to its time."""
+
+    flows: Flows
+    """Those of the state, at their old positions, then those that the arrivals bring."""
+
+    matches: Matches
+    full_micro: Int64s
+    """Shape (n, 2): what full buckets of theirs hold."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entered:
+    """The flows that a batch concerns, and where its rows belong; a flow is a position in them."""
+
+    known: Known
+    at: Int64s
+    """Positions in `known` of the flows that follow, ascending: those with rows or a lead."""
+
+    flows: Flows
+    matches: Matches
+    limits: Limits
+    queue_flow: Int64s
+    """Of every queued row: its flow."""
+
+    flow: Int64s
+    """Of every arrival: its flow, -1 where it is unusable."""
+
+    size_bytes: Int64s
+    """Of every arrival: its size, 0 where it is unusable."""
+
+    unusable: Int64s
+    """Positions of the unusable arrivals, ascending."""
+
+    reason: Int8s
+    """Of every unusable arrival: what is wrong with it."""
+
+    oversized: Oversized
+    """The usable arrivals that are larger than a scope lets pass."""
+
+
+def enter(
+    state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
+) -> Entered:
+    """Take the arrivals of a batch in."""
+    read = _read(arrivals)
+    position = _positions(read.names, state.flows.names)
+    is_new = position < 0
+    position[is_new] = len(state.flows) + np.arange(int(is_new.sum()))
+    names, new_names = state.flows.names, read.names.filter(pa.array(is_new))
+    matches = memory.match(names, new_names, policy)
+    if len(new_names):
+        names = pa.concat_arrays([names, new_names])
+    known = _refilled(state, names, matches, policy.namespace_limits, now_ms=now_ms)
+    at = _concerned(known.flows, state.queue, position)
+    if len(at) == len(names):
+        flows, queue_flow = known.flows, state.queue.flow
+    else:
+        place = np.full(len(names), -1, dtype=np.int64)
+        place[at] = np.arange(len(at))
+        flows, matches = known.flows.take(at), taken(matches, at)
+        position, queue_flow = place[position], place[state.queue.flow]
+    # A shard that knows no namespace numbers those that arrive as they are numbered already.
+    is_numbered = not len(state.flows) and not len(read.unusable)
+    flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1)[read.name]
+    return Entered(
+        known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
+        read.size_bytes, read.unusable, read.reason, oversized(flow, read.size_bytes, matches, policy, observed=False),
+    )  # fmt: skip
+
+
+def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:
+    """Return the positions, ascending, of the flows with rows or a lead."""
+    is_concerned = (flows.lead[:, 0] != 0) | (flows.lead[:, 1] != 0)
+    is_concerned[queue.flow] = True
+    is_concerned[arriving] = True
+    return np.flatnonzero(is_concerned)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """Arrivals as arrays."""
+
+    names: pa.StringArray
+    """Each usable row's, once, in the order of their first rows."""
+
+    name: npt.NDArray[np.integer]
+    """Of every row: a position in `names`, -1 where it is unusable."""
+
+    size_bytes: Int64s
+    unusable: Int64s
+    reason: Int8s
+
+
+def _read(arrivals: Arrivals) -> _Read:
+    """Return the arrivals as arrays: at once where all are usable, which is told from the distinct names."""
+    rows = len(arrivals)
+    none = np.zeros(0, dtype=np.int64)
+    may_all_be = arrivals.is_writable is None or bool(arrivals.is_writable.all())
+    if may_all_be and not arrivals.namespaces.null_count and not arrivals.size_bytes.null_count:
+        encoded = arrivals.namespaces.dictionary_encode()
+        size_bytes = arrivals.size_bytes.to_numpy()
+        length = pc.binary_length(encoded.dictionary).to_numpy()
+        is_usable = (length > 0) & (length <= MAX_NAMESPACE_BYTES)
+        if is_usable.all() and size_bytes.min(initial=0) >= 0 and size_bytes.max(initial=0) <= MAX_SIZE_BYTES:
+            name = encoded.indices.to_numpy()
+            return _Read(encoded.dictionary, name, size_bytes, none, none.astype(np.int8))
+    reason = _unusable(arrivals)
+    usable = np.flatnonzero(reason == Reason.NONE)
+    encoded = arrivals.namespaces.take(pa.array(usable)).dictionary_encode()
+    name = np.full(rows, -1, dtype=np.int64)
+    name[usable] = encoded.indices.to_numpy(zero_copy_only=False)
+    size_bytes = np.zeros(rows, dtype=np.int64)
+    size_bytes[usable] = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)[usable]
+    unusable = np.flatnonzero(reason)
+    return _Read(encoded.dictionary, name, size_bytes, unusable, reason[unusable])
+
+
+def _unusable(arrivals: Arrivals) -> Int8s:
+    """Return the first thing that is wrong with every row."""
+    length = pc.fill_null(pc.binary_length(arrivals.namespaces), 0).to_numpy(zero_copy_only=False)
+    size = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)
+    size_is_null = arrivals.size_bytes.is_null().to_numpy(zero_copy_only=False)
+    wrong = [
+        (length == 0, Reason.NAMESPACE_MISSING),
+        (length > MAX_NAMESPACE_BYTES, Reason.NAMESPACE_TOO_LONG),
+        (size_is_null, Reason.SIZE_MISSING),
+        (size < 0, Reason.SIZE_NEGATIVE),
+        (size > MAX_SIZE_BYTES, Reason.SIZE_TOO_LARGE),
+    ]
+    if arrivals.is_writable is not None:
+        wrong.append((~arrivals.is_writable, Reason.PARTITION_UNWRITABLE))
+    return np.select([w for w, _ in wrong], [r for _, r in wrong], Reason.NONE).astype(np.int8)
+
+
+def _positions(names: pa.StringArray, known: pa.StringArray) -> Int64s:
+    """Return where each of `names` stands in `known`, -1 where it does not; neither repeats a name."""
+    if len(names) >= len(known):
+        return _index_in(names, known)
+    # A table of the fewer is made, and the more are looked up in it.
+    found = _index_in(known, names)
+    position = np.full(len(names), -1, dtype=np.int64)
+    hits = np.flatnonzero(found >= 0)
+    position[found[hits]] = hits
+    return position
+
+
+def _index_in(values: pa.StringArray, table: pa.StringArray) -> Int64s:
+    found = pc.fill_null(pc.index_in(values, value_set=table), -1)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _refilled(state: ShardState, names: pa.StringArray, matches: Matches, limits: Limits, *, now_ms: int) -> Known:
+    """Return the flows at `now_ms`: known buckets refilled, new ones full, windows of other seconds cleared."""
+    known, new = len(state.flows), len(names) - len(state.flows)
+    # A clock that went back pays nothing, and the refill goes on from the new time.
+    elapsed_ms = max(0, now_ms - state.advanced_to_ms)
+    full_micro = full(limits.rate_micro_per_ms, limits.burst_micro).take(matches.rule, axis=0)
+    rate = limits.rate_micro_per_ms.take(matches.rule[:known], axis=0)
+    filled = refill(state.flows.balance_micro, rate, full_micro[:known], elapsed_ms)
+    second = now_ms // 1000
+    lead, units, is_current = state.flows.lead, state.flows.window_units, state.flows.window_second == second
+    if not is_current.all():
+        units = np.where(is_current[:, None], units, 0) if is_current.any() else np.zeros_like(units)
+    if new:
+        nothing = np.zeros((new, 2), dtype=np.int64)
+        filled = np.concatenate([filled, full_micro[known:]])
+        lead, units = np.concatenate([lead, nothing]), np.concatenate([units, nothing])
+    return Known(Flows(names, filled, lead, np.full(len(names), second, dtype=np.int64), units), matches, full_micro)

@@ -1,0 +1,126 @@
+"""What becomes of every row of a batch, and why.
+
+Few things can be the cause of many decisions: a flow was stopped by one scope, and all its rows behind that share the
+reason, the scope and the wait. So the causes are a table, and a row holds a position in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.quota import Int64s, Verdict
+
+Int8s = npt.NDArray[np.int8]
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Causes:
+    """Why rows are decided as they are."""
+
+    reason: Int8s
+    """A `Reason`; on an admitted row, why an observing scope would have held it."""
+
+    level: Int8s
+    """A `Level`, -1 where no level refused or marked the row."""
+
+    dimension: Int8s
+    """A `Dimension`, -1 where none refused or marked the row."""
+
+    scope: Int64s
+    """Position of the shared scope that refused or marked the row; -1 for the row's own namespace or none."""
+
+    throttle_time_ms: Int64s
+
+    def __len__(self) -> int:
+        return len(self.scope)
+
+    @classmethod
+    def of(
+        cls,
+        reason: Reason | Int8s,
+        *,
+        level: Int64s | int = -1,
+        dimension: Int64s | int = -1,
+        scope: Int64s | int = -1,
+        wait_ms: Int64s | int = 0,
+    ) -> Causes:
+        """Return as many causes as the longest argument has positions."""
+        rows = max(np.size(column) for column in (reason, level, dimension, scope, wait_ms))
+
+        def filled(value: Int8s | Int64s | int, dtype: type[np.int8 | np.int64]) -> np.ndarray:
+            return np.full(rows, value, dtype=dtype) if np.ndim(value) == 0 else np.asarray(value, dtype=dtype)
+
+        return cls(
+            filled(reason, np.int8), filled(level, np.int8), filled(dimension, np.int8), filled(scope, np.int64),
+            filled(wait_ms, np.int64),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decisions:
+    """What becomes of every row; arrays run over the queue's rows, then the arrivals."""
+
+    verdict: Int8s
+    cause: Int32s
+    """Position in `causes`."""
+
+    causes: Causes
+
+    def take(self, rows: Int64s) -> Decisions:
+        """Return the decisions on `rows`."""
+        return Decisions(self.verdict[rows], self.cause[rows], self.causes)
+
+    @property
+    def reason(self) -> Int8s:
+        """`Causes.reason` of every row."""
+        return self.causes.reason[self.cause]
+
+    @property
+    def level(self) -> Int8s:
+        """`Causes.level` of every row."""
+        return self.causes.level[self.cause]
+
+    @property
+    def dimension(self) -> Int8s:
+        """`Causes.dimension` of every row."""
+        return self.causes.dimension[self.cause]
+
+    @property
+    def scope(self) -> Int64s:
+        """`Causes.scope` of every row."""
+        return self.causes.scope[self.cause]
+
+    @property
+    def throttle_time_ms(self) -> Int64s:
+        """`Causes.throttle_time_ms` of every row."""
+        return self.causes.throttle_time_ms[self.cause]
+
+
+class Deciding:
+    """Decisions in the making: every row is admitted until it is decided otherwise; the last word counts."""
+
+    def __init__(self, rows: int) -> None:
+        self.verdict = np.full(rows, Verdict.ADMIT, dtype=np.int8)
+        self._cause = np.zeros(rows, dtype=np.int32)
+        self._causes = [Causes.of(Reason.NONE)]
+
+    def decide(self, rows: Int64s, verdict: Verdict | Int8s, causes: Causes, cause: Int64s | int = 0) -> None:
+        """Overwrite the decisions on `rows`; `cause` is a position in `causes`."""
+        if len(rows):
+            self.verdict[rows] = verdict
+            self._cause[rows] = sum(map(len, self._causes)) + cause
+            self._causes.append(causes)
+
+    def decided(self) -> Decisions:
+        """Return the decisions."""
+        tables = self._causes
+        return Decisions(
+            self.verdict,
+            self._cause,
+            Causes(*(np.concatenate([getattr(table, column) for table in tables]) for column in Causes.__slots__)),
+        )

@@ -1,0 +1,367 @@
+"""How far every flow gets in a batch, what stops it, and what that costs.
+
+What a flow gets is a prefix of its rows, so that all of this is arithmetic over flows: a batch in which everything fits
+is found to be one from the sums of its flows, before any row is put in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.batch.marks import DebtFloors, MarkedFrom, Marks
+from spark_throttle.core.fair import contention
+from spark_throttle.core.fair.ends import Claims, Room, rows_before_end
+from spark_throttle.core.fair.fair_order import FairOrder, ahead_of_others
+from spark_throttle.core.fair.fair_rows import FairRows
+from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes
+from spark_throttle.core.quota import (
+    Bools,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Limits,
+    OnExcess,
+)
+from spark_throttle.core.state import Flows, Grants
+
+_UNBOUNDED = 1 << 62
+
+_MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stops:
+    """What stopped each flow; -1 where nothing did."""
+
+    level: Int64s
+    """The `Level` that stopped the flow; -1 also where a row that may not leave yet did."""
+
+    dimension: Int64s
+    scope: Int64s
+    """The shared scope, -1 for the namespace itself."""
+
+    @classmethod
+    def none(cls, flows: int) -> Stops:
+        """Return that no flow was stopped."""
+        return cls(*(np.full(flows, -1, dtype=np.int64) for _ in range(3)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What is admitted; arrays run over the flows unless they say otherwise."""
+
+    behind: Int64s
+    """Positions, ascending, of the candidates that are not admitted."""
+
+    marks: Marks
+    """What observing scopes say of those that are."""
+
+    stops: Stops
+    wanted: Int64s
+    """Shape (flows, 2): messages and bytes of the candidates."""
+
+    served: Int64s
+    """Shape (flows, 2): messages and bytes of those admitted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowPlan:
+    """What a batch comes to for its flows, and what it costs them."""
+
+    outcome: Outcome
+    balance_micro: Int64s
+    """Shape (flows, 2): after the debits."""
+
+    lead: Int64s
+    """Shape (flows, 2): after the batch."""
+
+    grants: Grants
+    """After the debits."""
+
+
+def plan_flows(
+    candidates: Candidates,
+    flows: Flows,
+    limits: Limits,
+    matches: Matches,
+    grants: Grants,
+    policy: CompiledPolicy,
+    *,
+    now_ms: int,
+) -> FlowPlan:
+    """Find how far every flow gets, and debit it."""
+    room = _room(grants, policy)
+    own = _OwnRoom.of(flows, limits)
+    counts = np.bincount(candidates.flow, minlength=len(flows))
+    barred = _Barred.of(flows.lead, limits, matches, grants, policy)
+    wanted = None
+    if barred is None or not counts[barred.flow].any():
+        wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
+    if wanted is not None:
+        nothing = np.zeros(0, dtype=np.int64)
+        outcome = Outcome(nothing, Marks(*(nothing,) * 4), Stops.none(len(flows)), wanted, wanted)
+        # Nothing was held back, so that the busy period of every scope is over that is not overdrawn.
+        lead = flows.lead
+        if lead.any():
+            stays = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
+            lead = np.where(by_row(np.logical_or, stays)[:, None], lead, 0)
+        return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=DebtFloors.none())
+    layout = Layout.of(candidates, counts)
+    order = FairOrder.of(flows.lead, limits, matches, policy)
+    contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
+    by_messages, passing = own.prefixes(layout)
+    is_observing = limits.on_excess == OnExcess.OBSERVE
+    released = counts
+    if candidates.holds(now_ms):
+        released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
+    eligible = np.minimum(released, np.where(is_observing, counts, passing))
+    competing = eligible if barred is None else barred.left_out(eligible)
+    count, stops = contest.decide(competing)
+    if barred is not None:
+        barred.stop(stops, eligible)
+    levels = contest.marked_from(count)
+    if is_observing.any():
+        own_rank = np.where(is_observing, np.minimum(passing, count), count)
+        levels.insert(0, MarkedFrom(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
+    is_own = ~is_observing & (count == passing) & (count < released)
+    held_back = np.bincount(stops.scope[stops.scope >= 0], minlength=len(policy.shared)) > 0
+    stops = Stops(
+        np.where(is_own, Level.NAMESPACE, stops.level),
+        np.where(is_own, np.where(by_messages <= passing, _MESSAGES, _BYTES), stops.dimension),
+        stops.scope,
+    )
+    outcome = Outcome(
+        layout.beyond(count),
+        Marks.narrowest(layout, count, levels),
+        stops,
+        np.stack([counts, layout.bytes_of_first(counts)], axis=1),
+        np.stack([count, layout.bytes_of_first(count)], axis=1),
+    )
+    left = room.less(*_taken(outcome.served, matches, policy).T)
+    is_contended = np.append(held_back | _is_overdrawn(left, policy), False)
+    lead = order.leads_after(flows.lead, layout, eligible, outcome.served, is_contended)
+    floors = DebtFloors.none()
+    if levels:
+        floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
+    return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=floors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Barred:
+    """The flows that are too far ahead to take of what a scope of theirs granted."""
+
+    flow: Int64s
+    level: Int64s
+    dimension: Int64s
+    scope: Int64s
+
+    @classmethod
+    def of(
+        cls, lead: Int64s, limits: Limits, matches: Matches, grants: Grants, policy: CompiledPolicy
+    ) -> _Barred | None:
+        """Return them with the narrowest of these scopes; `None` where there is no bound."""
+        if grants.ahead_bound_milli is None:
+            return None
+        ahead_milli = ahead_of_others(lead, limits, matches, policy) // limits.weight[:, None]
+        bound_milli = np.concatenate([grants.ahead_bound_milli, np.full((1, 2), _UNBOUNDED)])
+        is_over = ahead_milli[:, None, :] >= bound_milli[enforcing_scopes(matches.shared_scope, policy)]
+        flow, column = np.nonzero(is_over.any(axis=2))
+        flow, first = np.unique(flow, return_index=True)
+        column = column[first]
+        dimension = np.where(is_over[flow, column, _MESSAGES], _MESSAGES, _BYTES)
+        return cls(flow, np.array(SHARED_LEVELS)[column], dimension, matches.shared_scope[flow, column])
+
+    def left_out(self, eligible: Int64s) -> Int64s:
+        """Return how many first rows of each flow compete, these flows left out."""
+        competing = eligible.copy()
+        competing[self.flow] = 0
+        return competing
+
+    def stop(self, stops: Stops, eligible: Int64s) -> None:
+        """Say of those of them that have rows what stopped them."""
+        stopped = eligible[self.flow] > 0
+        flow = self.flow[stopped]
+        stops.level[flow], stops.dimension[flow] = self.level[stopped], self.dimension[stopped]
+        stops.scope[flow] = self.scope[stopped]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OwnRoom:
+    """What the flows' own balances can still take; large where unlimited."""
+
+    messages: Int64s
+    """How many messages pass."""
+
+    bytes: Int64s
+    """The most bytes that may go before a message, -1 for none."""
+
+    @classmethod
+    def of(cls, flows: Flows, limits: Limits) -> _OwnRoom:
+        limited, balance = limits.is_limited, flows.balance_micro
+        return cls(
+            np.where(limited[:, _MESSAGES], admissible_messages(balance[:, _MESSAGES]), _UNBOUNDED),
+            np.where(limited[:, _BYTES], byte_room(balance[:, _BYTES]), _UNBOUNDED),
+        )
+
+    def prefixes(self, layout: Layout) -> tuple[Int64s, Int64s]:
+        """Return how many first rows of each flow the messages let pass, and how many both; large if all."""
+        by_messages = self.messages
+        by_bytes = layout.rows_within(self.bytes)
+        by_bytes = np.where(by_bytes < layout.segments.counts, by_bytes, _UNBOUNDED)
+        return by_messages, np.minimum(by_messages, by_bytes)
+
+
+def _wanted_if_all_fits(
+    candidates: Candidates,
+    messages: Int64s,
+    own: _OwnRoom,
+    room: Room,
+    matches: Matches,
+    policy: CompiledPolicy,
+    *,
+    now_ms: int,
+) -> Int64s | None:
+    """Return messages and bytes by flow if every row may leave and no balance runs short of them, else `None`."""
+    if candidates.holds(now_ms):
+        return None
+    limited = np.append(policy.shared.is_limited.any(axis=1), False)[matches.shared_scope]
+    scope = np.where(limited, matches.shared_scope, -1)
+    nothing = np.zeros_like(messages)
+    if (messages > own.messages).any() or (_running_short(scope, messages, nothing, room) >= 0).any():
+        return None
+    size_bytes = sums(candidates.flow, candidates.size_bytes, len(messages))
+    if ((size_bytes > own.bytes) & (messages > 0)).any():
+        return None
+    if (_running_short(scope, messages, size_bytes, room) >= 0).any():
+        return None
+    return np.stack([messages, size_bytes], axis=1)
+
+
+def _room(grants: Grants, policy: CompiledPolicy) -> Room:
+    limited = policy.shared.is_limited
+    return Room(
+        np.where(limited[:, _MESSAGES], admissible_messages(grants.balance_micro[:, _MESSAGES]), _UNBOUNDED),
+        np.where(limited[:, _BYTES], byte_room(grants.balance_micro[:, _BYTES]), _UNBOUNDED),
+    )
+
+
+def _is_overdrawn(room: Room, policy: CompiledPolicy) -> Bools:
+    """Return which shared scopes have given bytes beyond what they had, and hold rows back for it."""
+    shared = policy.shared
+    return shared.is_limited[:, _BYTES] & (shared.on_excess != OnExcess.OBSERVE) & (room.bytes < 0)
+
+
+def _taken(served: Int64s, matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return the messages and bytes that flows took of every shared scope, shape (scopes, 2)."""
+    taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    for scope in matches.shared_scope.T:
+        held = np.flatnonzero(scope >= 0)
+        for dimension in Dimension:
+            taken[:, dimension] += sums(scope[held], served[held, dimension], len(taken))
+    return taken
+
+
+def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Int64s:
+    """Return `scope`, shape (flows, levels), without those that have room for all that their flows want."""
+    wanted_messages = np.zeros_like(room.messages)
+    wanted_bytes = np.zeros_like(room.bytes)
+    for column in scope.T:
+        held = np.flatnonzero(column >= 0)
+        wanted_messages += sums(column[held], messages[held], len(wanted_messages))
+        wanted_bytes += sums(column[held], size_bytes[held], len(wanted_bytes))
+    is_short = (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
+    return np.where(np.append(is_short, False)[scope], scope, -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Contest:
+    """The flows of a batch before its shared scopes."""
+
+    layout: Layout
+    order: FairOrder
+    room: Room
+    candidates: Candidates
+    names: pa.StringArray
+    now_ms: int
+
+    def decide(self, eligible: Int64s) -> tuple[Int64s, Stops]:
+        """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped it."""
+        stops = Stops.none(len(eligible))
+        scope = _running_short(self.order.enforcing, eligible, self.layout.bytes_of_first(eligible), self.room)
+        contenders = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (eligible > 0))
+        if not len(contenders):
+            return eligible, stops
+        # No row can pass that its own flow alone would keep out; the first such row shows what stopped the flow.
+        messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[scope])
+        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[scope]))
+        most = np.minimum(eligible, np.minimum(messages, within) + 1)[contenders]
+        rows, scope = self._rows(contenders), scope.take(contenders, axis=0)
+        admitted = contention.admit_in_order(rows, most, scope, self.room)
+        count = eligible.copy()
+        count[contenders] = admitted
+        refusals = contention.first_refusals(rows, most, scope, self.room, admitted)
+        flow = contenders[refusals.flow]
+        stops.level[flow] = np.array(SHARED_LEVELS)[refusals.level]
+        stops.dimension[flow] = refusals.dimension
+        stops.scope[flow] = refusals.scope
+        return count, stops
+
+    def marked_from(self, count: Int64s) -> list[MarkedFrom]:
+        """Return from which of the first `count` rows of each flow on its observing scopes find their balance short."""
+        scope = _running_short(self.order.observing, count, self.layout.bytes_of_first(count), self.room)
+        watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
+        if not len(watched):
+            return []
+        rows, levels = self._rows(watched), []
+        # Of messages alone: a row behind that end is short of messages, whatever else it is short of.
+        messages_only = Room(self.room.messages, np.full_like(self.room.bytes, _UNBOUNDED))
+        for column, level in enumerate(SHARED_LEVELS):
+            at = np.flatnonzero(scope[watched, column] >= 0)
+            flow = watched[at]
+            claims = Claims(at, scope[flow, column], np.zeros_like(at), count[flow])
+            rank, messages_rank = count.copy(), count.copy()
+            rank[flow] = rows_before_end(rows, claims, self.room)
+            messages_rank[flow] = rows_before_end(rows, claims, messages_only)
+            levels.append(MarkedFrom(level, scope[:, column], rank, messages_rank))
+        return levels
+
+    def _rows(self, flows: Int64s) -> FairRows:
+        """Return the rows of `flows`, which ascend, for `contention`."""
+
+        def ties(at: Int64s) -> Int64s:
+            return self.layout.ties(flows[at], self.candidates, self.names, now_ms=self.now_ms)
+
+        order = self.order if len(flows) == len(self.order.domain) else self.order.take(flows)
+        return FairRows(self.layout, order, self.layout.segments.starts[flows], ties)
+
+
+def _settled(  # noqa: PLR0913 - all that a batch debits
+    outcome: Outcome,
+    lead: Int64s,
+    flows: Flows,
+    limits: Limits,
+    matches: Matches,
+    grants: Grants,
+    policy: CompiledPolicy,
+    *,
+    floors: DebtFloors,
+) -> FlowPlan:
+    """Debit what was admitted."""
+    taken = _taken(outcome.served, matches, policy)
+    return FlowPlan(
+        outcome,
+        _debited(flows.balance_micro, outcome.served, limits.is_limited, floors.own),
+        lead,
+        replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited, floors.shared)),
+    )
+
+
+def _debited(balance_micro: Int64s, tokens: Int64s, is_limited: Bools, floor_micro: Int64s | int) -> Int64s:
+    return np.where(is_limited, debit(balance_micro, tokens, floor_micro), balance_micro)

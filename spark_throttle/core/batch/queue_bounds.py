@@ -1,0 +1,123 @@
+"""What the queue may hold: rows past their age leave it, and rows over its bounds, those of the longest queues first.
+
+The bounds of a job are divided equally among its shards. The share of a row is, of the bounds on messages and on bytes,
+the larger part that its namespace's queue takes up to it. Where not all that is to wait fits, the rows with the least
+shares are kept and the others put out, whether they waited already or are new: room is divided max-min among the
+namespaces by dominant share. This is the policy of shared-memory switches that drops from the longest queue (Drop on
+Demand of Wei, Coyle & Hsiao 1991; Longest Queue Drop of Hahne, Kesselman & Mansour 2001).
+
+So what a namespace keeps is a prefix of its queue; one whose share is below the level loses nothing, whoever came
+first; and a row that is over a bound by itself takes no room. Where two rows have the same share, the one nearer to the
+head of its queue goes first, then the one whose namespace waits longest (`Layout.ties`).
+
+Shares are counted in 2**-30ths, rounded up. The level is searched for in the sums of the namespaces' queues; rows are
+put in order only at the level.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE
+from spark_throttle.core.arithmetic.segments import ranges, running_total
+from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.quota import Bools, Int64s, Overflow, QueueBounds
+from spark_throttle.core.state import Queue
+from spark_throttle.errors import QueueOverflowError
+
+
+def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
+    """Return which queued rows are older than the queue's age bound."""
+    if bounds.age_ms is None:
+        return np.zeros(len(queue), dtype=np.bool_)
+    return now_ms - queue.arrival_ms > bounds.age_ms
+
+
+def overflowing(  # noqa: PLR0913 - all that the bounds depend on
+    candidates: Candidates,
+    waiting: Int64s,
+    rows: Candidates,
+    names: pa.StringArray,
+    bounds: QueueBounds,
+    *,
+    now_ms: int,
+    shards: int,
+    shard: int,
+) -> Int64s:
+    """Return the positions, ascending, of the candidates that the queue has no room for.
+
+    Parameters
+    ----------
+    waiting
+        Positions of the candidates that are to wait, ascending.
+    rows
+        Those candidates.
+    names
+        Of the flows.
+
+    Raises
+    ------
+    QueueOverflowError
+        If there is no room and the bounds say to fail.
+    """
+    room = _Room(max(1, bounds.messages // shards), max(1, bounds.bytes // shards))
+    if room.fits(len(rows), int(rows.size_bytes.sum())):
+        return waiting[:0]
+    if bounds.on_overflow == Overflow.FAIL:
+        if rows.queued == len(rows):  # a bound that shrank loses nothing by itself
+            return waiting[:0]
+        raise QueueOverflowError(shard, len(rows), room.messages, room.bytes)
+    layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
+    flows = np.flatnonzero(layout.segments.counts)
+    queues = layout.of_flows(flows)
+    share, kept = room.level(queues)
+    if share < WHOLE:  # else the others are over a bound by themselves
+        equal = room.rows_up_to(share + 1, queues) - kept
+        at = np.flatnonzero(equal)
+        counts = np.bincount(candidates.flow, minlength=len(names))
+        tie = Layout.of(candidates, counts).ties(flows[at], candidates, names, now_ms=now_ms)
+        queue, place = np.repeat(at, equal[at]), ranges(kept[at], equal[at])
+        order = np.lexsort((np.repeat(tie, equal[at]), place))
+        queue, place = queue[order], place[order]
+        kept += np.bincount(queue[: room.first_that_fit(queue, place, queues, kept)], minlength=len(kept))
+    return waiting[queues.beyond(kept)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What the queue of a shard may hold."""
+
+    messages: int
+    bytes: int
+
+    def fits(self, messages: int, size_bytes: int) -> bool:
+        """Return whether so much may wait."""
+        return messages <= self.messages and size_bytes <= self.bytes
+
+    def rows_up_to(self, share: int, queues: Layout) -> Int64s:
+        """Return how many first rows of each queue have at most `share`, which is at most the whole."""
+        within = queues.rows_of(share * self.bytes >> FACTOR_BITS)
+        return np.minimum(within, share * self.messages >> FACTOR_BITS)
+
+    def level(self, queues: Layout) -> tuple[int, Int64s]:
+        """Return the largest share up to which all rows fit, and how many first rows of each queue those are."""
+        share, kept = 0, np.zeros_like(queues.segments.counts)
+        beyond = WHOLE + 1
+        while beyond - share > 1:
+            middle = (share + beyond) // 2
+            rows = self.rows_up_to(middle, queues)
+            if self.fits(int(rows.sum()), int(queues.bytes_of_first(rows).sum())):
+                share, kept = middle, rows
+            else:
+                beyond = middle
+        return share, kept
+
+    def first_that_fit(self, queue: Int64s, place: Int64s, queues: Layout, kept: Int64s) -> int:
+        """Return how many rows, at `place` in `queue`, fit one after the other beside those that are `kept`."""
+        size_bytes = queues.bytes_before(queue, place + 1) - queues.bytes_before(queue, place)
+        left_bytes = self.bytes - int(queues.bytes_of_first(kept).sum())
+        by_bytes = int(np.searchsorted(running_total(size_bytes), left_bytes, side="right")) - 1
+        return min(self.messages - int(kept.sum()), by_bytes)

@@ -1,0 +1,119 @@
+"""Who gets the tokens that several namespaces want: one scan in fair order, over all shared scopes at once.
+
+The meaning is a loop. Rows of all flows are taken in fair order; a row whose flow still goes, and whose shared
+scopes all have a balance that is not negative, is admitted and debited everywhere; any other row stops its
+flow for this batch. What a flow gets is thus a prefix of its rows, and only the prefixes' lengths are computed:
+
+1. assume that every undecided row is admitted, and find in each scope its end: the first row that it does not cover;
+2. the rows of a flow that go before the ends of all its scopes are surely admitted: no scope can have less left for
+   them than assumed;
+3. a scope's end is exact when all its rows before it are admitted; what comes after it is surely refused;
+4. repeat with the rows still undecided and the balances left. The scope whose end comes first is exact in every
+   round, so there are at most as many rounds as scopes that run short; disjoint scopes take one.
+
+Rows are not put in order to find an end: `ends` searches for its key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.fair.ends import Claims, OrderedRows, Room, rows_before_end
+from spark_throttle.core.quota import Bools, Dimension, Int64s
+
+
+def admit_in_order(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room) -> Int64s:
+    """Return how many of the first `count` rows of each flow are admitted.
+
+    Parameters
+    ----------
+    scope
+        Shape (flows, levels): the scopes that can stop the flow, -1 where there is none.
+    """
+    scopes = len(room.messages)
+    admitted, until, covered = np.where(by_row(np.logical_or, scope >= 0), 0, count), count.copy(), np.zeros_like(scope)
+    while True:
+        flow, level = np.nonzero((scope >= 0) & (admitted < until)[:, None])
+        if not len(flow):
+            return admitted
+        of_scope, first, end = scope[flow, level], admitted[flow], until[flow]
+        # The last row that a scope covers may overdraw it, and be admitted before others that come earlier: these stay
+        # covered, and what they take is set aside.
+        sure = np.maximum(covered[flow, level], first)
+        left = room.less(sums(of_scope, sure - first, scopes), sums(of_scope, _bytes(rows, flow, first, sure), scopes))
+        covered[flow, level] = sure + rows_before_end(rows, Claims(flow, of_scope, sure, end), left)
+        passing = covered[flow, level] - first
+        step = until - admitted
+        np.minimum.at(step, flow, passing)
+        taken = step[flow]
+        is_exact = np.ones(scopes, dtype=np.bool_)
+        is_exact[of_scope[taken < passing]] = False
+        is_stopped = is_exact[of_scope] & (passing < end - first)
+        size_bytes = _bytes(rows, flow, first, first + taken)
+        room = room.less(sums(of_scope, taken, scopes), sums(of_scope, size_bytes, scopes))
+        admitted += step
+        until[flow[is_stopped]] = admitted[flow[is_stopped]]
+
+
+def _bytes(rows: OrderedRows, flow: Int64s, first: Int64s, until: Int64s) -> Int64s:
+    """Return the bytes of rows `first` up to `until` of flows."""
+    return rows.bytes_before(flow, until) - rows.bytes_before(flow, first)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refusals:
+    """Which scope stopped each stopped flow."""
+
+    flow: Int64s
+    level: Int64s
+    """Position among the columns of the flows' scopes: the first whose scope was short."""
+
+    scope: Int64s
+    dimension: Int64s
+    """Messages where that balance was negative, else bytes."""
+
+
+def first_refusals(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room, admitted: Int64s) -> Refusals:
+    """Return what stopped each flow that was stopped, at its first refused row.
+
+    The arguments are those of `admit_in_order`, and what it returned. A scope that ran short is short for the rows
+    that come after the last one that it admitted, and for them alone; and what it has taken is then the same for all.
+    """
+    stopped = np.flatnonzero(admitted < count)
+    scopes = len(room.messages)
+    flow, level = np.nonzero((scope >= 0) & (admitted > 0)[:, None])
+    of_scope = scope[flow, level]
+    messages = sums(of_scope, admitted[flow], scopes)
+    size_bytes = sums(of_scope, rows.bytes_before(flow, admitted[flow]), scopes)
+    is_short = room.is_short(np.arange(scopes), messages, size_bytes)
+    over_messages = messages >= room.messages
+    is_after = _after_last(rows, flow, of_scope, scope[stopped], stopped, admitted)
+    refuses = (scope[stopped] >= 0) & is_short[scope[stopped]] & is_after
+    level = refuses.argmax(axis=1)
+    refusing = scope[stopped, level]
+    return Refusals(stopped, level, refusing, np.where(over_messages[refusing], Dimension.MESSAGES, Dimension.BYTES))
+
+
+def _after_last(
+    rows: OrderedRows, flow: Int64s, of_scope: Int64s, scope: Int64s, stopped: Int64s, admitted: Int64s
+) -> Bools:
+    """Return whether the first refused rows of `stopped` come after the last admitted one of each of their scopes.
+
+    The rows that were admitted are those of `flow` in `of_scope`; `scope` is of shape (stopped, levels).
+    """
+    if int(by_row(np.add, (scope >= 0).astype(np.int8)).max(initial=0)) <= 1:
+        return scope >= 0  # a flow's only scope is the one that stopped it
+    scopes = 1 + max(int(scope.max()), int(of_scope.max(initial=-1)))
+    last_key, last_tie = np.full(scopes, -1, dtype=np.int64), np.full(scopes, -1, dtype=np.int64)
+    key, refused_key = rows.keys(flow, admitted[flow] - 1), rows.keys(stopped, admitted[stopped])[:, None]
+    np.maximum.at(last_key, of_scope, key)
+    is_last = key == last_key[of_scope]
+    is_tied = (refused_key == last_key[scope]) & (scope >= 0)
+    flows = np.unique(np.concatenate([flow[is_last], stopped[by_row(np.logical_or, is_tied)]]))
+    tie = np.full(len(admitted), -1, dtype=np.int64)
+    tie[flows] = rows.ties(flows)
+    np.maximum.at(last_tie, of_scope[is_last], tie[flow[is_last]])
+    return (refused_key > last_key[scope]) | (is_tied & (tie[stopped][:, None] >= last_tie[scope]))

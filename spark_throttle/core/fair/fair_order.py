@@ -1,0 +1,179 @@
+"""The fair order of a batch's rows: domains, start tags, and the leads that the batch leaves (see `fair_queue`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import bit_length, shifted
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.fair.fair_queue import DELTA, VT_MAX, base_clocks, least_service, virtual_time
+from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes
+from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+
+_MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
+_WIDEST_COLUMNS = (0, 2)
+"""Columns of `Matches.shared_scope` of scopes that may be wider than a domain; the last is the widest."""
+
+_MESSAGE_BYTES = 1 << 10
+_MOST_RATE = 1 << 50
+
+
+MESSAGE_MILLI: Final = np.array([1, MAX_SIZE_BYTES], dtype=np.int64) * 1000
+"""By `Dimension`, in thousandths of a token: the largest message, by which a flow is ahead at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FairOrder:
+    """What decides whose row goes next; arrays run over the flows."""
+
+    enforcing: Int64s
+    """Shape (flows, 3): the shared scopes that can stop the flow, -1 where there is none."""
+
+    observing: Int64s
+    """Shape (flows, 3): the shared scopes that only mark its rows, -1 where there is none."""
+
+    domain: Int64s
+    """The shared scope whose tokens the flow competes for, -1 for none."""
+
+    is_limited: Bools
+    """Shape (flows, 2): the dimensions that the domain limits."""
+
+    rate_micro_per_ms: Int64s
+    """Shape (flows, 2): of the domain, in the time of the widest scope that can stop the flow (`_common_rates`)."""
+
+    weight: Int64s
+    domain_weight: Int64s
+    """Claim of the domain in that scope; 1 where it is that scope itself."""
+
+    clock: Int64s
+    """Shape (flows, 2): virtual time at which the flow enters the batch."""
+
+    @classmethod
+    def of(cls, lead: Int64s, limits: Limits, matches: Matches, policy: CompiledPolicy) -> FairOrder:
+        """Find the domain of every flow, and where it stands in it with its `lead`."""
+        shared = policy.shared
+        enforcing = enforcing_scopes(matches.shared_scope, policy)
+        observes = np.append(by_row(np.logical_or, shared.is_limited) & (shared.on_excess == OnExcess.OBSERVE), False)
+        observing = np.where(observes[matches.shared_scope], matches.shared_scope, -1)
+        domain = domains_of(enforcing)
+        has_domain = domain >= 0
+        widest = domain
+        for column in _WIDEST_COLUMNS:
+            widest = np.where(enforcing[:, column] >= 0, enforcing[:, column], widest)
+        is_limited = shared.is_limited.take(domain, axis=0) & has_domain[:, None]
+        rate = shared.rate_micro_per_ms
+        return cls(
+            enforcing,
+            observing,
+            domain,
+            is_limited,
+            _common_rates(rate.take(domain, axis=0), rate.take(widest, axis=0), domain != widest),
+            limits.weight,
+            np.where(domain != widest, shared.weight[domain], 1),
+            base_clocks(lead, is_limited),
+        )
+
+    def take(self, at: Int64s) -> FairOrder:
+        """Return this of the flows at `at`, in that order."""
+        return FairOrder(*(getattr(self, field.name).take(at, axis=0) for field in fields(self)))
+
+    def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
+        """Return the start tags of rows, relative to their domain's virtual time; 0 without a domain."""
+        tag = np.full(len(flow), -DELTA, dtype=np.int64)
+        for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
+            is_limited = self.is_limited[flow, dimension]
+            if is_limited.any():
+                service = virtual_time(before, self.rate_micro_per_ms[flow, dimension], self.weight[flow])
+                tag = np.where(is_limited, np.maximum(tag, self.clock[flow, dimension] + service), tag)
+        return np.where(self.domain[flow] >= 0, tag, 0)
+
+    def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
+        """Return what rows of different domains are ordered by: a domain of twice the weight goes twice as far."""
+        return self.tags(flow, messages_before, bytes_before) // self.domain_weight[flow]
+
+    def leads_after(
+        self, lead: Int64s, layout: Layout, eligible: Int64s, served: Int64s, is_contended: Bools
+    ) -> Int64s:
+        """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
+
+        The virtual time of a scope is the largest key that was served in it. A flow competes where that is least, among
+        its contended scopes: there it was stopped first. So those whom one scope stops keep a common order, whatever
+        their domains are, and however far others of their domains went.
+
+        Parameters
+        ----------
+        is_contended
+            Of every scope, and at last of none: whether it held a flow back, or is overdrawn. Others forget leads.
+        """
+        contended = np.where(is_contended[self.enforcing], self.enforcing, -1)
+        competes = by_row(np.logical_or, contended >= 0)
+        if not competes.any():
+            return np.zeros_like(lead)
+        moved = np.flatnonzero(competes & (served[:, Dimension.MESSAGES] > 0))
+        last = served[moved, Dimension.MESSAGES] - 1
+        last_key = self.keys(moved, last, layout.bytes_before(moved, last))
+        virtual_now = np.zeros(len(is_contended), dtype=np.int64)
+        for scope in contended[moved].T:
+            np.maximum.at(virtual_now, scope, last_key)
+        virtual_now[-1] = VT_MAX
+        least_key = by_row(np.minimum, virtual_now[contended])
+        service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
+        clock = np.where((eligible > 0)[:, None], self.clock + service, lead)
+        after = np.maximum(clock - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -DELTA)
+        return np.where(competes[:, None] & self.is_limited, after, 0)
+
+
+def _common_rates(rate: Int64s, widest: Int64s, is_within: Bools) -> Int64s:
+    """Return the rates of domains, shape (n, 2), told in the time of the scopes that they are within.
+
+    In one dimension a domain counts as if it had the rate of the widest scope, and in the other in its own proportion:
+    so a token takes the same time in all domains, and who goes next within each is as by its own rates. Of two
+    dimensions, that one is taken in which no token counts for less than it takes of the widest scope. Where the two
+    limit different dimensions, a message counts as `_MESSAGE_BYTES`.
+
+    Examples
+    --------
+    Of a scope of 3 messages a second: a group of 1,000 messages and 8,000 bytes a second, and one of bytes alone.
+
+    >>> rates = np.array([[1_000_000, 8_000_000], [-1, 500_000]])
+    >>> _common_rates(rates, np.array([[3_000, -1], [3_000, -1]]), np.array([True, True])).tolist()
+    [[3000, 24000], [-1, 3072000]]
+    """
+    is_within = is_within & by_row(np.logical_and, (rate != 0) & (widest != 0))
+    if not is_within.any():
+        return rate
+    by_messages = _proportional(rate[:, _BYTES], widest[:, _MESSAGES], rate[:, _MESSAGES])
+    by_bytes = _proportional(rate[:, _MESSAGES], widest[:, _BYTES], rate[:, _BYTES])
+    told = np.where(rate > 0, np.stack([widest[:, _MESSAGES], by_messages], axis=1), rate)
+    is_of_bytes = (rate[:, _MESSAGES] < 0) | (widest[:, _MESSAGES] < 0) | (by_messages > widest[:, _BYTES])
+    is_of_bytes &= (rate[:, _BYTES] > 0) & (widest[:, _BYTES] > 0)
+    told = np.where(is_of_bytes[:, None] & (rate > 0), np.stack([by_bytes, widest[:, _BYTES]], axis=1), told)
+    as_messages = np.maximum(widest[:, _BYTES] // _MESSAGE_BYTES, 1)
+    as_bytes = np.minimum(np.maximum(widest[:, _MESSAGES], 0), _MOST_RATE // _MESSAGE_BYTES) * _MESSAGE_BYTES
+    shares_none = by_row(np.logical_and, (rate < 0) | (widest < 0))
+    told = np.where(shares_none[:, None] & (rate > 0), np.stack([as_messages, as_bytes], axis=1), told)
+    return np.where(is_within[:, None], told, rate)
+
+
+def _proportional(rate: Int64s, to: Int64s, of: Int64s) -> Int64s:
+    """Return `rate` times `to` over `of`, from the 31 leading bits of each; at least 1. Where one is negative, 1."""
+    is_known = (rate > 0) & (to > 0) & (of > 0)
+    rate, to, of = (np.where(is_known, each, 1) for each in (rate, to, of))
+    wide_rate, wide_to, wide_of = (np.maximum(bit_length(each) - 31, 0) for each in (rate, to, of))
+    product = (rate >> wide_rate) * (to >> wide_to) // (of >> wide_of)
+    shift = wide_rate + wide_to - wide_of
+    room = _MOST_RATE >> np.maximum(shift, 0)
+    return np.maximum(shifted(np.minimum(product, room), shift), 1)
+
+
+def ahead_of_others(lead: Int64s, limits: Limits, matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return by how many thousandths of a token flows are ahead of those that they compete with, shape (flows, 2)."""
+    if not (lead > 0).any():
+        return np.zeros_like(lead)
+    order = FairOrder.of(lead, limits, matches, policy)
+    ahead = np.where(order.is_limited, np.maximum(lead, 0), 0)
+    return np.minimum(least_service(ahead, order.rate_micro_per_ms, order.weight[:, None]), MESSAGE_MILLI)

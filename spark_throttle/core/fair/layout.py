@@ -1,0 +1,146 @@
+"""The rows of a batch laid out by namespace, with what goes before each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.arithmetic.segments import Segments, name_hash, running_total, sums
+from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.core.state import Queue
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Rows of a batch, or those of them that compete: first the queued ones, oldest first, then those that arrived."""
+
+    row: Int64s | None
+    """Position among all rows of the batch, ascending; `None` where these are all."""
+
+    flow: Int64s
+    """-1 for an arrival that is unusable."""
+
+    size_bytes: Int64s
+    arrival_ms: Int64s
+    release_ms: Int64s
+    """Batch time before which the row may not leave; 0 where only quotas hold it."""
+
+    queued: int
+    """How many of them were queued."""
+
+    def __len__(self) -> int:
+        return len(self.flow)
+
+    @classmethod
+    def of_batch(
+        cls, queue: Queue, queue_flow: Int64s, flow: Int64s, size_bytes: Int64s, release_ms: Int64s, *, now_ms: int
+    ) -> Candidates:
+        """Return all rows of a batch: those of `queue`, whose flows are `queue_flow`, then the arrivals."""
+        just_now = np.broadcast_to(np.int64(now_ms), flow.shape)
+        if not len(queue):
+            return cls(None, flow, size_bytes, just_now, release_ms, 0)
+        return cls(
+            None,
+            np.concatenate([queue_flow, flow]),
+            np.concatenate([queue.size_bytes, size_bytes]),
+            np.concatenate([queue.arrival_ms, just_now]),
+            np.concatenate([queue.release_ms, release_ms]),
+            len(queue),
+        )
+
+    def take(self, at: Int64s) -> Candidates:
+        """Return those at `at`, which ascends."""
+        return Candidates(
+            self.row_at(at), self.flow[at], self.size_bytes[at], _taken(self.arrival_ms, at),
+            _taken(self.release_ms, at), int(np.searchsorted(at, self.queued)),
+        )  # fmt: skip
+
+    def is_held(self, now_ms: int) -> Bools:
+        """Return which may not leave yet."""
+        return self.release_ms > now_ms
+
+    def holds(self, now_ms: int) -> bool:
+        """Return whether any may not leave yet."""
+        release_ms = self.release_ms[: 1 if _is_constant(self.release_ms) else None]
+        return int(release_ms.max(initial=0)) > now_ms
+
+    def row_at(self, at: Int64s) -> Int64s:
+        """Return the positions among all rows of the batch of those at `at`."""
+        return at if self.row is None else self.row[at]
+
+    def tally(self, at: Int64s, flows: int) -> Int64s:
+        """Return, by flow, messages and bytes of those at `at`; shape (flows, 2)."""
+        flow = self.flow[at]
+        return np.stack([np.bincount(flow, minlength=flows), sums(flow, self.size_bytes[at], flows)], axis=1)
+
+
+def _is_constant(values: Int64s) -> bool:
+    """Return whether `values` is a view of one number."""
+    return values.strides == (0,)
+
+
+def _taken(values: Int64s, at: Int64s) -> Int64s:
+    return np.full(len(at), values[0]) if _is_constant(values) and len(at) else values[at]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Candidates laid out by flow."""
+
+    segments: Segments
+    total: Int64s
+    """Running total of bytes over the whole layout, one longer than it."""
+
+    @classmethod
+    def of(cls, candidates: Candidates, counts: Int64s) -> Layout:
+        """Lay `candidates` out; `counts` are those of every flow."""
+        segments = Segments.with_counts(candidates.flow, counts)
+        return cls(segments, running_total(candidates.size_bytes[segments.order]))
+
+    def of_flows(self, flows: Int64s) -> Layout:
+        """Return the layout told by `flows` alone, which ascend and have all rows of it."""
+        segments = self.segments
+        return Layout(Segments(segments.order, segments.starts[flows], segments.counts[flows]), self.total)
+
+    def bytes_before(self, flows: Int64s, rank: Int64s) -> Int64s:
+        """Return the bytes that go, in each of `flows`, before its row `rank`."""
+        starts = self.segments.starts[flows]
+        return self.total[starts + rank] - self.total[starts]
+
+    def bytes_of_first(self, rows: Int64s) -> Int64s:
+        """Return, by flow, the bytes of its first `rows` rows."""
+        return self.total[self.segments.starts + rows] - self.total[self.segments.starts]
+
+    def rows_within(self, room_bytes: Int64s) -> Int64s:
+        """Return, by flow, how many first rows have at most `room_bytes` before them; none where it is negative."""
+        starts, counts = self.segments.starts, self.segments.counts
+        last = self.total[starts] + np.clip(room_bytes, 0, self.total[-1])
+        within = np.searchsorted(self.total[:-1], last, side="right") - starts
+        return np.where(room_bytes < 0, 0, np.minimum(within, counts))
+
+    def rows_of(self, size_bytes: int) -> Int64s:
+        """Return, by flow, how many first rows have at most `size_bytes`, not negative, together."""
+        starts = self.segments.starts
+        last = self.total[starts] + min(size_bytes, int(self.total[-1]))
+        return np.minimum(np.searchsorted(self.total, last, side="right") - 1 - starts, self.segments.counts)
+
+    def beyond(self, count: Int64s) -> Int64s:
+        """Return the positions, ascending, of the candidates that are not among the first `count` of their flow."""
+        pieces = np.stack([count, self.segments.counts - count], axis=1).ravel()
+        is_beyond = np.empty(len(self.segments.order), dtype=np.bool_)
+        is_beyond[self.segments.order] = np.repeat(np.tile([False, True], len(count)), pieces)
+        return np.flatnonzero(is_beyond)
+
+    def ties(self, flows: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
+        """Return the place of each of `flows`, which ascend, among them if they are equal otherwise.
+
+        The one whose first row waits longest goes first, then by a hash of the name, so that no spelling is preferred.
+        """
+        present = self.segments.counts[flows] > 0
+        head_ms = np.full(len(flows), now_ms, dtype=np.int64)
+        head_ms[present] = candidates.arrival_ms[self.segments.order[self.segments.starts[flows[present]]]]
+        place = np.empty(len(flows), dtype=np.int64)
+        place[np.lexsort((name_hash(names.take(pa.array(flows))), head_ms))] = np.arange(len(flows))
+        return place

@@ -1,0 +1,116 @@
+"""How far each shard is ahead of its due in every shared scope, from one epoch to the next (`shard_parts`).
+
+What a shard used beyond what it was lent, the last message and what a standing grant grew by, puts it ahead. What it
+did not use gives no credit, but for the credit that it had. A scope in which nobody was held back forgets all of it, as
+a domain forgets its leads.
+
+Where the limits of a scope changed, or an active flow entered, left or has another weight in it, a shard is ahead by
+what its flows take with them: each the message by which it is ahead itself (`policy_change` carries that, too). What
+a shard was behind under other rules concerns no one under the new ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_throttle.core.lending.grants import Lending, by_scope, lent_tokens, scopes_of
+from spark_throttle.core.lending.shard_parts import owed_by_those_ahead
+from spark_throttle.core.policy_change import former_scopes
+from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.usage import UsageReport
+
+_MICRO_PER_MILLI = MICRO // 1000
+_MOST_TOKENS = 1 << 40
+"""An advance of more is a burst that was never lent; it keeps sums in int64."""
+
+
+def advance_after(lending: Lending, reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
+    """Return how far each shard is ahead after the batches that spent what it was lent, shape (shards, scopes, 2).
+
+    Parameters
+    ----------
+    reports
+        Of those batches, of `policy`'s revision. A shard without one has used what it was lent.
+    """
+    lent_micro = lent_tokens(lending.balance_micro) * MICRO
+    used_micro = np.zeros_like(lent_micro)
+    is_held_back = np.zeros(lent_micro.shape[:2], dtype=np.bool_)
+    for report in reports:
+        scopes = scopes_of(report, len(policy.tenant_names))
+        used = by_scope(scopes, report.admitted, lent_micro.shape[1])
+        used_micro[report.shard] += np.minimum(used, _MOST_TOKENS) * MICRO
+        held_back = scopes[(report.waiting[:, Dimension.MESSAGES] > 0) | (report.rejected[:, Dimension.MESSAGES] > 0)]
+        is_held_back[report.shard, held_back[held_back >= 0]] = True
+    missing = np.setdiff1d(np.arange(len(lent_micro)), [report.shard for report in reports])
+    used_micro[missing] = lent_micro[missing]
+    is_held_back[missing] = True
+    ahead = lending.advance_micro + used_micro - lent_micro
+    ahead = np.where(used_micro < lent_micro, np.maximum(ahead, -lending.credit_micro), ahead)
+    ahead = np.where(is_held_back[:, :, None], ahead, np.maximum(ahead, 0))
+    counts = np.logical_or.reduce(is_held_back, axis=0)[:, None] & policy.shared.is_limited
+    most = _MOST_TOKENS * MICRO
+    return np.where(counts, np.clip(ahead, -most, most), 0)
+
+
+def scopes_that_stand(
+    before: CompiledPolicy, after: CompiledPolicy, reports: list[UsageReport], rematched: list[UsageReport]
+) -> Int64s:
+    """Return, for every shared scope of `after`, the same scope of `before` if nothing about it changed; else -1.
+
+    Parameters
+    ----------
+    reports, rematched
+        The flows that were active, under the old policy and under the new.
+    """
+    old = former_scopes(before, after)
+    is_same = old >= 0
+    for name in ("rate_micro_per_ms", "burst_micro", "on_excess", "weight"):
+        is_equal = getattr(before.shared, name)[old] == getattr(after.shared, name)
+        is_same &= is_equal.reshape(len(old), -1).all(axis=1)
+    new_of = np.full(len(before.shared) + 1, -2, dtype=np.int64)
+    new_of[old[is_same]] = np.flatnonzero(is_same)
+    new_of[-1] = -1
+    for was, now in zip(reports, rematched, strict=True):
+        was_in, is_in = scopes_of(was, len(before.tenant_names)), scopes_of(now, len(after.tenant_names))
+        has_moved = (new_of[was_in] != is_in) | (was.weight != now.weight)[:, None]
+        left, entered = new_of[was_in[has_moved]], is_in[has_moved]
+        is_same[left[left >= 0]] = False
+        is_same[entered[entered >= 0]] = False
+    return np.where(is_same, old, -1)
+
+
+def carried_advance(
+    advance_micro: Int64s,
+    before: CompiledPolicy,
+    after: CompiledPolicy,
+    reports: list[UsageReport],
+    rematched: list[UsageReport],
+) -> Int64s:
+    """Return how far each shard is ahead in the scopes of `after`, shape (shards, scopes, 2).
+
+    Where nothing about a scope changed, that is what it was. In any other, a shard is ahead by what its flows are that
+    are now in it: as far as each accounts for what the shard was ahead in the scopes that it was in, and by a message
+    of its own at most. So a change forgets what no flow that stays accounts for, and nothing else.
+
+    Parameters
+    ----------
+    advance_micro
+        In the scopes of `before`.
+    reports, rematched
+        The flows that were active, by their last reports, under the old policy and under the new.
+    """
+    scopes = len(after.shared)
+    carried_micro = np.zeros((len(advance_micro), scopes, 2), dtype=np.int64)
+    for was, now in zip(reports, rematched, strict=True):
+        if was.ahead_milli is None:
+            continue
+        ahead_milli = np.zeros_like(was.ahead_milli)
+        debt_milli = np.maximum(advance_micro[was.shard], 0) // _MICRO_PER_MILLI
+        for scope in scopes_of(was, len(before.tenant_names)).T:
+            held = np.flatnonzero(scope >= 0)
+            owed_milli = owed_by_those_ahead(debt_milli, was.ahead_milli[held], scope[held])
+            ahead_milli[held] = np.maximum(ahead_milli[held], np.minimum(owed_milli, was.ahead_milli[held]))
+        of_scope = by_scope(scopes_of(now, len(after.tenant_names)), ahead_milli, scopes)
+        carried_micro[was.shard] += of_scope * _MICRO_PER_MILLI
+    old = scopes_that_stand(before, after, reports, rematched)
+    return np.where((old >= 0)[:, None], advance_micro[:, old], carried_micro)

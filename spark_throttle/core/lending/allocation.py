@@ -1,0 +1,234 @@
+"""Weighted max-min division: how much each claimant gets of what several of them want.
+
+Two resources are divided at once, by dominant share. A claimant wants `demand` messages and bytes, in that
+proportion; its dominant share is the larger of the two parts of what there is, divided by its weight. `water_fill`
+returns, for every scope, the allocation that a common level sets:
+
+- a claimant whose dominant share is at most the level gets all that it wants,
+- any other gets its demand scaled down to the level, both resources alike,
+- the level is the highest at which neither resource is given out twice.
+
+So nobody can get more without taking it from one who has no more (Ghodsi et al., Dominant Resource Fairness, 2011;
+for one resource, max-min). One who wants nothing of the resource that ran out stops at the level as well.
+
+Levels are whole 2**-30ths of what there is, and everything is rounded down. So a scope that runs short, with `n`
+claimants of weight `w` together, gives out all but ``4 n + w`` such parts of it and ``4 n`` units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.quota import Bools, Int64s
+
+PLENTY = 1 << 52
+"""What a scope has of a resource that it does not limit."""
+
+MOST_STRETCH = 4 * WHOLE
+"""Largest level: the product with a part stays in int64."""
+
+_THOUSAND = 1000
+
+
+def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s) -> Int64s:
+    """Return what every claimant gets.
+
+    Parameters
+    ----------
+    demand
+        Shape (n, 2), at most 2**50 each and 2**62 together, in any unit.
+    weight
+        Shape (n,), at least 1.
+    scope
+        Shape (n,): the position in `available` that the claimant draws on.
+    available
+        Shape (scopes, 2), in the same unit; `PLENTY` where the resource is not limited.
+
+    Examples
+    --------
+    Doorman's worked case: 120 for claims of 1000, 50 and 10 (weights alike) gives 60, 50, 10.
+
+    >>> one = np.zeros(3, dtype=int)
+    >>> claims = np.array([[1000, 0], [50, 0], [10, 0]]) * 1000
+    >>> got = water_fill(claims, one + 1, one, np.array([[120_000, PLENTY]]))
+    >>> np.round(got[:, 0] / 1000, 2).tolist()
+    [60.0, 50.0, 10.0]
+    """
+    filling = Filling.of(demand, weight, scope, available)
+    return filling.granted(filling.levels())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filling:
+    """Claims on scopes, ready to be asked what they come to at a level; arrays run over the claims of short scopes."""
+
+    demand: Int64s
+    """Shape (n, 2): of all claims."""
+
+    rows: Int64s
+    """Positions in `demand` of the claims of scopes that run short, by scope."""
+
+    scope: Int64s
+    capped: Int64s
+    """Shape (rows, 2): the demand, no more than the whole of a resource."""
+
+    part: Int64s
+    """Shape (rows, 2): of what there is."""
+
+    share: Int64s
+    """The dominant of the parts, divided by the weight."""
+
+    scopes: int
+
+    @classmethod
+    def of(cls, demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s) -> Filling:
+        """Prepare claims; the arguments are those of `water_fill`."""
+        wanted = sums(scope, demand, len(available))
+        is_short: Bools = np.logical_or.reduce(wanted > available, axis=1)
+        return cls.of_scopes(demand, weight, scope, available, is_short)
+
+    @classmethod
+    def of_scopes(
+        cls,
+        demand: Int64s,
+        weight: Int64s,
+        scope: Int64s,
+        available: Int64s,
+        is_short: Bools,
+        stretch: Int64s | None = None,
+    ) -> Filling:
+        """Prepare claims, of which those on the scopes of `is_short` are cut to a level.
+
+        Parameters
+        ----------
+        stretch
+            Shape (scopes, 2), at most `MOST_STRETCH`: what the whole of a resource counts as in a dominant share, in
+            2**-30ths; 0 for one that does not count. By default, both count as a whole.
+        """
+        rows = np.flatnonzero(is_short[scope])
+        rows = rows[np.argsort(scope[rows], kind="stable")]
+        whole = available[scope[rows]]
+        capped = _capped(demand[rows], whole)
+        part = quotient(capped, whole, FACTOR_BITS, round_up=True)
+        counted = part if stretch is None else -(-part * stretch[scope[rows]] >> FACTOR_BITS)
+        share = -(-counted.max(axis=1, initial=0) // weight[rows])
+        return cls(demand, rows, scope[rows], capped, part, share, len(available))
+
+    def levels(self) -> Int64s:
+        """Return, for every scope, the highest level that a claim reaches before more is given out than there is."""
+        levels = np.full(self.scopes, MOST_STRETCH, dtype=np.int64)
+        if len(self.rows):
+            found, starts, counts = np.unique(self.scope, return_index=True, return_counts=True)
+            reached = np.maximum.reduceat(self.share, starts)
+            levels[found] = np.minimum(_level(self.part, self.share, starts, counts), reached)
+        return levels
+
+    def granted(self, levels: Int64s) -> Int64s:
+        """Return what every claimant gets at the level of its scope, shape (n, 2)."""
+        granted = self.demand.copy()
+        level = levels[self.scope]
+        factor = np.where(self.share <= level, WHOLE, (level << FACTOR_BITS) // np.maximum(self.share, 1))
+        granted[self.rows] = times(self.capped, factor[:, None])
+        return granted
+
+    def passed(self, levels: Int64s) -> Int64s:
+        """Return what every claim comes to at a level that others set, even if it is more than there is."""
+        demand, share = self.demand[self.rows], np.maximum(self.share, 1)
+        times_whole, rest = np.divmod(levels[self.scope], share)
+        most = demand // np.maximum(self.capped, 1)
+        factor = (rest << FACTOR_BITS) // share
+        passed = self.demand.copy()
+        passed[self.rows] = self.capped * np.minimum(times_whole[:, None], most) + times(self.capped, factor[:, None])
+        return np.minimum(passed, self.demand)
+
+
+def _capped(demand: Int64s, whole: Int64s) -> Int64s:
+    """Return each demand, scaled down in its own proportion where it is more than the whole of a resource."""
+    is_over = demand > whole
+    # 60 bits of a ratio below 1, so that a long backlog of a slow scope keeps its proportion.
+    ratio = np.where(is_over, quotient(np.minimum(demand, whole), demand, 2 * FACTOR_BITS), 1 << 2 * FACTOR_BITS)
+    least = ratio.min(axis=1, keepdims=True)
+    high, low = least >> FACTOR_BITS, least & (WHOLE - 1)
+    scaled = times(demand, high) + (times(demand, low) >> FACTOR_BITS)
+    return np.where(is_over & (ratio == least), whole, scaled)
+
+
+def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
+    """Return, for every scope, the highest level at which it gives out no more than it has."""
+    shares = np.maximum(share, 1)
+
+    def fits(levels: Int64s) -> Bools:
+        level = np.repeat(levels, counts)
+        at_level = np.where((share <= level)[:, None], part, -(-part * level[:, None] // shares[:, None]))
+        return np.logical_and.reduce(np.add.reduceat(at_level, starts, axis=0) <= WHOLE, axis=1)
+
+    # What is given out grows with the level, so a bracket that holds at both ends holds the level.
+    guess, slack = _guessed_level(part, shares, starts, counts), 4 * counts + 16
+    low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, MOST_STRETCH)
+    is_bracket = fits(low) & ((high == MOST_STRETCH) | ~fits(np.minimum(high + 1, MOST_STRETCH)))
+    low, high = np.where(is_bracket, low, 0), np.where(is_bracket, high, MOST_STRETCH)
+    while (low < high).any():
+        middle = (low + high + 1) >> 1
+        does = fits(middle)
+        low = np.where(does, middle, low)
+        high = np.where(does, high, middle - 1)
+    return low
+
+
+def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
+    """Return each scope's level but for rounding: what those below it leave, by what the others take a unit of it."""
+    scope = np.repeat(np.arange(len(starts)), counts)
+    order = np.lexsort((share, scope))
+    share = share[order]
+    slope = (part[order] << FACTOR_BITS) // share[:, None]
+    first = starts[scope]
+    taken = np.cumsum(part[order], axis=0) - part[order]
+    taken -= taken[first]
+    steepness = np.cumsum(slope, axis=0) - slope
+    steepness -= steepness[first]
+    rest = np.add.reduceat(slope, starts, axis=0)[scope] - steepness
+    level = (np.maximum(WHOLE - taken, 0) << FACTOR_BITS) // np.maximum(rest, 1)
+    # Of each resource, the level of the first claimant that is above it.
+    position = np.arange(len(share))[:, None]
+    above = np.minimum.reduceat(np.where(level <= share[:, None], position, len(share)), starts, axis=0)
+    found = np.where(
+        above < len(share), np.take_along_axis(level, np.minimum(above, len(share) - 1), axis=0), MOST_STRETCH
+    )
+    return np.minimum.reduce(np.minimum(found, MOST_STRETCH), axis=1)
+
+
+def divide_whole(total: int, claims: Int64s, *, turn: int, urgency: Int64s | None = None) -> Int64s:
+    """Divide `total` whole units: to each its claim, rounded up or down; then what is left, equally.
+
+    The most urgent parts of a unit are rounded up first, by default the largest. The caller keeps what rounding
+    withheld (`shard_parts`): so nobody starves where there is a unit a turn. The sum is exact.
+
+    Parameters
+    ----------
+    claims
+        In thousandths of a unit; their sum is at most `total` units.
+    turn
+        Rotates who is first among equals.
+    urgency
+        Of every claim, not negative.
+
+    Examples
+    --------
+    >>> divide_whole(1, np.array([600, 400]), turn=0).tolist()
+    [1, 0]
+    >>> divide_whole(5, np.array([1_000, 1_000, 0]), turn=0).tolist()
+    [2, 2, 1]
+    """
+    n = len(claims)
+    whole, part = np.divmod(claims, _THOUSAND)
+    rank = np.where(part > 0, 1 + (part if urgency is None else urgency), 0)
+    rounded_up = -(-int(part.sum()) // _THOUSAND)
+    whole[np.lexsort(((np.arange(n) - turn) % n, -rank))[:rounded_up]] += 1
+    each, over = divmod(total - int(whole.sum()), n)
+    whole += each
+    whole[(turn + np.arange(over)) % n] += 1
+    return whole

@@ -1,0 +1,226 @@
+"""How a quota is divided between jobs: what each may use, of what several of them want.
+
+Each job has a *seat* in every scope that it uses. What it wants there is a small histogram of its namespaces' demands
+and weights (`demand_bins`), not one sum: with a sum, a namespace would be worse off for living in a busier job. Rates
+are micro-tokens a millisecond, by `Dimension`.
+
+`max_min` is ours: weighted max-min over demand (`allocation.water_fill`), and what nobody wants is handed out equally,
+as headroom. It is a pure function of what the jobs reported, so all who hold the same reports come to the same parts;
+the parts sum to no more than the quota; after a change of demand they are right at once. `static` gives equal
+parts. The others are PIP-82's, beside what Pulsar made of it (`sharing.pip82`):
+
+- `residual`: each adds the whole of what is unused,
+- `steal`: a job that uses less than its counterpart goes half-way towards it: the lowest to the highest, the second
+  lowest to the second highest.
+
+These follow *usage*, need several rounds, and may give out more than there is.
+
+Source: PIP-82, "Example of usage distribution".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import bit_length, quotient, times
+from spark_throttle.core.arithmetic.segments import Segments, sums
+from spark_throttle.core.lending.allocation import PLENTY, water_fill
+from spark_throttle.core.quota import Bools, Int64s
+
+_EXACT_FLOWS = 16
+"""A scope with no more flows than this has a bin for each."""
+
+_BINS = 64
+_BINS_AN_OCTAVE_BITS = 2
+"""Four bins to a doubling of the share: the flows of a bin differ by a quarter at most."""
+
+_SHARE_BITS = 30
+
+
+def demand_bins(scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Return the histogram of every scope's flows: the scope, the demand and the weight of each bin.
+
+    Flows of a scope are put in the order of their dominant share by weight, the order in which a rising level satisfies
+    them. Up to 16 keep a bin each. Of more, those above the level that they alone would come to share a bin, as no
+    level will satisfy one of them; below, a bin spans a quarter of an octave, and the last one the rest. A level
+    between two bins divides exactly as it would by flows.
+
+    Parameters
+    ----------
+    scope, demand, weight
+        Of every flow; `demand` of shape (n, 2).
+    available
+        Shape (scopes, 2).
+
+    Examples
+    --------
+    >>> flows = np.zeros(3, dtype=int), np.array([[5, 0], [70, 0], [5, 0]]), np.array([1, 2, 1])
+    >>> scope, demand, weight = demand_bins(*flows, np.array([[100, PLENTY]]))
+    >>> demand[:, 0].tolist(), weight.tolist()
+    ([5, 5, 70], [1, 1, 2])
+    """
+    whole = available[scope]
+    share = _share(demand, weight, whole)
+    order = np.lexsort((share, scope))
+    laid = Segments.by_key(scope[order], len(available))
+    step = laid.rank
+    if (laid.counts > _EXACT_FLOWS).any():
+        top = np.zeros(len(available), dtype=np.int64)
+        np.maximum.at(top, scope, _share(water_fill(demand, weight, scope, available), weight, whole))
+        below = _quarter_octave(top)[scope] - _quarter_octave(share)
+        binned = _BINS - np.clip(below, 0, _BINS - 1)
+        step = np.where(laid.counts[laid.key] <= _EXACT_FLOWS, step, binned[order])
+    scope, demand, weight = scope[order], demand[order], weight[order]
+    starts = np.ones(len(scope), dtype=np.bool_)
+    starts[1:] = (scope[1:] != scope[:-1]) | (step[1:] != step[:-1])
+    bins = np.cumsum(starts) - 1
+    count = int(bins[-1]) + 1 if len(bins) else 0
+    return scope[starts], sums(bins, demand, count), sums(bins, weight, count)
+
+
+def _share(demand: Int64s, weight: Int64s, whole: Int64s) -> Int64s:
+    """Return the dominant shares by weight."""
+    return -(-quotient(np.minimum(demand, whole), whole, _SHARE_BITS).max(axis=1) // weight)
+
+
+def _quarter_octave(share: Int64s) -> Int64s:
+    """Return in which quarter of which octave a share lies."""
+    octave = bit_length(np.maximum(share, 1))
+    lead = (np.maximum(share, 1) << _SHARE_BITS) >> octave
+    return (octave << _BINS_AN_OCTAVE_BITS) + (lead >> (_SHARE_BITS - 1 - _BINS_AN_OCTAVE_BITS))
+
+
+def max_min(
+    seat_scope: Int64s, floor: Int64s, bin_seat: Int64s, demand: Int64s, weight: Int64s, available: Int64s
+) -> Int64s:
+    """Return the part of every seat, shape (seats, 2).
+
+    Parameters
+    ----------
+    seat_scope
+        Shape (seats,): the position in `available`.
+    floor
+        Shape (seats, 2): what a seat gets at least; the floors of a scope are at most what is available.
+    bin_seat, demand, weight
+        The histograms: of every bin its seat, the demand of its namespaces, shape (bins, 2), and their weight.
+    available
+        Shape (scopes, 2); `PLENTY` where there is no limit.
+
+    Examples
+    --------
+    PIP-82's fairness example: two jobs with a load of 70 of a quota of 100 get a half each, whatever they used before;
+    a job that wants 10 leaves the rest to the other.
+
+    >>> def parts(*demands, floor=0):
+    ...     seats, wanted = np.arange(len(demands)), np.array([[d * 1000, 0] for d in demands])
+    ...     got = max_min(0 * seats, 0 * wanted + floor, seats, wanted, 0 * seats + 1, np.array([[100_000, PLENTY]]))
+    ...     return np.round(got[:, 0] / 1000, 1).tolist()
+    >>> parts(70, 70), parts(10, 200)
+    ([50.0, 50.0], [10.0, 90.0])
+
+    What nobody wants is headroom; a floor is kept for one who wants nothing yet:
+
+    >>> parts(10, 30), parts(90, 90, 0, floor=5_000)
+    ([40.0, 60.0], [47.5, 47.5, 5.0])
+    """
+    seats = len(seat_scope)
+    lifted = np.zeros((seats, 2), dtype=np.bool_)
+    part = np.zeros((seats, 2), dtype=np.int64)
+    open_scopes = np.ones(len(available), dtype=np.bool_)
+    while True:
+        rows = np.flatnonzero(open_scopes[seat_scope])
+        part[rows] = _filled(seat_scope, np.where(lifted, floor, -1), bin_seat, demand, weight, available, open_scopes)
+        short = (part < floor) & ~lifted
+        if not short.any():
+            return part
+        # A seat that is lifted to its floor leaves less to the others, and so may bring more of them below theirs.
+        lifted |= short
+        open_scopes[:] = False
+        open_scopes[seat_scope[short.any(axis=1)]] = True
+
+
+def _filled(
+    seat_scope: Int64s,
+    fixed: Int64s,
+    bin_seat: Int64s,
+    demand: Int64s,
+    weight: Int64s,
+    available: Int64s,
+    is_open: Bools,
+) -> Int64s:
+    """Return the parts of the seats of open scopes, those that `fixed` sets (-1 for none) being served first."""
+    rows = np.flatnonzero(is_open[seat_scope])
+    scope, fixed = seat_scope[rows], fixed[rows]
+    is_fixed = fixed >= 0
+    left = np.maximum(available - sums(scope, np.where(is_fixed, fixed, 0), len(available)), 0)
+    left = np.where(available == PLENTY, PLENTY, left)
+    position = np.full(len(seat_scope), -1, dtype=np.int64)
+    position[rows] = np.arange(len(rows))
+    bins = np.flatnonzero(position[bin_seat] >= 0)
+    seat = position[bin_seat[bins]]
+    wanted = np.where(is_fixed[seat], 0, demand[bins])
+    part = sums(seat, water_fill(wanted, weight[bins], scope[seat], left), len(rows))
+    spare = np.maximum(left - sums(scope, part, len(available)), 0)
+    sharers = sums(scope, (~is_fixed).astype(np.int64), len(available))
+    part += (spare // np.maximum(sharers, 1))[scope]
+    return np.where(is_fixed, fixed, part)
+
+
+def residual(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
+    """Return PIP-82's first way: each job adds all that is unused; beyond the quota each gives up its proportion.
+
+    Examples
+    --------
+    >>> usage = np.array([10, 50, 30])
+    >>> residual(np.full(3, 100), usage, np.full(3, usage.sum())).tolist()
+    [20, 60, 40]
+    """
+    part = _proportion(quota, usage, total)
+    return np.where(total <= quota, usage + np.maximum(quota - total, 0), part)
+
+
+def steal(scope: Int64s, quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
+    """Return PIP-82's second way: who uses less than its counterpart goes half-way towards it.
+
+    The counterpart of the lowest user of a scope is the highest, of the second lowest the second highest. Beside that,
+    a job gets its proportion, which is how the dominant one gives way once the other uses more.
+
+    Examples
+    --------
+    PIP-82's example, 80 and 20 of 100: the low one may rise to 50.
+
+    >>> usage = np.array([80, 20])
+    >>> steal(np.zeros(2, dtype=int), np.full(2, 100), usage, np.full(2, usage.sum())).tolist()
+    [80, 50]
+    """
+    order = np.lexsort((np.arange(len(scope)), usage, scope))
+    scopes = int(scope.max(initial=-1)) + 1
+    laid = Segments.by_key(scope[order], scopes)
+    mirror = laid.starts[laid.key] + laid.counts[laid.key] - 1 - laid.rank
+    counterpart = np.empty_like(usage)
+    counterpart[order] = usage[order][mirror]
+    half_way = usage + np.maximum(counterpart - usage, 0) // 2
+    part = _proportion(quota, usage, total)
+    return np.where(counterpart > usage, np.maximum(part, np.minimum(half_way, quota)), part)
+
+
+def _proportion(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
+    """Return ``quota * usage / total``, rounded down; the quota while nobody uses anything."""
+    used = np.minimum(usage, total)
+    whole = quotient(used, total, 2 * _SHARE_BITS)
+    part = times(quota, whole >> _SHARE_BITS)
+    for _ in range(2):
+        # What is missing fits in 64 bits, and so is right although the products may not be.
+        part += quota * used - (part + 1) * total >= 0
+    return np.where(total == 0, quota, part)
+
+
+def static(quota: Int64s, seats: Int64s) -> Int64s:
+    """Return equal parts of `quota`, by the number of seats of each scope.
+
+    Examples
+    --------
+    >>> static(np.array([100, 7]), np.array([3, 2])).tolist()
+    [33, 3]
+    """
+    return quota // np.maximum(seats, 1)

@@ -1,0 +1,87 @@
+"""When a batch is worth planning for rows that wait: the first moment at which one of them can leave or expire.
+
+A shard knows what its namespaces' own limits and rules say of their first waiting rows; what its grants say of the
+shared scopes is no more than what it was lent. The control plane knows the buckets themselves. A row can leave once its
+own limits let it and none of the scopes that hold it is in debt:
+
+    event of a flow = max(what its shard reported, the end of every scope's debt)
+
+It can expire whatever holds it. A wait is rounded up to the millisecond in which the balance is no longer negative, so
+that at the event the row passes (KIP-599's rule, `token_bucket`), and not a millisecond sooner. A scope that has a rate
+of 0, or a share of 0, never ends its debt; one that only observes holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.lending.grants import Buckets, Lending
+from spark_throttle.core.limits.token_bucket import throttle_time_ms
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.usage import UsageReport
+
+
+def next_event_ms(reports: Iterable[UsageReport], buckets: Buckets, policy: CompiledPolicy) -> int:
+    """Return when the first waiting row can leave or expire; `NEVER_MS` if none ever will by itself.
+
+    Parameters
+    ----------
+    reports
+        The last of every shard, of `policy`'s revision.
+    buckets
+        Less all that was used.
+    policy
+        With a job's shares as its rates, where it has some.
+    """
+    open_ms = _open_ms(buckets.balance_micro, policy, buckets.as_of_ms)
+    return min((min(report.expires_ms, _leaves_ms(report, open_ms, policy)) for report in reports), default=NEVER_MS)
+
+
+def lent_turn(
+    reports: Sequence[UsageReport],
+    buckets: Buckets,
+    policy: CompiledPolicy,
+    lend_at: Callable[[int], Lending],
+    turn: int,
+) -> Lending:
+    """Return what is lent at `turn`, or at the first of the next turns at which a waiting row can leave if one may.
+
+    What little a slow scope has goes to few shards, and a row needs all its scopes in its own shard: a turn may open
+    them apart, or where nothing waits. Such an epoch would be in vain.
+    """
+    now_ms = buckets.as_of_ms
+    lending = lend_at(turn)
+    open_ms = _open_ms(buckets.balance_micro, policy, now_ms)
+    if not any(_leaves_ms(report, open_ms, policy) <= now_ms for report in reports):
+        return lending
+    drawn = lending
+    for later in range(turn + 1, turn + 1 + len(lending.balance_micro)):
+        lent = drawn.balance_micro
+        if any(_leaves_ms(each, _open_ms(lent[each.shard], policy, now_ms), policy) <= now_ms for each in reports):
+            return drawn
+        drawn = lend_at(later)
+    return lending
+
+
+def _leaves_ms(report: UsageReport, open_ms: Int64s, policy: CompiledPolicy) -> int:
+    """Return when the first waiting row of a shard can leave, its scopes being open from `open_ms` on."""
+    waits = np.flatnonzero(report.leaves_ms < NEVER_MS) if report.leaves_ms is not None else ()
+    if report.leaves_ms is None or not len(waits):
+        return NEVER_MS
+    tenant, group = report.tenant[waits], report.group[waits]
+    of_tenant = np.where(tenant >= 0, open_ms[1 + tenant], 0)
+    of_group = np.where(group >= 0, open_ms[np.where(group >= 0, 1 + len(policy.tenant_names) + group, 0)], 0)
+    of_job = np.where(report.weight[waits] > 0, open_ms[0], 0)  # an exempt namespace passes no scope
+    of_shared = np.maximum(np.maximum(of_tenant, of_group), of_job)
+    return int(np.maximum(of_shared, report.leaves_ms[waits]).min())
+
+
+def _open_ms(balance_micro: Int64s, policy: CompiledPolicy, as_of_ms: int) -> Int64s:
+    """Return of every shared scope when it holds nothing back any more."""
+    shared = policy.shared
+    wait_ms = by_row(np.maximum, throttle_time_ms(balance_micro, shared.rate_micro_per_ms))
+    wait_ms = np.where(shared.on_excess == OnExcess.OBSERVE, 0, wait_ms)
+    return as_of_ms + np.minimum(wait_ms, NEVER_MS - as_of_ms)

@@ -1,0 +1,223 @@
+"""Grants: how the buckets that shards share are refilled, vended and settled.
+
+The control plane holds one bucket for every shared scope. At every epoch it takes from each what the shards used
+since, overdraft included, at the time of their batches; refills it to its own time; and lends what it holds to the
+shards, whole. What a shard does not use comes back with the next epoch. So a scope's admitted messages are those of one
+bucket, but for what the last message of every shard overdraws, which the next epochs repay.
+
+The division is weighted max-min over the demand of every active flow, one by one: first within the tenants, then
+within the resource groups, then within the job, each claim being cut by the levels before. What nobody claims is lent
+equally, as headroom for what the next batch may bring. Messages are lent in whole ones, so that many shards at a low
+rate do not overdraw by one each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.lending.allocation import divide_whole
+from spark_throttle.core.lending.shard_parts import NO_BOUND, Claims, Holding, divide_among_shards
+from spark_throttle.core.limits.size_bounds import bounded_floor
+from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit, full, observed_floor, refill
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.usage import UsageReport
+
+_LAST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buckets:
+    """The buckets of all shared scopes, at one time of the control plane's paying clock."""
+
+    balance_micro: Int64s
+    """Shape (scopes, 2)."""
+
+    as_of_ms: int
+
+    @classmethod
+    def full(cls, policy: CompiledPolicy, *, now_ms: int) -> Buckets:
+        """Return new buckets, holding their burst."""
+        return cls(full(policy.shared.rate_micro_per_ms, policy.shared.burst_micro), now_ms)
+
+    def debit(self, used: Int64s, policy: CompiledPolicy) -> Buckets:
+        """Return these buckets less `used` tokens, shape (scopes, 2).
+
+        A scope that observes is overdrawn by no more than a burst, or a message of the mean size of those used where
+        that is more: which rows the shards marked in it is not reported (`token_bucket.observed_floor`).
+        """
+        shared = policy.shared
+        used = np.where(shared.is_limited, used, 0)
+        messages = np.maximum(used[:, Dimension.MESSAGES], 1)
+        message = np.stack([np.ones_like(messages), used[:, Dimension.BYTES] // messages], axis=1)
+        unmarked = np.where(self.balance_micro < 0, 0, message)
+        floor = observed_floor(np.minimum(self.balance_micro, 0), unmarked, shared.burst_micro)
+        floor = bounded_floor(floor, self.balance_micro, shared)
+        observes = (shared.on_excess == OnExcess.OBSERVE)[:, None]
+        return Buckets(debit(self.balance_micro, used, np.where(observes, floor, MIN_BALANCE_MICRO)), self.as_of_ms)
+
+    def settle(self, used: Int64s, policy: CompiledPolicy, *, at_ms: int) -> Buckets:
+        """Return these buckets after `used` tokens, shape (scopes, 2), were taken at `at_ms`.
+
+        The time before is paid first, up to the burst: a grant that stood through a pause is not followed by what the
+        pause has earned.
+        """
+        return self.refill(policy, now_ms=max(at_ms, self.as_of_ms)).debit(used, policy)
+
+    def refill(self, policy: CompiledPolicy, *, now_ms: int) -> Buckets:
+        """Return these buckets at `now_ms`; a clock that went back pays nothing."""
+        shared = policy.shared
+        elapsed_ms = max(0, now_ms - self.as_of_ms)
+        return Buckets(refill(self.balance_micro, shared.rate_micro_per_ms, shared.burst_micro, elapsed_ms), now_ms)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lending:
+    """What every shard is lent; see `state.Grants`."""
+
+    balance_micro: Int64s
+    """Shape (shards, scopes, 2)."""
+
+    headroom_micro: Int64s
+    """Shape (shards, scopes, 2)."""
+
+    advance_micro: Int64s
+    """Shape (shards, scopes, 2): how far each shard is ahead once it has used what it is lent (`shard_parts`)."""
+
+    credit_micro: Int64s
+    """Shape (shards, scopes, 2): how far it is behind; so much it keeps if it cannot use what it is lent."""
+
+    ahead_bound_milli: Int64s | None = None
+    """Shape (shards, scopes, 2): as `state.Grants.ahead_bound_milli`."""
+
+
+def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
+    """Return the claims of all reports."""
+    tenants = len(policy.tenant_names)
+    pairs = np.zeros((0, 2), dtype=np.int64)
+    scopes, shards, weights, demands, ahead = [np.zeros((0, 3), np.int64)], [], [], [pairs], [pairs]
+    for report in reports:
+        scopes.append(scopes_of(report, tenants))
+        shards.append(np.full(len(report.weight), report.shard, dtype=np.int64))
+        weights.append(report.weight)
+        demands.append(report.demand)
+        ahead.append(np.zeros_like(report.demand) if report.ahead_milli is None else report.ahead_milli)
+    empty = np.zeros(0, dtype=np.int64)
+    return Claims(
+        np.concatenate([empty, *shards]), np.concatenate(scopes), np.concatenate([empty, *weights]),
+        np.concatenate(demands), np.concatenate(ahead),
+    )  # fmt: skip
+
+
+def scopes_of(report: UsageReport, tenants: int) -> Int64s:
+    """Return the shared scopes of a report's flows, shape (n, 3), as `matching.Matches.shared_scope`."""
+    tenant = np.where(report.tenant >= 0, 1 + report.tenant, -1)
+    group = np.where(report.group >= 0, 1 + tenants + report.group, -1)
+    job = np.where(report.weight > 0, 0, -1)  # an exempt namespace is charged nowhere
+    return np.stack([tenant, group, job], axis=1)
+
+
+def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
+    """Return the messages and bytes that the shards admitted, by shared scope; shape (scopes, 2).
+
+    The reports are of `policy`'s revision.
+    """
+    used = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    for report in reports:
+        used += by_scope(scopes_of(report, len(policy.tenant_names)), report.admitted, len(used))
+    return used
+
+
+def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
+    """Return the sums of an amount of shape (n, 2) over the flows of every scope."""
+    total = np.zeros((scopes, 2), dtype=np.int64)
+    for scope in shared_scope.T:
+        held = scope >= 0
+        total += sums(scope[held], amount[held], scopes)
+    return total
+
+
+def lend(
+    buckets: Buckets,
+    claims: Claims,
+    policy: CompiledPolicy,
+    *,
+    shards: int,
+    turn: int,
+    advance_micro: Int64s | None = None,
+    is_by_turn: bool = False,
+) -> Lending:
+    """Divide what the buckets hold among the shards.
+
+    Parameters
+    ----------
+    turn
+        Rotates who is first among equals; the epoch's number.
+    advance_micro
+        Shape (shards, scopes, 2): how far each shard is ahead (`shard_parts`); by default, none is.
+    is_by_turn
+        Whether `turn` alone says whose part of a token is rounded up, so that all scopes open the same shard.
+    """
+    shape = (shards, len(policy.shared), 2)
+    limited = policy.shared.is_limited
+    held = lent_tokens(buckets.balance_micro)
+    is_shut = by_row(np.logical_or, limited & (buckets.balance_micro < 0))
+    before = np.zeros(shape, dtype=np.int64) if advance_micro is None else advance_micro
+    parts = divide_among_shards(
+        claims, Holding(held, policy.shared.rate_micro_per_ms, limited, is_shut), before, policy
+    )
+    behind_milli = np.maximum(-parts.account_micro - parts.due_micro, 0) // 1000
+    balance, headroom = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for scope, dimension in np.argwhere(limited):
+        whole = int(held[scope, dimension])
+        micro = int(buckets.balance_micro[scope, dimension])
+        part, behind = parts.part_milli[:, scope, dimension], behind_milli[:, scope, dimension]
+        lent = _divided(whole, part, np.zeros_like(part) if is_by_turn else part % 1000 + behind, turn)
+        if dimension == Dimension.MESSAGES:
+            balance[:, scope, dimension] = _messages_balance(lent, micro)
+        else:
+            ahead, is_counted = parts.account_micro[:, scope, dimension], parts.is_counted[:, scope, dimension]
+            balance[:, scope, dimension] = _bytes_balance(lent, micro, np.where(is_counted, ahead, _LAST), turn)
+        if policy.shared.rate_micro_per_ms[scope, dimension] > 0:
+            room = int(policy.shared.burst_micro[scope, dimension]) - micro
+            headroom[:, scope, dimension] = max(0, room) // shards
+    advance = parts.account_micro + np.where(parts.is_counted, lent_tokens(balance) * MICRO, 0)
+    credit = np.maximum(-np.where(parts.is_filled, before, parts.account_micro), 0)
+    is_bounded = parts.ahead_bound_milli < NO_BOUND
+    bound_milli = parts.ahead_bound_milli if is_bounded.any() else None
+    return Lending(balance, headroom, np.maximum(advance, -credit - MICRO), credit, bound_milli)
+
+
+def lent_tokens(balance_micro: Int64s) -> Int64s:
+    """Return the messages and bytes that balances lend, shape (…, 2)."""
+    messages = admissible_messages(balance_micro[..., Dimension.MESSAGES])
+    return np.stack([messages, np.maximum(byte_room(balance_micro[..., Dimension.BYTES]), 0)], axis=-1)
+
+
+def _divided(whole: int, part_milli: Int64s, urgency: Int64s, turn: int) -> Int64s:
+    """Divide whole tokens by parts, which are rounded and may together be a little more than the whole."""
+    parts = np.diff(np.minimum(np.cumsum(part_milli), whole * 1000), prepend=0)
+    return divide_whole(whole, parts, turn=turn, urgency=urgency)
+
+
+def _messages_balance(lent: Int64s, micro: int) -> Int64s:
+    """Return every shard's balance of messages in one scope, whose own is `micro`."""
+    if micro < 0:
+        return np.full(len(lent), micro // len(lent), dtype=np.int64)
+    return np.where(lent > 0, (lent - 1) * MICRO, -1)
+
+
+def _bytes_balance(lent: Int64s, micro: int, ahead_micro: Int64s, turn: int) -> Int64s:
+    """Return every shard's balance of bytes in one scope, whose own is `micro`.
+
+    A balance of 0 lets a message pass: only a shard that is lent something, or the one that is least ahead, may.
+    """
+    shards = len(lent)
+    if micro < 0:
+        return np.full(shards, micro // shards, dtype=np.int64)
+    is_open = lent > 0
+    if not is_open.any():
+        is_open[np.lexsort(((np.arange(shards) - turn) % shards, ahead_micro))[0]] = True
+    return np.where(is_open, lent * MICRO, -1)

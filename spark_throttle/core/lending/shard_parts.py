@@ -1,0 +1,447 @@
+"""What every shard's flows are due of what the shared scopes hold, and how far each shard is ahead of its due.
+
+The division is weighted max-min over the demand of every active flow, one by one (`allocation`): first within the
+tenants, then within the resource groups, then within the job, each demand being cut by the levels before.
+
+A shard may take more than it was lent: the last message overdraws, and what stands between two epochs grows. The
+scope's bucket repays that; so all shards would, again and again, for one that has large messages. So a scope in which
+somebody is held back keeps an *account* for every shard: how far its flows were served beyond their due. The next
+division starts from there. The account is owed by the flows that are ahead in their shard, in that proportion. At the
+level that flows are filled to, each is due so much, has had what it owes of it, and the rest is lent to its shard. One
+that owes more takes no part, and what it owes falls by what it was due::
+
+    lent_k = sum over the flows of max(0, due_f(level) - owed_f),     over all shards what the scope holds
+
+What is lent is due to the flows that take part, and the others leave it to them: with what is lent goes a bound on how
+far a flow may be ahead that takes of it. So a small message that waits beside large ones neither lets them through nor
+waits for them, and repays nothing of theirs. What nobody else wants goes to those who are too far ahead, and what they
+owe is forgiven.
+
+A level is a span of virtual time at the scope's rates. So this is start-time fair queueing between shards, as
+`fair_queue` is within one: of two namespaces in different shards that stay backlogged, neither gets further ahead than
+by a message of its shard, whatever the sizes, for ever, but for the rounding of levels. In a scope above their domains
+flows count by their own weights times their domains'. Where a scope is short of both resources and the flows of one
+shard differ in which of them dominates, the mixture that they will be served in is taken from what they ask for, and
+they may fall behind by a few hundredths.
+
+An account below 0 is a credit: what rounding withheld, or what a shard was due of one resource while it was too far
+ahead in the other. A division takes up credits of half of what there is at most. A shard without demand keeps none, and
+what it is ahead passes as for one flow of weight 1. When nobody is held back, all accounts are closed, as leads
+are forgotten.
+
+Amounts are counted in ``2**-20`` tokens, or in coarser parts where a scope holds so much that sums would leave int64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import (
+    FACTOR_BITS,
+    WHOLE,
+    bit_length,
+    floor_shifted,
+    quotient,
+    shifted,
+    times,
+)
+from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.lending.allocation import MOST_STRETCH, PLENTY, Filling
+from spark_throttle.core.names.matching import domains_of, enforcing_scopes
+from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
+
+_FINE_BITS = 20
+_FINE_MASK = (1 << _FINE_BITS) - 1
+_HALF_MILLI = (1 << _FINE_BITS) // 2000
+_MOST_TOKENS_BITS = 42
+_NO_CREDIT = 1 << 62
+NO_BOUND: Final = 1 << 62
+_MOST_WEIGHT = 1000
+_PART_BITS = 52
+"""Of what all flows of a seat are ahead by, together."""
+
+_SUM_BITS = 50
+"""What the claims on a scope together may take: they are at most twice what it has."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claims:
+    """The demand of all active flows; arrays run over the flows of all shards."""
+
+    shard: Int64s
+    shared_scope: Int64s
+    """Shape (n, 3), as `matching.Matches.shared_scope`."""
+
+    weight: Int64s
+    demand: Int64s
+    """Shape (n, 2), in messages and bytes."""
+
+    ahead_milli: Int64s
+    """Shape (n, 2), as `UsageReport.ahead_milli`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holding:
+    """What the shared scopes have to give; arrays run over the scopes."""
+
+    tokens: Int64s
+    """Shape (scopes, 2)."""
+
+    rate_micro_per_ms: Int64s
+    """Shape (scopes, 2): what dominant shares are measured by."""
+
+    is_limited: Bools
+    """Shape (scopes, 2)."""
+
+    is_shut: Bools
+    """Whether the scope admits nothing now."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardParts:
+    """What a division comes to; arrays of shape (shards, scopes, 2)."""
+
+    part_milli: Int64s
+    """What the shard's flows are to be lent, in thousandths of a token; the rest is spare."""
+
+    due_micro: Int64s
+    """What the scope by itself would lend them."""
+
+    account_micro: Int64s
+    """How far the shard is ahead before it has had that: of what the level gives its flows, all is still to come."""
+
+    is_counted: Bools
+    """Whether what the shard is lent counts: where its flows run short."""
+
+    is_filled: Bools
+    """Whether it takes part in the division; else it is too far ahead."""
+
+    ahead_bound_milli: Int64s
+    """How far ahead a flow of weight 1 may be to take of what is lent; `NO_BOUND` where none is too far."""
+
+
+def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
+    """Divide what the scopes hold.
+
+    Parameters
+    ----------
+    advance_micro
+        Shape (shards, scopes, 2): how far each shard is ahead.
+    """
+    shape = advance_micro.shape
+    seats = shape[0] * shape[1]
+    observes = policy.shared.on_excess == OnExcess.OBSERVE
+    surplus_bits = np.maximum(bit_length(claims.demand.max(axis=1, initial=0)) - _MOST_TOKENS_BITS, 0)
+    demand = claims.demand >> surplus_bits[:, None] << _FINE_BITS
+    due, account = np.zeros((2, seats, 2), dtype=np.int64)
+    is_counted, is_filled = np.zeros((2, seats, 2), dtype=np.bool_)
+    bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
+    filled = []
+    domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
+    for scope in claims.shared_scope.T:
+        rows = np.flatnonzero(scope >= 0)
+        weight = _weights_in(scope[rows], claims.weight[rows], domain[rows], policy)
+        seat = claims.shard[rows] * shape[1] + scope[rows]
+        level = _Level(
+            demand[rows], claims.ahead_milli[rows], weight, scope[rows], seat, holding, advance_micro.reshape(-1, 2)
+        )
+        outcome = level.divided()
+        filled.append((rows, scope[rows], seat, outcome.granted))
+        demand[rows] = np.where(observes[scope[rows]][:, None], demand[rows], outcome.granted)
+        due, account = due + outcome.due, account + outcome.account
+        is_counted, is_filled = is_counted | outcome.is_counted, is_filled | outcome.is_filled
+        bound = np.minimum(bound, outcome.ahead_bound_milli)
+    part = np.zeros((seats, 2), dtype=np.int64)
+    for rows, scope, seat, granted in filled:
+        part += sums(seat, np.where(observes[scope][:, None], granted, demand[rows]), seats)
+    part = np.where(is_counted, np.minimum(part, due), part)  # flows' parts are rounded up
+    return ShardParts(
+        _in_units(part + _HALF_MILLI, 1000).reshape(shape), _in_units(due, MICRO).reshape(shape),
+        _in_units(account, MICRO).reshape(shape), is_counted.reshape(shape), is_filled.reshape(shape),
+        bound.reshape(shape),
+    )  # fmt: skip
+
+
+def _weights_in(scope: Int64s, weight: Int64s, domain: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the claims of flows on scopes of one level: their weights, times their domains' if those are narrower."""
+    is_within = (domain >= 0) & (domain != scope)
+    if not is_within.any():
+        return weight
+    product = weight * np.where(is_within, policy.shared.weight[domain], 1)
+    most = np.full(len(policy.shared), 1, dtype=np.int64)
+    np.maximum.at(most, scope, product)
+    most = most[scope]
+    return np.where(most > _MOST_WEIGHT, np.maximum(product * _MOST_WEIGHT // most, 1), product)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Division:
+    """What a level comes to, in fine units."""
+
+    granted: Int64s
+    """Of every flow, shape (n, 2)."""
+
+    due: Int64s
+    """Of every seat, as are the others: shape (seats, 2)."""
+
+    account: Int64s
+    is_counted: Bools
+    is_filled: Bools
+    ahead_bound_milli: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fill:
+    """Claims filled to levels; arrays run over the claims, or over the scopes."""
+
+    filled: Int64s
+    """Shape (n, 2): of those who take part; 0 of the others."""
+
+    is_out: Bools
+    """Who owes more than the level gives."""
+
+    is_cut: Bools
+    """Who takes part and gets less than is claimed."""
+
+    levels: Int64s
+    available: Int64s
+    """Shape (scopes, 2): what there was to fill them from."""
+
+    stretch: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """The claims at one level of scopes: a flow is in one of them, and has its seat there with its shard."""
+
+    demand: Int64s
+    """Shape (n, 2), in fine units."""
+
+    ahead_milli: Int64s
+    weight: Int64s
+    scope: Int64s
+    seat: Int64s
+    """A shard and a scope: ``shard * scopes + scope``."""
+
+    holding: Holding
+    advance_micro: Int64s
+    """Shape (seats, 2)."""
+
+    def divided(self) -> _Division:
+        """Return what the flows get, and what becomes of the seats."""
+        scopes, seats = len(self.holding.tokens), len(self.advance_micro)
+        seat_scope = np.arange(seats) % scopes
+        bits = self._bits(seat_scope)
+        coarse_bits = self._coarse_bits(bits)
+        demand, rounded_up = self.demand >> coarse_bits, -(-self.demand >> coarse_bits)
+        held = np.where(self.holding.is_limited, shifted(self.holding.tokens, bits), PLENTY)
+        is_shut = self.holding.is_shut
+        is_short = (sums(self.scope, rounded_up, scopes) > held).any(axis=1) & ~is_shut
+        counts = is_short[seat_scope][:, None] & self.holding.is_limited[seat_scope]
+        account = np.where(counts, floor_shifted(self.advance_micro, bits[seat_scope]), 0)
+        has_flow = np.bincount(self.seat, minlength=seats) > 0
+        weights = np.maximum(sums(self.seat, self.weight, seats), 1)
+        account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
+        credit = _usable(-account, held, seat_scope)
+        debt = np.maximum(account, 0)
+        owed = self._owed(debt, weights, bits)
+        wants, is_forgiven = by_row(np.logical_or, self.demand > 0), np.zeros(scopes, dtype=np.bool_)
+        while True:
+            repaid = np.where(is_forgiven[self.scope][:, None], 0, owed)
+            fill = self._fill(demand + repaid, repaid, held, credit, is_short, bits)
+            # What all others leave goes to those who are too far ahead: nobody is left whom they owe.
+            is_left = np.bincount(self.scope[fill.is_out & wants], minlength=scopes) > 0
+            is_left &= is_short & (np.bincount(self.scope[fill.is_cut], minlength=scopes) == 0)
+            if not is_left.any():
+                break
+            is_forgiven |= is_left
+        filled, is_out, levels = fill.filled, fill.is_out, fill.levels
+        takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
+        claimed = demand + repaid
+        # What flows that are too far ahead, and seats without flows, are ahead by passes at the level of the others.
+        idle = np.flatnonzero(by_row(np.logical_or, debt > 0) & ~has_flow)
+        out = np.flatnonzero(is_out)
+        passes = Filling.of_scopes(
+            np.concatenate([claimed[out], debt[idle]]),
+            np.concatenate([self.weight[out], np.ones(len(idle), dtype=np.int64)]),
+            np.concatenate([self.scope[out], seat_scope[idle]]), fill.available, is_short, fill.stretch,
+        )  # fmt: skip
+        passed = passes.passed(levels)
+        settled = sums(self.seat, filled + owed - repaid, seats)
+        settled += sums(np.concatenate([self.seat[out], idle]), passed, seats)
+        granted = np.where(is_out[:, None], 0, filled - repaid)
+        lent = sums(self.seat, granted, seats)
+        due = lent + np.where(takes_part[:, None], credit, 0)
+        granted = np.where(
+            by_row(np.logical_or, credit > 0)[self.seat][:, None], _raised(granted, self.seat, lent, due), granted
+        )
+        granted = np.minimum(granted, demand)
+        after = np.where(has_flow[:, None], account - settled, np.maximum(account - settled, 0))
+        stands = self._stands(seat_scope)
+        fine = _FINE_BITS - bits
+        is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
+        granted = np.where(is_shut[self.scope][:, None], 0, granted << fine[self.scope])
+        unchanged = np.where(stands, floor_shifted(self.advance_micro, np.full(1, _FINE_BITS)), 0)
+        return _Division(
+            np.where(is_whole[:, None], self.demand, granted),
+            np.where(counts, due << fine[seat_scope], 0),
+            np.where(counts, after << fine[seat_scope], unchanged),
+            counts & has_flow[:, None],
+            counts & takes_part[:, None],
+            self._ahead_bound(out, repaid > filled, np.bincount(self.seat[~is_out & wants], minlength=seats) > 0),
+        )
+
+    def _fill(
+        self, claimed: Int64s, owed: Int64s, held: Int64s, credit: Int64s, is_short: Bools, bits: Int64s
+    ) -> _Fill:
+        """Fill the claims of those who owe no more than their level gives them; the first have had what they owe."""
+        scopes, seats = len(held), len(credit)
+        seat_scope = np.arange(seats) % scopes
+        is_out, filled = np.zeros(len(claimed), dtype=np.bool_), np.zeros_like(claimed)
+        levels, again = np.zeros(scopes, dtype=np.int64), np.ones(scopes, dtype=np.bool_)
+        while True:
+            takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
+            repaid = sums(self.scope, np.where(is_out[:, None], 0, owed), scopes)
+            lacking = sums(seat_scope, np.where(takes_part[:, None], credit, 0), scopes)
+            available = np.maximum(held + repaid - lacking, 0)
+            stretch = _stretch(available, bits, self.holding)
+            is_asked = again[self.scope]
+            rows = np.flatnonzero(~is_out & is_asked)
+            filling = Filling.of_scopes(
+                claimed[rows], self.weight[rows], self.scope[rows], available, is_short, stretch
+            )
+            found = filling.levels()
+            # Where all are too far ahead, no time passes.
+            found = np.where(np.bincount(self.scope[rows], minlength=scopes) > 0, found, 0)
+            levels = np.where(again, found, levels)
+            filled[is_asked] = 0
+            filled[rows] = filling.granted(levels)
+            is_over = ~is_out & is_asked & by_row(np.logical_or, owed > filled)
+            if not is_over.any():
+                is_cut = ~is_out & by_row(np.logical_or, filled < claimed)
+                return _Fill(filled, is_out, is_cut, levels, available, stretch)
+            is_out |= is_over
+            again = np.bincount(self.scope[is_over], minlength=scopes) > 0
+
+    def _owed(self, debt: Int64s, weights: Int64s, bits: Int64s) -> Int64s:
+        """Return what every flow owes of its seat's debt, shape (n, 2).
+
+        That is as much as it is ahead of the others; what nobody is ahead by, all of the seat have had together.
+        """
+        tokens, rest_milli = np.divmod(self.ahead_milli, 1000)
+        bits = bits[self.scope]
+        known = owed_by_those_ahead(debt, shifted(tokens, bits) + shifted(rest_milli, bits) // 1000, self.seat)
+        common = (debt - sums(self.seat, known, len(debt)))[self.seat]
+        return known + common * self.weight[:, None] // weights[self.seat][:, None]
+
+    def _ahead_bound(self, out: Int64s, is_over: Bools, takes_part: Bools) -> Int64s:
+        """Return the bounds, by seat, between flows that take part and those of them, at `out`, that do not."""
+        bound = np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
+        if not len(out):
+            return bound
+        ahead = self.ahead_milli // self.weight[:, None]
+        np.minimum.at(bound, self.seat[out], np.where(is_over[out], ahead[out], NO_BOUND))
+        most = np.full_like(bound, -1)
+        stays = np.setdiff1d(np.arange(len(self.seat)), out)
+        np.maximum.at(most, self.seat[stays], ahead[stays])
+        between = np.where(bound > most, most + (bound - most + 1) // 2, most + 1)
+        return np.where((bound < NO_BOUND) & takes_part[:, None], between, NO_BOUND)
+
+    def _stands(self, seat_scope: Int64s) -> Bools:
+        """Return where nothing is lent, so that no account changes: in scopes of this level that are shut."""
+        is_here = np.bincount(self.scope, minlength=len(self.holding.tokens)) > 0
+        return (is_here & self.holding.is_shut)[seat_scope][:, None] & self.holding.is_limited[seat_scope]
+
+    def _bits(self, seat_scope: Int64s) -> Int64s:
+        """Return in how fine parts of a token each scope counts, shape (scopes, 2): so that no sum leaves int64."""
+        scopes = len(self.holding.tokens)
+        ahead = sums(seat_scope, np.maximum(self.advance_micro, 0) // MICRO + 1, scopes)
+        most = np.zeros((scopes, 2), dtype=np.int64)
+        np.maximum.at(most, self.scope, self.demand >> _FINE_BITS)
+        top = np.where(self.holding.is_limited, self.holding.tokens + ahead, most)
+        flows = np.bincount(self.scope, minlength=scopes)
+        return np.minimum(_SUM_BITS - bit_length(top) - bit_length(flows)[:, None], _FINE_BITS)
+
+    def _coarse_bits(self, bits: Int64s) -> Int64s:
+        """Return by how many bits each claim is counted coarser, shape (n, 2).
+
+        A claim of far more than there is keeps its proportion, and is still more than there is.
+        """
+        top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << _MOST_TOKENS_BITS), 1)
+        surplus = (bit_length(self.demand >> _FINE_BITS) - bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
+        return _FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
+
+
+def owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
+    """Return what every flow owes of its seat's debt, shape (n, 2): no more than it is ahead, and in that proportion.
+
+    Examples
+    --------
+    One flow is ahead by a large message, one by a small one; the other seat owes more than its flow is ahead by:
+
+    >>> debt, ahead = np.array([[0, 55_000], [0, 9]]), np.array([[0, 59_000], [0, 1_000], [0, 7]])
+    >>> owed_by_those_ahead(debt, ahead, np.array([0, 0, 1]))[:, 1].tolist()
+    [54017, 982, 7]
+    """
+    ahead = np.minimum(ahead, debt[seat])
+    bits = np.maximum(bit_length(ahead.max(axis=0, initial=0)) + len(ahead).bit_length() - _PART_BITS, 0)
+    total = sums(seat, ahead >> bits, len(debt))
+    known = np.minimum(debt >> bits, total) << bits
+    return times(known[seat], quotient(ahead >> bits, total[seat], FACTOR_BITS))
+
+
+def _stretch(available: Int64s, bits: Int64s, holding: Holding) -> Int64s:
+    """Return what the whole of each resource counts as: the time in which it is earned, against the other's.
+
+    So a level is a span of virtual time, as in `fair_queue`, however full either bucket is. The shorter time counts as
+    the whole, but where the other is more than four times as long.
+    """
+    time, exponent = _time_to_earn(available, bits, holding.rate_micro_per_ms)
+    ratio = np.minimum((time << FACTOR_BITS) // np.maximum(time[:, ::-1], 1), WHOLE << 3)
+    exponent = exponent - exponent[:, ::-1]
+    against = np.minimum(shifted(ratio, np.clip(exponent, -62, 3)), MOST_STRETCH)
+    of_four = shifted(ratio, np.clip(exponent + 2, -62, 3))
+    is_far_shorter = against[:, ::-1] == MOST_STRETCH
+    both = np.where(against >= WHOLE, against, np.where(is_far_shorter, np.maximum(of_four, 1), WHOLE))
+    is_limited = holding.is_limited
+    return np.where(by_row(np.logical_and, is_limited)[:, None], both, np.where(is_limited, WHOLE, 0))
+
+
+def _time_to_earn(available: Int64s, bits: Int64s, rate_micro_per_ms: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the time in which each rate earns what is there, as numbers of 31 bits and exponents of 2."""
+    room = np.minimum(62 - bit_length(available), 62)
+    rate = np.maximum(rate_micro_per_ms, 1)
+    wide = np.maximum(bit_length(rate) - 31, 0)
+    time = (available << room) // (rate >> wide)
+    surplus = np.maximum(bit_length(time) - 31, 0)
+    return time >> surplus, surplus - room - wide - bits
+
+
+def _common_credit(account: Int64s, weights: Int64s, has_flow: Bools, seat_scope: Int64s) -> Int64s:
+    """Return the credit that all seats of a scope have, by their weights: it is owed by nobody."""
+    least = np.full((int(seat_scope.max(initial=0)) + 1, 2), _NO_CREDIT, dtype=np.int64)
+    np.minimum.at(least, seat_scope[has_flow], np.maximum(-account, 0)[has_flow] // weights[has_flow, None])
+    return np.where(least == _NO_CREDIT, 0, least)[seat_scope] * weights[:, None]
+
+
+def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
+    """Return what of each seat's credit a division takes up: together, half of what there is."""
+    credit = np.maximum(credit, 0)
+    claimed = sums(seat_scope, credit, len(held))
+    part = quotient(np.minimum(held >> 1, claimed), claimed, FACTOR_BITS)
+    return np.where((claimed <= held >> 1)[seat_scope], credit, times(credit, part[seat_scope]))
+
+
+def _raised(granted: Int64s, seat: Int64s, lent: Int64s, due: Int64s) -> Int64s:
+    """Return what the flows of every seat get when not `lent` but `due` is there for them, which is more."""
+    bits = np.maximum(bit_length(lent) - FACTOR_BITS, 0)
+    gained = np.minimum(-(-(due - lent >> bits << FACTOR_BITS) // np.maximum(lent >> bits, 1)), WHOLE)
+    return granted + times(granted, gained[seat])
+
+
+def _in_units(fine: Int64s, unit: int) -> Int64s:
+    """Return fine units as parts of a token of which `unit` make one, rounded down."""
+    return (fine >> _FINE_BITS) * unit + ((fine & _FINE_MASK) * unit >> _FINE_BITS)

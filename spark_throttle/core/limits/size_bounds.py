@@ -1,0 +1,86 @@
+"""How large a message may be: what each namespace's own rule, its tenant, its group and the job say of it.
+
+A row larger than the least of those bounds is rejected before it is charged anywhere, for one message can put whoever
+shares a quota in debt for hours. This concerns arrivals: a row that was taken in waits on under whatever bound comes
+after. An observing scope rejects nothing: it marks what it admits and would have rejected, and such a row puts it into
+debt as one of the largest that it lets pass would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.names.matching import Matches
+from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Oversized:
+    """Rows that are larger than a bound."""
+
+    row: Int64s
+    """Their positions, ascending."""
+
+    level: Int64s
+    """Whose bound it is, a `Level`."""
+
+    scope: Int64s
+    """The shared scope, -1 for the namespace itself."""
+
+    @classmethod
+    def none(cls) -> Oversized:
+        """Return no rows."""
+        return cls(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
+
+
+def oversized(
+    flow: Int64s, size_bytes: Int64s, matches: Matches, policy: CompiledPolicy, *, observed: bool
+) -> Oversized:
+    """Return the rows that are larger than the least bound of the scopes that enforce, or of those that observe.
+
+    Parameters
+    ----------
+    flow
+        Of every row: a position in `matches`, -1 for one that passes no scope.
+    observed
+        Whether the scopes that observe are asked, or those that enforce.
+    """
+    own = _bounds(policy.namespace_limits, observed=observed)
+    shared = _bounds(policy.shared, observed=observed)
+    if own is None and shared is None:
+        return Oversized.none()
+    bounds = np.full((len(matches.rule) + 1, 4), MAX_SIZE_BYTES)
+    if own is not None:
+        bounds[:-1, 0] = own[matches.rule]
+    if shared is not None:
+        bounds[:-1, 1:] = np.append(shared, MAX_SIZE_BYTES)[matches.shared_scope]
+    # The first of equal ones: columns stand by `Level`, the narrowest first.
+    level = bounds.argmin(axis=1)
+    row = np.flatnonzero(size_bytes > bounds.min(axis=1)[flow])
+    at = flow[row]
+    scopes = np.concatenate([np.full((len(matches.rule), 1), -1), matches.shared_scope], axis=1)
+    return Oversized(row, level[at], scopes[at, level[at]])
+
+
+def _bounds(limits: Limits, *, observed: bool) -> Int64s | None:
+    """Return the bounds of the scopes that observe, or of the others; `None` where none has one."""
+    if limits.max_message_bytes is None:
+        return None
+    is_asked = (limits.on_excess == OnExcess.OBSERVE) == observed
+    bounds = np.where(is_asked, limits.max_message_bytes, MAX_SIZE_BYTES)
+    return bounds if (bounds < MAX_SIZE_BYTES).any() else None
+
+
+def bounded_floor(floor_micro: Int64s, balance_micro: Int64s, limits: Limits) -> Int64s:
+    """Return the floors of debts, shape (n, 2), raised where an observing scope would have rejected what is larger."""
+    bounds = _bounds(limits, observed=True)
+    if bounds is None:
+        return floor_micro
+    deepest = -np.maximum(limits.burst_micro[:, Dimension.BYTES], bounds * MICRO)
+    raised = floor_micro.copy()
+    at = np.flatnonzero(bounds < MAX_SIZE_BYTES)
+    by_bound = np.minimum(balance_micro[at, Dimension.BYTES], deepest[at])
+    raised[at, Dimension.BYTES] = np.maximum(raised[at, Dimension.BYTES], by_bound)
+    return raised

@@ -1,0 +1,110 @@
+"""Which scopes a namespace passes: its own limits, its tenant, its resource group, the job.
+
+The tenant of `acme/orders` is `acme`, what stands before the first slash; a namespace without a slash is its
+own tenant. What holds for a namespace by itself is the rule that names it, else the most specific glob that it falls
+under (`globs`), else the default. Its group is the one that this rule names, or the one that its tenant names: a name
+or a glob goes before the tenant, and the tenant before the default. So a namespace is in one group, and counts once
+in it, however it came there. An exempt namespace passes no scope at all. All names are resolved at once; there is no
+call per namespace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.names.globs import first_match
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, OnExcess
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matches:
+    """The scopes of many namespaces, one position a namespace."""
+
+    rule: Int64s
+    """Position in `CompiledPolicy.namespace_limits`."""
+
+    tenant: Int64s
+    """Position in `tenant_names`, -1 where the policy does not name the tenant."""
+
+    group: Int64s
+    """Position in `group_names`, -1 for none."""
+
+    shared_scope: Int64s
+    """Shape (n, 3): the shared scopes of tenant, resource group and job, -1 where there is none."""
+
+    @property
+    def is_exempt(self) -> Bools:
+        """Which namespaces no quota holds; every other one passes the job."""
+        return self.shared_scope[:, -1] < 0
+
+
+SHARED_LEVELS = (Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
+"""What the columns of `Matches.shared_scope` stand for."""
+
+
+def enforcing_scopes(shared_scope: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the shared scopes that can hold flows back, shape (flows, 3), -1 where there is none."""
+    shared = policy.shared
+    enforces = by_row(np.logical_or, shared.is_limited) & (shared.on_excess != OnExcess.OBSERVE)
+    return np.where(np.append(enforces, False)[shared_scope], shared_scope, -1)
+
+
+def domains_of(enforcing: Int64s) -> Int64s:
+    """Return the scope in which each flow takes turns: its group, else its tenant, else the job; -1 for none.
+
+    Examples
+    --------
+    >>> domains_of(np.array([[1, 5, 0], [1, -1, 0], [-1, -1, 0], [-1, -1, -1]])).tolist()
+    [5, 1, 0, -1]
+    """
+    tenant, group, job = enforcing.T
+    return np.where(group >= 0, group, np.where(tenant >= 0, tenant, job))
+
+
+def _positions(values: pa.Array, known: pa.Array, missing: int) -> Int64s:
+    found = pc.fill_null(pc.index_in(values, value_set=known), missing)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _exempt(names: pa.StringArray, tenant_of: pa.StringArray, policy: CompiledPolicy) -> Bools:
+    """Return which namespaces the policy exempts."""
+    is_exempt: Bools = _positions(names, policy.exempt_names, -1) >= 0
+    if len(policy.exempt_globs):
+        is_exempt |= first_match(names, tenant_of, policy.exempt_globs) >= 0
+    return is_exempt
+
+
+def match(names: pa.StringArray, policy: CompiledPolicy) -> Matches:
+    """Resolve the scopes of `names`."""
+    unnamed = policy.default_rule
+    rule = _positions(names, policy.namespace_names, unnamed)
+    tenant_of = pc.list_element(pc.split_pattern(names, "/", max_splits=1), 0) if len(names) else names
+    if len(policy.glob_patterns):
+        rest = np.flatnonzero(rule == unnamed)
+        at = first_match(names.take(pa.array(rest)), tenant_of.take(pa.array(rest)), policy.glob_patterns)
+        rule[rest] = np.where(at >= 0, len(policy.namespace_names) + at, unnamed)
+    tenant = _positions(tenant_of, policy.tenant_names, -1)
+    through_tenant = np.append(policy.tenant_group, -1)[tenant]
+    group = policy.namespace_group[rule]
+    takes_tenants = ((rule == unnamed) | (group < 0)) & (through_tenant >= 0)
+    group = np.where(takes_tenants, through_tenant, group)
+    job = np.zeros_like(group)
+    if len(policy.exempt_names) or len(policy.exempt_globs):
+        is_exempt = _exempt(names, tenant_of, policy)
+        rule = np.where(is_exempt, policy.exempt_rule, rule)
+        tenant, group, job = (np.where(is_exempt, -1, each) for each in (tenant, group, job))
+    tenants = len(policy.tenant_names)
+    shared_scope = np.stack(
+        [
+            np.where(tenant >= 0, 1 + tenant, -1),
+            np.where(group >= 0, 1 + tenants + group, -1),
+            job,
+        ],
+        axis=1,
+    )
+    return Matches(rule, tenant, group, shared_scope)

@@ -1,0 +1,247 @@
+r"""Policies from Apache Kafka's client quotas (KIP-13, KIP-55, KIP-546), with the eight levels of their precedence.
+
+Read are the lines that ``kafka-configs.sh --describe`` prints, and JSON as the admin client's ``describeClientQuotas``
+has it, ``[{"entity": {"user": "alice", "client-id": null}, "quotas": {"producer_byte_rate": 1024}}]`` where null means
+the default. A client of a user is the namespace ``user/client-id``.
+
+In Kafka the first level that has a quota holds a client, and no other; here all levels of a namespace hold it. So no
+level becomes a tenant's quota, which would add up with others::
+
+    1  user U, client C            namespace U/C, a bucket of its own
+    2  user U, any client          glob U/*, a bucket for each client
+    3  user U                      glob U/* in a resource group: one bucket for all of U's other clients
+    4  any user, client C          glob */C, a bucket for each user
+    5  any user, any client        the defaults, a bucket for each pair
+    6  any user                    not expressed: it wants a bucket for each user whom no quota names
+    7  client C                    glob */C in a resource group: one bucket for all users
+    8  any client                  not expressed: it wants one bucket a client, for all users
+
+A level that an upper one always hides is listed too. ``producer_byte_rate`` is a publish quota and
+``consumer_byte_rate`` a dispatch quota; the others have no counterpart. Kafka's window (11 samples of a second) is a
+burst of 10 seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from spark_throttle.errors import PolicyError
+from spark_throttle.importers.imported import Imported, mapping_of
+from spark_throttle.policy.yaml_text import read_yaml
+
+DEFAULT: Final = "<default>"
+
+_DIRECTIONS: Final = {"producer_byte_rate": "publish", "consumer_byte_rate": "dispatch"}
+_OTHERS: Final = ("request_percentage", "controller_mutation_rate", "connection_creation_rate")
+_LINE = re.compile(r"(?:Quota configs|Configs) for (.+?) are\s*(.*)")
+_PART = re.compile(r"(?:the )?(default )?(user-principal|client-id|ip|user|client)(?: '((?:[^'])*)')?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entity:
+    """Whom a quota is for; `None` where it does not ask, `DEFAULT` for everybody."""
+
+    user: str | None
+    client: str | None
+
+    @property
+    def level(self) -> int:
+        """Its place in the precedence, 1 first."""
+        users = {None: 6, DEFAULT: 3}.get(self.user, 0)
+        clients = {None: 3, DEFAULT: 2}.get(self.client, 1)
+        return users + clients
+
+    def __str__(self) -> str:
+        parts = [f"user {self.user}" if self.user else "", f"client-id {self.client}" if self.client else ""]
+        return ", ".join(part for part in parts if part)
+
+
+def import_kafka(text: str) -> Imported:
+    """Return the policies of client quotas.
+
+    Examples
+    --------
+    >>> found = import_kafka("Quota configs for user-principal 'alice', client-id 'app' are producer_byte_rate=1024.0")
+    >>> found.document.namespaces["alice/app"].publish.bytes_per_second
+    Decimal('1024')
+    """
+    unexpressed: list[str] = []
+    quotas: dict[_Entity, dict[str, Decimal]] = {}
+    for entity, values in _described(text, unexpressed):
+        if entity.user is None and entity.client is None:
+            raise PolicyError("", f"a quota names neither a user nor a client-id: {values}")
+        quotas.setdefault(entity, {}).update(_rates(entity, values, unexpressed))
+    rules: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    defaults: dict[str, Any] = {}
+    for entity in sorted(quotas, key=lambda each: (each.level, str(each))):
+        if quotas[entity]:
+            _express(entity, quotas[entity], rules, groups, defaults, unexpressed)
+    _fill_from_defaults(rules, groups, defaults, unexpressed)
+    return Imported.of({"resource_groups": groups, "namespaces": rules, "defaults": defaults}, unexpressed)
+
+
+def _express(
+    entity: _Entity,
+    rates: dict[str, Decimal],
+    rules: dict[str, dict[str, Any]],
+    groups: dict[str, dict[str, Any]],
+    defaults: dict[str, Any],
+    unexpressed: list[str],
+) -> None:
+    level = entity.level
+    names = [name for name in (entity.user, entity.client) if name not in (None, DEFAULT)]
+    if any("/" in name or "*" in name for name in names if name) or "" in names:
+        unexpressed.append(f"{entity}: a name with / or *, or without a character, has no namespace of its own")
+        return
+    if level in (6, 8):
+        wanted = "user, for all its clients" if level == 6 else "client-id, for all users"
+        unexpressed.append(f"{entity}: {_said(rates)} wants one bucket for each {wanted}; name them one by one")
+        return
+    quota = {direction: {"bytes_per_second": rate} for direction, rate in rates.items()}
+    if level == 5:
+        defaults.update(quota)
+        return
+    pattern = (
+        f"{entity.user if entity.user not in (None, DEFAULT) else '*'}/{entity.client if level in (1, 4, 7) else '*'}"
+    )
+    hidden = {direction for direction in quota if direction in _expressed(rules.get(pattern, {}), groups)}
+    if level == 7:
+        hidden |= set(quota) & set(defaults)
+    if hidden:
+        what = ", ".join(sorted(hidden))
+        unexpressed.append(f"{entity}: its {what} quota never acts in Kafka, a more specific one always comes first")
+        quota = {direction: each for direction, each in quota.items() if direction not in hidden}
+    if not quota:
+        return
+    rule = rules.setdefault(pattern, {})
+    if level in (3, 7):
+        group = f"user {entity.user}" if level == 3 else f"client-id {entity.client}"
+        groups[group] = quota
+        rule["resource_group"] = group
+    else:
+        rule.update(quota)
+
+
+def _expressed(rule: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> set[str]:
+    """Return the directions in which a rule has a quota, its own or its group's."""
+    return {*(rule.keys() - {"resource_group"}), *groups.get(rule.get("resource_group", ""), {})}
+
+
+def _fill_from_defaults(
+    rules: dict[str, dict[str, Any]],
+    groups: dict[str, dict[str, Any]],
+    defaults: dict[str, Any],
+    unexpressed: list[str],
+) -> None:
+    """Give rules what they lack: Kafka asks the levels of each quota, and here one rule speaks for both directions.
+
+    A quota for each pair can be copied into any rule; that of a wider glob can be copied into a name, and is listed
+    where it cannot be.
+    """
+    by_width = sorted(rules, key=lambda name: name.count("*"))
+    for name in by_width:
+        rule = rules[name]
+        for direction in ("publish", "dispatch"):
+            if direction in _expressed(rule, groups):
+                continue
+            user, _, client = name.partition("/")
+            wider = [each for each in (f"{user}/*", f"*/{client}") if each != name and each in rules]
+            holding = next((each for each in wider if direction in _expressed(rules[each], groups)), None)
+            if holding is not None and direction in rules[holding]:
+                rule[direction] = rules[holding][direction]
+            elif holding is not None and "*" not in name and "resource_group" not in rule:
+                group = rules[holding]["resource_group"]
+                if len(groups[group]) == 1:
+                    rule["resource_group"] = group
+                else:
+                    unexpressed.append(f"{name}: its {direction} quota is that of {group}, which holds more than that")
+            elif holding is not None:
+                unexpressed.append(f"{name}: its {direction} quota is that of {holding} in Kafka, and none here")
+            elif direction in defaults:
+                rule[direction] = defaults[direction]
+
+
+def _said(rates: Mapping[str, Decimal]) -> str:
+    return ", ".join(f"{direction} {rate} bytes/s" for direction, rate in rates.items())
+
+
+def _rates(entity: _Entity, values: Mapping[str, Any], unexpressed: list[str]) -> dict[str, Decimal]:
+    rates = {}
+    for key, value in values.items():
+        if key in _OTHERS:
+            unexpressed.append(f"{entity}: {key} = {value} has no counterpart in a policy")
+            continue
+        if key not in _DIRECTIONS:
+            raise PolicyError(str(entity), f"{key} is no quota of Kafka's")
+        if value is None:
+            continue
+        rates[_DIRECTIONS[key]] = _rate(str(entity), key, value)
+    return rates
+
+
+def _rate(path: str, key: str, value: object) -> Decimal:
+    try:
+        rate = Decimal(str(value))
+    except InvalidOperation:
+        raise PolicyError(path, f"{key} is {value!r}, which is no number") from None
+    if not rate.is_finite() or rate <= 0:
+        raise PolicyError(path, f"{key} is {value} and must be greater than 0")
+    if rate % 1:
+        raise PolicyError(path, f"{key} is {value} and cannot be a fractional value")
+    return rate.quantize(Decimal(1))
+
+
+def _described(text: str, unexpressed: list[str]) -> list[tuple[_Entity, Mapping[str, Any]]]:
+    if text.lstrip().startswith(("[", "{", "- ")):
+        return _from_json(read_yaml(text), unexpressed)
+    found: list[tuple[_Entity, Mapping[str, Any]]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        said = _LINE.fullmatch(line.strip())
+        if said is None:
+            if line.strip():
+                raise PolicyError("", f"line {number}: this is not a line that kafka-configs.sh --describe prints")
+            continue
+        parts = {
+            part[2].lower().partition("-")[0]: DEFAULT if part[1] or part[3] in (None, DEFAULT) else part[3]
+            for part in (_PART.fullmatch(each.strip()) for each in _split(said[1]))
+            if part
+        }
+        pairs = (pair.partition("=") for pair in re.split(r",\s*", said[2]) if pair)
+        values = {key.strip(): value.strip() for key, _, value in pairs}
+        if "ip" in parts or not parts:
+            unexpressed.append(f"{said[1]}: {said[2]} is not for a user or a client-id")
+            continue
+        found.append((_Entity(parts.get("user"), parts.get("client")), values))
+    return found
+
+
+def _split(entity: str) -> list[str]:
+    """Return the parts of an entity: commas within quotes do not part."""
+    return [part for part in re.findall(r"(?:[^,']|'[^']*')+", entity) if part.strip()]
+
+
+def _from_json(value: object, unexpressed: list[str]) -> list[tuple[_Entity, Mapping[str, Any]]]:
+    found: list[tuple[_Entity, Mapping[str, Any]]] = []
+    for position, item in enumerate(value if isinstance(value, list) else [value]):
+        fields = mapping_of(item, f"{position}")
+        entity = mapping_of(fields.get("entity"), f"{position}.entity")
+        values = mapping_of(fields.get("quotas"), f"{position}.quotas")
+        unknown = sorted(set(entity) - {"user", "client-id", "ip"})
+        if unknown:
+            raise PolicyError(f"{position}.entity", f"{unknown[0]!r} is no kind of entity: user, client-id or ip")
+        if "ip" in entity:
+            if len(entity) > 1:
+                raise PolicyError(f"{position}.entity", "an ip stands alone, without a user or a client-id")
+            unexpressed.append(f"ip {entity['ip']}: {dict(values)} is not for a user or a client-id")
+            continue
+        user, client = (
+            (DEFAULT if entity[key] is None else str(entity[key])) if key in entity else None
+            for key in ("user", "client-id")
+        )
+        found.append((_Entity(user, client), values))
+    return found

@@ -1,0 +1,175 @@
+"""`throttle_load`: a Python Data Source that offers seeded multi-tenant traffic, as a stream or a table.
+
+::
+
+    spark.dataSource.register(ThrottleLoadSource)
+    spark.readStream.format("throttle_load").option("rowsPerSecond", 20000).option("limit", 600000).load()
+
+An offset is `{"rows": n}`: rows 0 to n (excluded) have been offered. Reading the same options as a table
+gives the same rows, so what a stream offered can be recounted from its offset alone (`traffic`).
+
+A stream's clock starts once its first batch is done, and anew after a restart: neither a session that starts slowly
+nor a pause is followed by a flood. The first batch carries a tenth of a second of traffic.
+
+================== =========== =========================================================================
+option             default     meaning
+================== =========== =========================================================================
+rowsPerSecond      1000        rate of all namespaces together; not with `groups`
+namespaces         100         how many namespaces; not with `groups`
+tenants            10          how many tenants they belong to; with `groups`, of each group (default 1)
+zipfExponent       1.0         0 gives every namespace as many rows; a group may say its own
+groups             none        JSON list, each with `prefix`, `namespaces`, `messages_per_second` and, if
+                               wanted, `tenants`, `zipf_exponent`, `bursts` (true or false)
+burstFactor        1           namespaces send in one of this many slots, that much faster; 1 is steady
+burstSeconds       5           length of a slot
+sizeMedianBytes    1024        median of `size_bytes`, which is nominal: no payload of that size is made
+sizeSigma          1.0         sigma of the lognormal law of sizes; 0 makes them all alike
+payloadBytes       8           length of `payload`, the row's id in little endian, repeated
+limit              none        rows in all, after which nothing is offered; required for a table
+maxRowsPerBatch    200000      most rows of one batch
+partitions         2           tasks a batch is read by, where it has rows enough
+seed               0           another seed gives other rows
+startMs            1767225600000  event time of row 0, in ms since 1970
+================== =========== =========================================================================
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.load.options import LoadOptions
+from spark_throttle.load.traffic import MAX_ROWS, SCHEMA
+
+_MIN_ROWS_A_TASK = 4096
+
+
+@dataclass
+class RowRange(InputPartition):
+    """Rows `start` to `end` (excluded): what one task reads."""
+
+    start: int
+    end: int
+
+
+def plan_ranges(start: int, end: int, tasks: int) -> list[RowRange]:
+    """Return at most `tasks` ranges of nearly the same length that make up `start` to `end`.
+
+    Examples
+    --------
+    >>> plan_ranges(10, 20_010, 3)
+    [RowRange(start=10, end=6677), RowRange(start=6677, end=13343), RowRange(start=13343, end=20010)]
+    >>> plan_ranges(5, 5, 3)
+    []
+    """
+    rows = end - start
+    tasks = min(tasks, -(-rows // _MIN_ROWS_A_TASK))
+    bounds = [start + (rows * i + tasks // 2) // tasks for i in range(tasks + 1)] if tasks > 0 else []
+    return [RowRange(low, high) for low, high in pairwise(bounds)]
+
+
+class _RangeReader:
+    """Reads ranges, on executors; holds nothing but the options."""
+
+    def __init__(self, options: LoadOptions) -> None:
+        self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one range; called in every task."""
+        rows = cast("RowRange", partition)
+        return self._options.traffic.batches(rows.start, rows.end)
+
+
+class LoadReader(_RangeReader, DataSourceReader):
+    """Reads rows 0 to `limit` as a table."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one range a task; called on the driver, once a query."""
+        if self._options.limit is None:
+            raise ConfigurationError("throttle_load: a table needs the option limit, the number of its rows")
+        return plan_ranges(0, self._options.limit, self._options.partitions)
+
+
+class LoadStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offers rows as they fall due; lives in one driver-side process for the whole run of a query."""
+
+    def __init__(self, options: LoadOptions, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__(options)
+        self._clock_ns = clock_ns
+        self._first_start: int | None = None
+        self._started: tuple[int, int] | None = None
+        self._offers_all = False
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Return the offset of a stream that has offered nothing."""
+        return {"rows": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the bound on a batch; asked once a run."""
+        return ReadMaxRows(self._options.max_rows_per_batch)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Return up to where rows are due, or `start` itself when none are; called at every trigger."""
+        offered = start["rows"]
+        due = MAX_ROWS if self._offers_all else self._due(offered)
+        if isinstance(limit, ReadMaxRows):
+            due = min(due, offered + limit.max_rows)
+        if self._options.limit is not None:
+            due = min(due, self._options.limit)
+        return {"rows": max(due, offered)}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on everything up to `limit` is due: `availableNow` then ends."""
+        if self._options.limit is None:
+            raise ConfigurationError("throttle_load: availableNow needs the option limit, or it would never end")
+        self._offers_all = True
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Return one range a task; called once a batch, and again for the same offsets on replay."""
+        return plan_ranges(start["rows"], end["rows"], self._options.partitions)
+
+    def _due(self, offered: int) -> int:
+        rate = self._options.traffic.rows_per_second
+        if self._started is None:
+            if self._first_start in (None, offered):
+                self._first_start = offered
+                return offered + max(1, rate // 10)
+            self._started = (self._clock_ns(), offered)
+        started_ns, base = self._started
+        return base + (self._clock_ns() - started_ns) * rate // 1_000_000_000
+
+
+class ThrottleLoadSource(DataSource):
+    """The data source `throttle_load`; register it with `spark.dataSource.register(ThrottleLoadSource)`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Here rather than in the readers, so that a wrong option fails load() and not the running query.
+        self._parsed = LoadOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return "throttle_load"
+
+    def schema(self) -> StructType:
+        """Return the columns, which no option changes."""
+        return from_arrow_schema(SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+        """Return a reader of rows 0 to `limit`."""
+        return LoadReader(self._parsed)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        """Return a reader that offers rows by the clock."""
+        return LoadStreamReader(self._parsed)

@@ -1,0 +1,210 @@
+"""Policy documents from YAML, JSON or mappings, and back; what is wrong comes as one `PolicyError`.
+
+Its `path` is the dotted path of the first thing wrong, and its `problem` says what to write instead and
+lists the other things wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from yaml.emitter import ScalarAnalysis
+
+from spark_throttle.core.arithmetic.units import describe
+from spark_throttle.errors import PolicyError, did_you_mean
+from spark_throttle.policy.model import (
+    NamespacePolicy,
+    PolicyDocument,
+    QueuePolicy,
+    Quota,
+    ScopePolicy,
+    TenantPolicy,
+)
+from spark_throttle.policy.yaml_text import read_yaml
+
+PolicySource: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | PolicyDocument"
+
+_MOST_LISTED: Final = 10
+_LONGEST_PART: Final = 64
+_PLAIN_PART = re.compile(r"[\w/:@…-]+")
+_UNICODE_BREAK = re.compile("[\x85\u2028\u2029\ufeff]")
+
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {
+    "resource_groups": ScopePolicy,
+    "tenants": TenantPolicy,
+    "namespaces": NamespacePolicy,
+}
+_SINGLES: Final[dict[str, type[BaseModel]]] = {"defaults": NamespacePolicy, "job": ScopePolicy, "queue": QueuePolicy}
+
+
+_TYPE_PROBLEMS: Final = {
+    "invalid_key": "the key {shown} is not text; put it in quotes",
+    "string_type": "{shown} is not text; put it in quotes",
+    "model_type": "{shown} stands where a mapping belongs",
+    "dict_type": "{shown} stands where a mapping belongs",
+    "mapping_type": "{shown} stands where a mapping belongs",
+    "int_type": "{shown} is not a whole number; write one such as 3",
+    "int_from_float": "{shown} is not a whole number; write one such as 3",
+    "greater_than_equal": "{shown} is less than {ge}, the least allowed; give a whole number",
+    "less_than_equal": "{shown} is more than {le}, the most allowed; give a whole number",
+}
+
+
+def load_policies(source: PolicySource) -> PolicyDocument:
+    """Return the checked policy document of `source`.
+
+    Parameters
+    ----------
+    source : str, os.PathLike, Mapping or PolicyDocument
+        A document, or where there is one: `policy_location` has the rules.
+
+    Raises
+    ------
+    PolicyError
+        If the document cannot be applied.
+    ConfigurationError
+        If the file cannot be read.
+    StoreUnavailableError
+        If the store cannot be read.
+
+    Examples
+    --------
+    >>> load_policies("tenants: {acme: {publish: {mesages_per_second: 5}}}")
+    Traceback (most recent call last):
+    ...
+    spark_throttle.errors.PolicyError: tenants.acme.publish.mesages_per_second: unknown key; did you mean \
+messages_per_second?
+    """
+    if isinstance(source, PolicyDocument):
+        return source
+    if isinstance(source, Mapping):
+        return parse_document(source)
+    # Most give a document: file systems and stores are loaded for the others.
+    from spark_throttle.store.policy_location import PolicyLocation
+
+    return PolicyLocation.parse(source).load()
+
+
+def parse_policies(text: str | bytes) -> PolicyDocument:
+    """Return the checked policy document that a YAML or JSON text holds."""
+    return parse_document(read_yaml(text))
+
+
+def parse_document(value: object) -> PolicyDocument:
+    """Return the checked policy document that plain values hold."""
+    if value is None:
+        # Most likely a file that is just being written; as a policy it would lift every limit.
+        raise PolicyError("", "the document is empty; write {} if nothing is to be limited")
+    if not isinstance(value, Mapping):
+        known = ", ".join(PolicyDocument.model_fields)
+        raise PolicyError("", f"the document is {describe(value)}; it should be a mapping with the keys {known}")
+    try:
+        return PolicyDocument.model_validate(dict(value))
+    except ValidationError as error:
+        raise _as_policy_error(error) from None
+
+
+def dump_policies(document: PolicyDocument) -> str:
+    """Return `document` as YAML without what is default; `load_policies` reads an equal document from it.
+
+    Examples
+    --------
+    >>> print(dump_policies(load_policies({"job": {"publish": {"bytes_per_second": "1MiB"}}})))
+    version: 1
+    job:
+      publish:
+        bytes_per_second: 1048576
+    <BLANKLINE>
+    """
+    values = {"version": document.version, **document.model_dump(exclude_defaults=True)}
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the base class's signature
+        return True
+
+    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
+        analysis = super().analyze_scalar(scalar)
+        if _UNICODE_BREAK.search(scalar):
+            # PyYAML would write these as they are, and every reader fold them into spaces; in double quotes it escapes.
+            analysis.allow_flow_plain = analysis.allow_block_plain = False
+            analysis.allow_single_quoted = analysis.allow_block = False
+        return analysis
+
+
+def _represent_decimal(dumper: yaml.SafeDumper, value: Decimal) -> yaml.ScalarNode:
+    tag = "tag:yaml.org,2002:float" if value % 1 else "tag:yaml.org,2002:int"
+    return dumper.represent_scalar(tag, f"{value:f}")
+
+
+_Dumper.add_representer(Decimal, _represent_decimal)
+
+
+def _as_policy_error(error: ValidationError) -> PolicyError:
+    wrong: list[tuple[Sequence[int | str], Callable[[], str]]] = []
+    for item in error.errors(include_url=False):
+        if item["type"] == "missing_groups":
+            known = item["ctx"]["known"]
+            wrong += [(path, partial(_missing_group, name, known)) for path, name in item["ctx"]["missing"]]
+        else:
+            wrong.append((item["loc"], partial(_problem, item)))
+    # Hints take long to find, so only what is shown is put into words.
+    (path, problem), *others = ((_dotted(loc), describe_it()) for loc, describe_it in wrong[: 1 + _MOST_LISTED])
+    if others:
+        unlisted = len(wrong) - 1 - _MOST_LISTED
+        listed = [*(f"{path}: {problem}" for path, problem in others), *([f"and {unlisted} more"] * (unlisted > 0))]
+        problem += f" ({len(wrong) - 1} more: {'; '.join(listed)})"
+    return PolicyError(path, problem)
+
+
+def _missing_group(name: str, known: Iterable[str]) -> str:
+    hint = did_you_mean(name, known) or "; define it under resource_groups"
+    return f"{describe(name)} is not a resource group{hint}"
+
+
+def _problem(item: Any) -> str:  # noqa: ANN401 - an ErrorDetails whose `ctx` depends on its type
+    kind, value, context = item["type"], item["input"], item.get("ctx", {})
+    shown = describe(value)
+    if kind == "extra_forbidden":
+        return _unknown_key(item["loc"])
+    if value is None and kind not in ("invalid_key", "string_type"):
+        return "there is no value; write one, or leave the key out"
+    if kind == "policy":
+        return str(context["problem"])
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+        return f"{shown} is none of {', '.join(choices)}{did_you_mean(str(value)[:_LONGEST_PART], choices)}"
+    return _TYPE_PROBLEMS.get(kind, "{shown}: {said}").format(shown=shown, said=item["msg"], **context)
+
+
+def _unknown_key(loc: tuple[int | str, ...]) -> str:
+    *scope, key = loc
+    model: type[BaseModel] = PolicyDocument
+    if scope:
+        section = str(scope[0])
+        model = _SECTIONS.get(section) or _SINGLES[section]
+        if scope[-1] in ("publish", "dispatch") and len(scope) > (1 if section in _SINGLES else 2):
+            model = Quota
+    known: Iterable[str] = model.model_fields
+    hint = did_you_mean(str(key), known) or f"; the keys here are {', '.join(known)}"
+    return f"unknown key{hint}"
+
+
+def _dotted(loc: Iterable[int | str]) -> str:
+    return ".".join(_part(part) for part in loc if part != "[key]")
+
+
+def _part(part: int | str) -> str:
+    text = str(part)
+    if len(text) > _LONGEST_PART:
+        text = text[:_LONGEST_PART] + "…"
+    return text if _PLAIN_PART.fullmatch(text) else json.dumps(text, ensure_ascii=False)

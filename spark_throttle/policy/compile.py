@@ -1,0 +1,181 @@
+"""From a policy document to columns: one direction, every name resolved to a position.
+
+Positions follow the names in the order of their utf-8 bytes, so equal documents compile to equal columns
+on every machine and at every time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
+from decimal import Decimal
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.limits.pegasus_grammar import PegasusRule, parse_throttling
+from spark_throttle.core.names.globs import is_glob, specificity
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    UNLIMITED,
+    CompiledPolicy,
+    Int64s,
+    Limits,
+    OnExcess,
+    Overflow,
+    QueueBounds,
+    WindowRules,
+)
+from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.policy.model import (
+    DIRECTIONS,
+    Direction,
+    NamespacePolicy,
+    PolicyDocument,
+    QueuePolicy,
+    Quota,
+    ScopePolicy,
+)
+
+_ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
+_EXEMPT: Final = NamespacePolicy()
+_OVERFLOW: Final = {"reject": Overflow.REJECT, "fail": Overflow.FAIL}
+
+
+def revision_of(document: PolicyDocument, direction: Direction | None = None) -> str:
+    """Return 16 hexadecimal digits that name the content of `document` (and a direction of it).
+
+    Examples
+    --------
+    >>> revision_of(PolicyDocument()) == revision_of(PolicyDocument(tenants={}))
+    True
+    """
+    digest = hashlib.sha256((direction or "").encode() + b"\n")
+    # What older releases do not know is left out while it says nothing: they name the content as this one does.
+    text = document.model_dump_json(exclude=None if document.exempt else {"exempt"})
+    # Inside of a JSON text a quotation mark has a backslash before it, so that this is a key wherever it is found.
+    digest.update(text.replace('"max_message_bytes":null,', "").encode())
+    return digest.hexdigest()[:16]
+
+
+def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPolicy:
+    """Return one direction of `document` as columns.
+
+    Examples
+    --------
+    >>> document = PolicyDocument.model_validate({"tenants": {"acme": {"publish": {"messages_per_second": 5}}}})
+    >>> compile_policy(document, "publish").shared.rate_micro_per_ms.tolist()
+    [[-1, -1], [5000, -1]]
+    """
+    if direction not in DIRECTIONS:
+        hint = did_you_mean(str(direction), DIRECTIONS)
+        raise ConfigurationError(f"the direction {direction!r} is neither publish nor dispatch{hint}")
+    tenants = list(document.tenants.values())
+    named = [name for name in document.namespaces if not is_glob(name)]
+    globs = sorted((name for name in document.namespaces if is_glob(name)), key=specificity)
+    rules = [document.namespaces[name] for name in (*named, *globs)]
+    namespaces = [*rules, *([_EXEMPT] if document.exempt else []), document.defaults]
+    shared: list[ScopePolicy] = [document.job, *tenants, *document.resource_groups.values()]
+    tenant_names = _names(document.tenants)
+    group_names = _names(document.resource_groups)
+    namespace_names = _names(named)
+    tenant_group = _positions((tenant.resource_group for tenant in tenants), group_names)
+    own_group = _positions((namespace.resource_group for namespace in namespaces), group_names)
+    return CompiledPolicy(
+        revision=revision_of(document, direction),
+        shared=_limits([getattr(scope, direction) for scope in shared]),
+        tenant_names=tenant_names,
+        group_names=group_names,
+        tenant_group=tenant_group,
+        namespace_names=namespace_names,
+        glob_patterns=_names(globs),
+        exempt_names=_names(name for name in document.exempt if not is_glob(name)),
+        exempt_globs=_names(sorted((name for name in document.exempt if is_glob(name)), key=specificity)),
+        namespace_limits=_limits([getattr(namespace, direction) for namespace in namespaces]),
+        namespace_windows=_windows(namespaces, direction),
+        namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
+        queue=queue_bounds(document.queue),
+    )
+
+
+def _names(named: Iterable[str]) -> pa.StringArray:
+    return pa.array(list(named), pa.string())
+
+
+def _positions(names: Iterable[str | None], known: pa.StringArray) -> Int64s:
+    """Return where each name stands in `known`, -1 for none."""
+    return _index(pa.array(list(names), pa.string()), known)
+
+
+def _index(names: pa.StringArray, known: pa.StringArray) -> Int64s:
+    found = pc.index_in(names, value_set=known).cast(pa.int64())
+    return np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _resolved_groups(
+    own_group: Int64s, namespace_names: pa.StringArray, tenant_names: pa.StringArray, tenant_group: Int64s
+) -> Int64s:
+    """Return each rule's group; where a named namespace names none, its tenant's."""
+    tenant_of = pc.replace_substring_regex(namespace_names, pattern="(?s)/.*", replacement="")
+    tenant = _index(tenant_of, tenant_names)
+    # Position -1 is the appended "no group": of namespaces whose tenant the policy does not name.
+    inherited = np.append(tenant_group, np.int64(-1))[tenant]
+    named = own_group[: len(namespace_names)]
+    return np.concatenate([np.where(named >= 0, named, inherited), own_group[len(namespace_names) :]])
+
+
+def _limits(scopes: Sequence[Quota]) -> Limits:
+    # Of a million namespaces few say what no other says, and those that say the same share one object.
+    distinct = {id(quota): quota for quota in scopes}
+    positions = {key: position for position, key in enumerate(distinct)}
+    quotas = list(distinct.values())
+    rates = np.array(
+        [(_rate_micro_per_ms(q.messages_per_second), _rate_micro_per_ms(q.bytes_per_second)) for q in quotas],
+        dtype=np.int64,
+    )
+    burst_ms = np.array([_milli(q.burst_seconds) for q in quotas], dtype=np.int64)
+    limits = Limits(
+        rate_micro_per_ms=rates,
+        # A document's bound on bursts (MAX_BURST_TOKENS) keeps the product inside int64.
+        burst_micro=np.where(rates == UNLIMITED, 0, rates) * burst_ms[:, None],
+        on_excess=np.array([_ON_EXCESS[q.on_excess] for q in quotas], dtype=np.int64),
+        weight=np.array([q.weight for q in quotas], dtype=np.int64),
+        max_message_bytes=_max_message_bytes(quotas),
+    )
+    return limits.take(np.fromiter((positions[id(quota)] for quota in scopes), dtype=np.int64, count=len(scopes)))
+
+
+def _max_message_bytes(quotas: Sequence[Quota]) -> Int64s | None:
+    bounds = [q.max_message_bytes for q in quotas]
+    if all(bound is None for bound in bounds):
+        return None
+    return np.array([MAX_SIZE_BYTES if bound is None else bound for bound in bounds], dtype=np.int64)
+
+
+def _rate_micro_per_ms(tokens_per_second: Decimal | None) -> int:
+    return UNLIMITED if tokens_per_second is None else _milli(tokens_per_second)
+
+
+def _milli(value: Decimal) -> int:
+    return int(1000 * value)
+
+
+def _windows(namespaces: Sequence[NamespacePolicy], direction: Direction) -> WindowRules:
+    if direction == "publish":
+        texts = [text for each in namespaces for text in (each.write_throttling, each.write_throttling_by_size)]
+    else:
+        texts = [text for each in namespaces for text in (each.read_throttling, None)]
+    positions = {text: position for position, text in enumerate(dict.fromkeys(texts))}
+    rules = [PegasusRule() if text is None else parse_throttling(text) for text in positions]
+    rule_of = np.array([positions[text] for text in texts], dtype=np.int64).reshape(-1, 2)
+    fields = np.array([astuple(rule) for rule in rules], dtype=np.int64)[rule_of]
+    return WindowRules(*(np.ascontiguousarray(fields[:, :, field]) for field in range(4)))
+
+
+def queue_bounds(queue: QueuePolicy) -> QueueBounds:
+    """Return how much may wait, as numbers."""
+    age_ms = None if queue.age_seconds is None else _milli(queue.age_seconds)
+    return QueueBounds(queue.messages, queue.bytes, age_ms, _OVERFLOW[queue.on_overflow])

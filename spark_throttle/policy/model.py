@@ -1,0 +1,307 @@
+"""Policy documents: what every scope may use, as people state it.
+
+A document is frozen and fully checked: a name that is no key, a number out of bounds or a resource group
+that is not defined does not get this far. Absent is unlimited and 0 admits nothing. Numbers are exact:
+rates and durations are `Decimal`. Names are kept in the order of their utf-8 bytes, so that equal
+documents have equal JSON. `codec` reads and writes documents, `compile` turns them into columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from spark_throttle.core.arithmetic.units import describe, parse_duration_ms, parse_rate, parse_size
+from spark_throttle.core.limits.pegasus_grammar import parse_throttling
+from spark_throttle.core.names.globs import is_glob, is_of_tenant
+from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
+from spark_throttle.errors import PolicyError
+
+Direction: TypeAlias = Literal["publish", "dispatch"]
+DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
+
+MAX_NAME_BYTES: Final = 1024
+MAX_WEIGHT: Final = 1000
+MAX_QUEUE_MESSAGES: Final = 2**40
+
+MAX_GLOBS: Final = 1000
+"""Of globs other than `tenant/*`: each costs a look at every namespace of a batch."""
+
+T = TypeVar("T")
+
+
+def _checked(parse: Callable[[object], T]) -> Callable[[object], T]:
+    """Return `parse` with its `PolicyError` in the form that pydantic collects; hits are remembered."""
+    remembered = lru_cache(maxsize=4096, typed=True)(parse)
+
+    def check(value: object) -> T:
+        try:
+            # The types are told apart, or True would answer for 1; a signalling NaN has no hash.
+            if isinstance(value, str | int | float) or (isinstance(value, Decimal) and value.is_finite()):
+                return remembered(value)
+            return parse(value)
+        except PolicyError as error:
+            raise PydanticCustomError("policy", "{problem}", {"problem": error.problem}) from None
+
+    return check
+
+
+def _refused(problem: str) -> PydanticCustomError:
+    return PydanticCustomError("policy", "{problem}", {"problem": problem})
+
+
+def _parse_messages_per_second(value: object) -> Decimal:
+    return Decimal(parse_rate(value, Dimension.MESSAGES)) / 1000
+
+
+def _parse_bytes_per_second(value: object) -> Decimal:
+    return Decimal(parse_rate(value, Dimension.BYTES)) / 1000
+
+
+def _parse_message_bytes(value: object) -> int:
+    size_bytes = parse_size(value)
+    if size_bytes == 0:
+        raise PolicyError("", "0 lets no byte pass; to admit nothing, set bytes_per_second: 0")
+    if size_bytes > MAX_SIZE_BYTES:
+        raise PolicyError("", f"{describe(value)} is over {MAX_SIZE_BYTES} bytes, which no message may have; give less")
+    return size_bytes
+
+
+def _parse_seconds(value: object) -> Decimal:
+    duration_ms = parse_duration_ms(value)
+    if duration_ms == 0:
+        raise PolicyError("", "0 is no time; give 1 ms or more")
+    return Decimal(duration_ms) / 1000
+
+
+def _parse_queue_bytes(value: object) -> int:
+    size_bytes = parse_size(value)
+    if size_bytes == 0:
+        raise PolicyError("", "0 lets nothing wait; to refuse what exceeds a quota set on_excess: reject in its scope")
+    return size_bytes
+
+
+def _parse_throttling(value: object) -> str:
+    if not isinstance(value, str):
+        raise PolicyError("", f"{describe(value)} is not a throttling string such as 2000*delay*100")
+    parse_throttling(value)
+    return value
+
+
+def _parse_version(value: object) -> int:
+    if value != 1 or type(value) is not int:
+        raise PolicyError("", f"{describe(value)} is not a version that this release reads; write version: 1")
+    return value
+
+
+def _check_name(name: str) -> str:
+    try:
+        length_bytes = len(name.encode())
+    except UnicodeEncodeError:
+        raise _refused("the name holds half of a surrogate pair, which utf-8 cannot write") from None
+    if not name:
+        raise _refused("a name is empty; give it at least one character")
+    if length_bytes > MAX_NAME_BYTES:
+        raise _refused(f"the name has {length_bytes} bytes of utf-8 and may have {MAX_NAME_BYTES}")
+    return name
+
+
+def _check_tenant_name(name: str) -> str:
+    if "/" in name:
+        tenant = name.partition("/")[0]
+        msg = f"a tenant is the part of a namespace before its first '/', so this would match none; write {tenant!r}"
+        raise _refused(msg)
+    return name
+
+
+def _empty_if_null(section: object) -> object:
+    """Return an empty mapping for a section that has only comments below it."""
+    return {} if section is None else section
+
+
+def _as_list(names: object) -> object:
+    """Return a list as the tuple that a frozen document keeps; nothing for a section that has only comments below."""
+    if names is None:
+        return ()
+    return tuple(names) if isinstance(names, list) else names
+
+
+def _sorted_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(set(names)))
+
+
+def _check_present(name: object) -> object:
+    if name is None:
+        raise _refused("no value")
+    return name
+
+
+def _sorted_by_name(named: Mapping[str, T]) -> dict[str, T]:
+    # Code points sort as their utf-8 bytes do.
+    return dict(sorted(named.items()))
+
+
+# The outer validators refuse a key that is there without a value: only an absent key is no limit.
+MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_messages_per_second))]
+BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second))]
+MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes))]
+Seconds = Annotated[Decimal, BeforeValidator(_checked(_parse_seconds))]
+AgeSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds))]
+QueueBytes = Annotated[int, BeforeValidator(_checked(_parse_queue_bytes))]
+ThrottlingString = Annotated[str | None, BeforeValidator(_checked(_parse_throttling))]
+Version = Annotated[Literal[1], BeforeValidator(_checked(_parse_version))]
+Name = Annotated[str, AfterValidator(_check_name)]
+TenantName = Annotated[Name, AfterValidator(_check_tenant_name)]
+GroupName = Annotated[str | None, BeforeValidator(_check_present)]
+
+K = TypeVar("K", bound=str)
+Named = Annotated[
+    Mapping[K, Annotated[T, BeforeValidator(_empty_if_null)]],
+    BeforeValidator(_empty_if_null),
+    AfterValidator(_sorted_by_name),
+]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class Quota(_Part):
+    """What one scope may use in one direction."""
+
+    messages_per_second: MessagesPerSecond = None
+    bytes_per_second: BytesPerSecond = None
+
+    max_message_bytes: MessageBytes = None
+    """A larger message is rejected, whatever `on_excess` says, unless it says to observe."""
+
+    burst_seconds: Seconds = Field(default=Decimal(10), validate_default=True)
+    """What a full bucket holds, as so many seconds of the rate."""
+
+    weight: int = Field(default=1, ge=1, le=MAX_WEIGHT)
+    """Claim in the division of what is shared."""
+
+    on_excess: Literal["delay", "reject", "observe"] = "delay"
+
+    @field_validator("burst_seconds")
+    @classmethod
+    def _check_burst(cls, burst_seconds: Decimal, info: ValidationInfo) -> Decimal:
+        for name in ("messages_per_second", "bytes_per_second"):
+            rate = info.data.get(name)
+            if rate is not None and rate * burst_seconds > MAX_BURST_TOKENS:
+                longest_ms = int(1000 * MAX_BURST_TOKENS / rate)
+                msg = (
+                    f"{burst_seconds} s of {name} {rate} is a burst over {MAX_BURST_TOKENS}; "
+                    f"give burst_seconds at most {Decimal(longest_ms) / 1000}"
+                )
+                raise _refused(msg)
+        return burst_seconds
+
+
+OneQuota = Annotated[Quota, BeforeValidator(_empty_if_null)]
+
+
+class ScopePolicy(_Part):
+    """The quotas of a resource group or of the job: into the lake, and out of it."""
+
+    publish: OneQuota = Quota()
+    dispatch: OneQuota = Quota()
+
+
+class TenantPolicy(ScopePolicy):
+    """The quotas of a tenant, and the group of those of its namespaces that name none."""
+
+    resource_group: GroupName = None
+
+
+class NamespacePolicy(TenantPolicy):
+    """The quotas and rules of a namespace, or of every namespace that the policy does not name."""
+
+    write_throttling: ThrottlingString = None
+    """Pegasus' rules by messages, in the publish direction."""
+
+    write_throttling_by_size: ThrottlingString = None
+    """Pegasus' rules by bytes, in the publish direction."""
+
+    read_throttling: ThrottlingString = None
+    """Pegasus' rules by messages, in the dispatch direction."""
+
+
+class QueuePolicy(_Part):
+    """How much may wait in the whole job, and for how long."""
+
+    messages: int = Field(default=1_000_000, ge=1, le=MAX_QUEUE_MESSAGES)
+    bytes: QueueBytes = 256 * 2**20
+
+    age_seconds: AgeSeconds = None
+    """Absent: however long it takes."""
+
+    on_overflow: Literal["reject", "fail"] = "reject"
+    """`fail` stops the query before a row is lost; a bound that is raised then counts from its restart on."""
+
+
+class PolicyDocument(_Part):
+    """Everything a policy says; an empty one limits nothing.
+
+    Examples
+    --------
+    >>> document = PolicyDocument.model_validate({"tenants": {"acme": {"publish": {"messages_per_second": 0.2}}}})
+    >>> document.tenants["acme"].publish.messages_per_second
+    Decimal('0.2')
+    """
+
+    version: Version = 1
+    resource_groups: Named[Name, ScopePolicy] = {}
+    tenants: Named[TenantName, TenantPolicy] = {}
+
+    namespaces: Named[Name, NamespacePolicy] = {}
+    """By name, or by a glob such as `acme/*` for each namespace that has no entry and falls under no more specific glob
+    (`core.names.globs`)."""
+
+    exempt: Annotated[tuple[Name, ...], BeforeValidator(_as_list), AfterValidator(_sorted_once)] = ()
+    """Namespaces, or globs of them, that no quota holds and that are charged nowhere."""
+
+    defaults: Annotated[NamespacePolicy, BeforeValidator(_empty_if_null)] = NamespacePolicy()
+    """Of each namespace that has no entry in `namespaces` and falls under no glob there."""
+
+    job: Annotated[ScopePolicy, BeforeValidator(_empty_if_null)] = ScopePolicy()
+    queue: Annotated[QueuePolicy, BeforeValidator(_empty_if_null)] = QueuePolicy()
+
+    @field_validator("namespaces", "exempt")
+    @classmethod
+    def _check_globs(cls, named: Collection[str]) -> Collection[str]:
+        globs = sum(1 for name in named if is_glob(name) and not is_of_tenant(name))
+        if globs > MAX_GLOBS:
+            raise _refused(f"{globs} globs other than tenant/* stand here and {MAX_GLOBS} may; name tenants instead")
+        return named
+
+    @model_validator(mode="after")
+    def _check_groups_exist(self) -> Self:
+        members: list[tuple[tuple[str, ...], TenantPolicy]] = [
+            *((("tenants", name), tenant) for name, tenant in self.tenants.items()),
+            *((("namespaces", name), namespace) for name, namespace in self.namespaces.items()),
+            (("defaults",), self.defaults),
+        ]
+        missing = [
+            ((*path, "resource_group"), member.resource_group)
+            for path, member in members
+            if member.resource_group is not None and member.resource_group not in self.resource_groups
+        ]
+        if missing:
+            context = {"missing": missing, "known": tuple(self.resource_groups)}
+            raise PydanticCustomError("missing_groups", "a resource group is not defined", context)
+        return self

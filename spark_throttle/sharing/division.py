@@ -1,0 +1,111 @@
+"""A job's parts of the quotas that it shares, out of what all jobs reported; and what is worth reporting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_throttle.core.arithmetic.rate_codes import decode
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.lending.allocation import PLENTY
+from spark_throttle.core.lending.division import max_min, residual, static, steal
+from spark_throttle.core.quota import UNLIMITED, Bools, Int64s
+from spark_throttle.sharing.pip82 import drifted, proportional
+from spark_throttle.sharing.report import ScopeRows
+from spark_throttle.sharing.settings import ShareSettings
+
+Members: TypeAlias = npt.NDArray[np.uint16]
+
+_MILLI = 1000
+_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OtherSeats:
+    """What other jobs reported of this job's scopes, one position a scope and job."""
+
+    peer: Int64s
+    """Which job."""
+
+    is_dead: Bools
+    """Whether the job is held for dead, and so wants nothing, and keeps its floor."""
+
+    rows: ScopeRows
+    """Not in the order of their scopes."""
+
+    scope: Int64s
+    """Position among this job's scopes."""
+
+
+def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: OtherSeats) -> tuple[Int64s, Members]:
+    """Return this job's parts, shape (scopes, 2), 0 where there is no limit; and how many jobs share each scope.
+
+    Parameters
+    ----------
+    own
+        The job's own rows, one a scope.
+    quota
+        Shape (scopes, 2).
+    """
+    scopes, is_dead = len(own), others.is_dead
+    seats = 1 + np.bincount(others.scope, minlength=scopes)
+    members = np.minimum(seats, np.iinfo(np.uint16).max).astype(np.uint16)
+    whole = np.where(quota == UNLIMITED, PLENTY, quota)
+    reserved = sums(others.scope[is_dead], others.rows.floor_rate()[is_dead], scopes)
+    available = np.where(whole == PLENTY, PLENTY, np.maximum(whole - reserved, 0))
+    live = np.flatnonzero(~is_dead)
+    rows = others.rows if len(live) == len(is_dead) else others.rows.take(live)
+    scope = np.concatenate([np.arange(scopes), others.scope[live]])
+    floor = floors(settings, quota, members)
+    if settings.policy == "max_min":
+        bin_seat = np.concatenate([own.bin_row, scopes + rows.bin_row])
+        demand = np.concatenate([decode(own.bin_demand), decode(rows.bin_demand)])
+        weight = np.concatenate([own.bin_weight, rows.bin_weight]).astype(np.int64)
+        part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available)[:scopes]
+    else:
+        usage = np.concatenate([decode(own.usage), decode(rows.usage)])
+        part = _by_usage(settings, scope, usage, whole)
+    return np.where(whole == PLENTY, 0, np.minimum(part, whole)), members
+
+
+def floors(settings: ShareSettings, quota: Int64s, members: Members) -> Int64s:
+    """Return each job's floor in scopes that so many jobs share, shape (scopes, 2); 0 where there is no limit."""
+    part = settings.floor_percent * (quota // _PERCENT) // np.maximum(members.astype(np.int64), 1)[:, None]
+    return np.where(quota == UNLIMITED, 0, part)
+
+
+def _by_usage(settings: ShareSettings, scope: Int64s, usage: Int64s, quota: Int64s) -> Int64s:
+    """Return this job's parts by a policy of PIP-82's, in whole tokens a second; its seats are first."""
+    scopes = len(quota)
+    part = np.zeros((scopes, 2), dtype=np.int64)
+    for dimension in range(2):
+        whole, used = quota[:, dimension] // _MILLI, usage[:, dimension] // _MILLI
+        total = sums(scope, used, scopes)
+        if settings.policy == "proportional":
+            part[:, dimension] = proportional(whole, used[:scopes], total)
+        elif settings.policy == "residual":
+            part[:, dimension] = residual(whole, used[:scopes], total)
+        elif settings.policy == "steal":
+            part[:, dimension] = steal(scope, whole[scope], used, total[scope])[:scopes]
+        else:
+            part[:, dimension] = static(whole, np.bincount(scope, minlength=scopes))
+    return part * _MILLI
+
+
+def is_news(settings: ShareSettings, new: ScopeRows, old: ScopeRows, since: Int64s) -> Bools:
+    """Return which rows changed enough, or were reported so many reports ago, that they are to be reported.
+
+    Under `proportional` Pulsar's own rule decides, with our number of cycles.
+    """
+    if settings.policy == "proportional":
+        return drifted(decode(new.usage), decode(old.usage), since, np.full_like(since, settings.report_every))
+    is_due: Bools = since >= settings.report_every
+    for now, then in (
+        (decode(new.usage), decode(old.usage)),
+        tuple(sums(rows.bin_row, decode(rows.bin_demand), len(rows)) for rows in (new, old)),
+    ):
+        is_due = is_due | (np.abs(now - then) > then // _PERCENT * settings.report_change_percent).any(axis=1)
+    return is_due

@@ -1,0 +1,55 @@
+"""What a job's namespaces want and use of each shared scope, as rates: how `control.demand` puts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_throttle.core.quota import Int64s
+from spark_throttle.sharing.report import found_in
+
+_Number = TypeVar("_Number", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What a job's namespaces want and use of each shared scope, as rates."""
+
+    ids: Int64s
+    """Hashes of the scopes' names, ascending."""
+
+    quota: Int64s
+    """Shape (n, 2): micro-tokens a millisecond, `UNLIMITED` where there is none."""
+
+    usage: Int64s
+    """Shape (n, 2)."""
+
+    bin_row: Int64s
+    """Position in `ids` of each bin of the histograms, ascending."""
+
+    bin_demand: Int64s
+    bin_weight: Int64s
+
+    def with_scopes(self, ids: Int64s, quota: Int64s) -> Measured:
+        """Return a measurement with some more scopes, of which nothing is wanted."""
+        if not len(ids):
+            return self
+        order = np.argsort(np.concatenate([self.ids, ids]), kind="stable")
+        position = np.empty_like(order)
+        position[order] = np.arange(len(order))
+        nothing = np.zeros((len(ids), 2), dtype=np.int64)
+        return Measured(
+            np.concatenate([self.ids, ids])[order], np.concatenate([self.quota, quota])[order],
+            np.concatenate([self.usage, nothing])[order], position[self.bin_row], self.bin_demand, self.bin_weight,
+        )  # fmt: skip
+
+
+def moved(values: npt.NDArray[_Number], old: Int64s, new: Int64s) -> npt.NDArray[_Number]:
+    """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 for what is new."""
+    out = np.zeros((len(new), *values.shape[1:]), dtype=values.dtype)
+    rows = np.flatnonzero(found_in(new, old))
+    out[rows] = values[np.searchsorted(old, new[rows])]
+    return out

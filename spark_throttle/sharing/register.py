@@ -1,0 +1,233 @@
+"""Reports in an exchange: how a job's register is written, and how all registers are read.
+
+A register is the object ``<member>.<run>.head``, and, once its report is longer than a few pages, a base
+(`report`). The base is written anew when the heads since then have cost as much: so what a job writes is within
+twice the least. Each run of a job has a register of its own, so that two that are alive at once do not write over each
+other's reports, and everybody sees both. A run that is established removes those of runs before it. (Releases that drew
+no bits for a run wrote ``<member>.head``.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.core.quota import Int64s
+from spark_throttle.errors import DamagedError, StoredFormatError
+from spark_throttle.sharing.exchanges.exchange import Exchange
+from spark_throttle.sharing.report import (
+    EMPTY_ROWS,
+    NO_MARK,
+    Head,
+    Mark,
+    ScopeRows,
+    ShareReport,
+    found_in,
+    joined,
+    pack_base,
+    pack_head,
+    unpack_base,
+    unpack_head,
+)
+from spark_throttle.sharing.sharing import Found, Update
+
+logger = logging.getLogger(__name__)
+
+_HEAD, _BASE = ".head", ".base"
+
+WHOLE_BYTES: Final = 16_384
+"""Reports up to this size have no base."""
+
+_NO_BASE = 0
+_BASE_BITS: Final = (1 << 62) - 1
+
+
+class ShareRegister:
+    """The registers of an exchange, as one job writes and reads them. For use by one thread.
+
+    Parameters
+    ----------
+    member
+        Whose register is written.
+    steady_ms
+        A clock of this process that is never set.
+    forget_ms
+        A report that stands for so long, since this process saw it first, is of a job that is no more: it is removed.
+        When it was written, by the wall clock of its machine, does not count: clocks may differ by any time.
+    run
+        Of this process, as its marks have it.
+    """
+
+    def __init__(
+        self, exchange: Exchange, member: str, steady_ms: Callable[[], int], forget_ms: int, run: int = 0
+    ) -> None:
+        self._exchange = exchange
+        self._member = member
+        self._stem = _stem(member, run)
+        self._before: dict[str, Mark] = {}
+        self._names: list[str] = []
+        self._steady_ms = steady_ms
+        self._forget_ms = forget_ms
+        self._stands: dict[str, tuple[Mark, int]] = {}
+        """By register: its last report, and since when it is known."""
+
+        self._base = _NO_BASE
+        self._base_bytes = 0
+        self._head_bytes = 0
+        self._since = ScopeRows.empty()
+        self._removed = np.zeros(0, dtype=np.int64)
+        self._ids = np.zeros(0, dtype=np.int64)
+        self._known: dict[str, tuple[tuple[int, int], ScopeRows]] = {}
+        self.written_bytes = 0
+        """What this job has written in all."""
+
+    # ------------------------------------------------------------------------------------------------------ writing
+
+    def publish(self, update: Update) -> None:
+        """Replace this job's report."""
+        report = update.report
+        # Before anything can fail: what changed must be in the next head too.
+        self._since = self._since.updated(update.changed, update.removed)
+        gone = np.union1d(self._removed, update.removed)
+        self._removed = gone[~found_in(gone, update.changed.ids)]
+        old = self._base
+        if report.rows.nbytes <= WHOLE_BYTES:
+            self._write_head(report, report.rows, _NO_BASE, np.zeros(0, dtype=np.int64))
+        else:
+            if self._base == _NO_BASE or self._head_bytes >= self._base_bytes:
+                self._write_base(report)
+            self._write_head(report, self._since, self._base, self._removed)
+        if old not in (_NO_BASE, self._base):
+            self._exchange.delete(self._base_name(old))
+
+    def _write_base(self, report: ShareReport) -> None:
+        block = pack_base(report.rows)
+        number = (report.mark.incarnation << 32 | report.mark.number) & _BASE_BITS
+        self._write(self._base_name(number), block)
+        self._base, self._base_bytes, self._head_bytes = number, len(block), 0
+        self._since, self._removed = ScopeRows.empty(), np.zeros(0, dtype=np.int64)
+
+    def _write_head(self, report: ShareReport, rows: ScopeRows, base: int, removed: Int64s) -> None:
+        report = ShareReport(report.member, report.name, report.mark, report.published_ms, report.seen, rows)
+        block = pack_head(Head(report, base, removed))
+        self._write(self._stem + _HEAD, block)
+        self._head_bytes += len(block)
+        self._base = base
+
+    def _write(self, name: str, block: bytes) -> None:
+        self._exchange.write(name, block)
+        self.written_bytes += len(block)
+
+    def _base_name(self, number: int) -> str:
+        return f"{self._stem}.{number:x}{_BASE}"
+
+    # ------------------------------------------------------------------------------------------------------ reading
+
+    def read(self, ids: Int64s) -> Found:
+        """Return what the registers hold of the scopes `ids`, which ascend."""
+        if not found_in(ids, self._ids).all():
+            self._known.clear()  # rows of the new scopes were passed over
+        self._ids = ids
+        heads: dict[str, Head] = {}
+        unreadable: dict[str, str] = {}
+        self._names = self._exchange.names()
+        self._before = {}
+        for name in self._names:
+            stem = name.removesuffix(_HEAD)
+            block = None if stem == name else self._exchange.read(name)
+            if block is None:
+                continue
+            try:
+                heads[stem] = self._head(stem, block, f"the report {name}")
+            except StoredFormatError as error:
+                self._note_unreadable(stem, error, unreadable)
+        reports: dict[str, ShareReport] = {}
+        for (stem, head), changed in zip(
+            heads.items(), _only([head.report.rows for head in heads.values()], ids), strict=True
+        ):
+            report = head.report
+            if report.member == self._member and stem != self._stem:
+                self._before[stem] = report.mark
+            try:
+                rows = EMPTY_ROWS if report.member == self._member else self._rows(stem, head, changed)
+            except StoredFormatError as error:
+                self._note_unreadable(stem, error, unreadable)
+                continue
+            if rows is not None:
+                reports[stem] = replace(report, rows=rows)
+        self._forget(reports)
+        return Found(reports, unreadable)
+
+    def remove_before(self, mark: Mark) -> None:
+        """Remove the registers of this job's runs before `mark` that the last `read` found."""
+        for stem, each in self._before.items():
+            if each < mark:
+                self._remove(stem)
+        self._before = {}
+
+    def _note_unreadable(self, stem: str, error: StoredFormatError, unreadable: dict[str, str]) -> None:
+        member = stem.partition(".")[0]
+        if member == self._member and stem != self._stem:
+            self._before[stem] = NO_MARK  # of an earlier run, and removed in time
+        else:
+            unreadable[member] = error.problem if isinstance(error, DamagedError) else str(error)
+
+    def _head(self, stem: str, block: bytes, what: str) -> Head:
+        head = unpack_head(block, what, self._member)
+        if _stem(head.report.member, head.report.mark.run) != stem:
+            raise DamagedError(what, f"it is of {head.report.member!r}")
+        return head
+
+    def _rows(self, stem: str, head: Head, changed: ScopeRows) -> ScopeRows | None:
+        """Return a report's rows of our scopes; `None` if its base was replaced while we read."""
+        if head.base == _NO_BASE:
+            return changed.take(np.arange(len(changed)))  # of its own, so that nothing else is kept
+        key = (head.report.mark.incarnation, head.base)
+        known = self._known.get(stem)
+        if known is None or known[0] != key:
+            name = f"{stem}.{head.base:x}{_BASE}"
+            base = self._exchange.read(name)
+            if base is None:
+                return None
+            known = (key, unpack_base(base, f"the report {name}").only(self._ids))
+        rows = known[1].updated(changed, head.removed)
+        self._known[stem] = (key, rows)
+        return rows
+
+    def _forget(self, reports: dict[str, ShareReport]) -> None:
+        """Remove reports that stand for too long, and pass over them."""
+        now_ms, before = self._steady_ms(), self._stands
+        self._stands = {}
+        for stem, report in reports.items():
+            known = before.get(stem)
+            self._stands[stem] = known if known is not None and known[0] == report.mark else (report.mark, now_ms)
+        for stem, (_, since_ms) in self._stands.items():
+            if now_ms - since_ms < self._forget_ms or reports[stem].member == self._member:
+                continue
+            logger.info("exchange: job %s last reported long ago; its report is removed", reports[stem].name)
+            del reports[stem]
+            self._remove(stem)
+
+    def _remove(self, stem: str) -> None:
+        self._known.pop(stem, None)
+        for name in self._names:
+            if name == stem + _HEAD or (name.endswith(_BASE) and name.removesuffix(_BASE).rpartition(".")[0] == stem):
+                self._exchange.delete(name)
+
+
+def _stem(member: str, run: int) -> str:
+    """Return what the names of a run's objects begin with."""
+    return f"{member}.{run:x}" if run else member
+
+
+def _only(parts: list[ScopeRows], ids: Int64s) -> list[ScopeRows]:
+    """Return the rows of the scopes `ids` in every part: a step for all parts, as there are many small ones."""
+    rows = joined(parts)
+    is_ours = found_in(rows.ids, ids)
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    counts = np.diff(np.concatenate([[0], np.cumsum(is_ours)])[ends], prepend=0)
+    return rows.take(np.flatnonzero(is_ours)).narrowed().split(counts)

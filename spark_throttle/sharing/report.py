@@ -1,0 +1,307 @@
+"""What a job tells the others that share its quotas: the contents of its register, and their form in storage.
+
+A job's *register* is written by one run of that job alone, and replaced whole, so a reader sees one of its reports or
+another. A report holds, for each scope that the job uses, what its namespaces want (a histogram), what they used, what
+the job claims of the quota, and the part of the claim that stays its own while it is silent; and of every other job the
+last report seen. Scopes are told as 63-bit hashes of their names, rates as 32-bit codes: about 40 bytes a scope.
+
+In storage a register is two objects: a *base*, with all scopes, written seldom and never changed, and a *head*, which
+names its base and holds the scopes that changed since. So a cycle in which one scope in a hundred changed writes about
+a hundredth. Within one base the scopes of a head only grow in number: a reader can apply any head to any earlier
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_throttle.core.arithmetic.packing import Unpacked, pack, unpack
+from spark_throttle.core.arithmetic.rate_codes import Codes, decode
+from spark_throttle.core.quota import Bools, Int64s
+
+REPORT_VERSION = 2
+"""Of heads; those of version 1 name no runs."""
+
+BASE_VERSION = 1
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Weights: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+"""In as few bytes as they need."""
+
+FLOOR_PARTS = 256
+"""A floor is told in so many parts of the claim."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScopeRows:
+    """What a report says of its scopes, one position a scope, in the order of `ids`."""
+
+    ids: Int64s
+    """Hashes of the scopes' names, ascending."""
+
+    claim: Codes
+    """Shape (n, 2): what the job may come to use; others must leave it alone."""
+
+    floor: Bytes
+    """Shape (n, 2): the part of the claim, in 256ths, that is left to the job when it falls silent."""
+
+    usage: Codes
+    """Shape (n, 2): what its namespaces were admitted."""
+
+    bins: Bytes
+    """Shape (n,): how many bins the scope's histogram has."""
+
+    bin_demand: Codes
+    """Shape (m, 2), the bins of the scopes one after another."""
+
+    bin_weight: Weights
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def empty(cls) -> ScopeRows:
+        """Return rows of no scope."""
+        pairs = np.zeros((0, 2), dtype=np.uint32)
+        return cls(
+            np.zeros(0, dtype=np.int64), pairs, np.zeros((0, 2), dtype=np.uint8), pairs, np.zeros(0, dtype=np.uint8),
+            pairs, np.zeros(0, dtype=np.uint32),
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(getattr(self, name).nbytes for name in self.__slots__)
+
+    @property
+    def bin_row(self) -> Int64s:
+        """The row that each bin belongs to."""
+        return np.repeat(np.arange(len(self.ids)), self.bins)
+
+    def floor_rate(self) -> Int64s:
+        """Return the floors as rates, shape (n, 2)."""
+        return floor_rate(self.claim, self.floor)
+
+    def take(self, rows: Int64s) -> ScopeRows:
+        """Return some rows, in the order that is asked for."""
+        counts = self.bins[rows].astype(np.int64)
+        starts = (np.cumsum(self.bins, dtype=np.int64) - self.bins)[rows]
+        ends = np.cumsum(counts)
+        bins = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+        return ScopeRows(
+            self.ids[rows], self.claim[rows], self.floor[rows], self.usage[rows], self.bins[rows],
+            self.bin_demand[bins], self.bin_weight[bins],
+        )  # fmt: skip
+
+    def only(self, ids: Int64s) -> ScopeRows:
+        """Return the rows of the scopes that are among `ids`, which ascend."""
+        rows = np.flatnonzero(found_in(self.ids, ids))
+        if not len(rows):
+            return EMPTY_ROWS
+        return self.take(rows).narrowed()
+
+    def narrowed(self) -> ScopeRows:
+        """Return these rows with their weights in as few bytes as they need."""
+        return replace(self, bin_weight=narrowed(self.bin_weight))
+
+    def split(self, counts: Int64s) -> list[ScopeRows]:
+        """Return the rows in parts of so many, as views."""
+        ends = np.cumsum(counts)
+        bins = np.concatenate([[0], np.cumsum(self.bins, dtype=np.int64)])
+        parts = []
+        for begin, end in zip((ends - counts).tolist(), ends.tolist(), strict=True):
+            row, one = slice(begin, end), slice(bins[begin], bins[end])
+            parts.append(ScopeRows(
+                self.ids[row], self.claim[row], self.floor[row], self.usage[row], self.bins[row],
+                self.bin_demand[one], self.bin_weight[one],
+            ))  # fmt: skip
+        return parts
+
+    def updated(self, changed: ScopeRows, removed: Int64s) -> ScopeRows:
+        """Return these rows with some replaced or added, and some removed."""
+        if not len(changed) and not len(removed):
+            return self
+        if not len(removed) and found_in(changed.ids, self.ids).all():
+            at = np.searchsorted(self.ids, changed.ids)
+            if (self.bins[at] == changed.bins).all():
+                return self._overwritten(at, changed)
+        gone = found_in(self.ids, changed.ids) | found_in(self.ids, removed)
+        kept = self.take(np.flatnonzero(~gone)) if gone.any() else self
+        if not len(changed):
+            return kept
+        both = joined([kept, changed])
+        return both.take(np.argsort(both.ids, kind="stable"))
+
+    def _overwritten(self, at: Int64s, changed: ScopeRows) -> ScopeRows:
+        """Return these rows with those `at` replaced by as many that have as many bins."""
+        counts = changed.bins.astype(np.int64)
+        ends = np.cumsum(counts)
+        starts = (np.cumsum(self.bins, dtype=np.int64) - self.bins)[at]
+        bins = np.arange(len(changed.bin_weight)) + np.repeat(starts - (ends - counts), counts)
+        claim, floor, usage = self.claim.copy(), self.floor.copy(), self.usage.copy()
+        claim[at], floor[at], usage[at] = changed.claim, changed.floor, changed.usage
+        demand = self.bin_demand.copy()
+        weight = self.bin_weight.astype(np.promote_types(self.bin_weight.dtype, changed.bin_weight.dtype))
+        demand[bins], weight[bins] = changed.bin_demand, changed.bin_weight
+        return ScopeRows(self.ids, claim, floor, usage, self.bins, demand, weight)
+
+    def differ(self, other: ScopeRows) -> Bools:
+        """Return which rows `other` does not have, just so."""
+        out = ~found_in(self.ids, other.ids)
+        rows = np.flatnonzero(~out)
+        mine, theirs = self.take(rows), other.take(np.searchsorted(other.ids, self.ids[rows]))
+        fields = ("claim", "floor", "usage")
+        differs = np.any([(getattr(mine, name) != getattr(theirs, name)).any(axis=1) for name in fields], axis=0)
+        differs |= mine.bins != theirs.bins
+        alike = np.flatnonzero(~differs)
+        mine, theirs, row = mine.take(alike), theirs.take(alike), alike
+        bin_differs = (mine.bin_demand != theirs.bin_demand).any(axis=1) | (mine.bin_weight != theirs.bin_weight)
+        differs[row[mine.bin_row[bin_differs]]] = True
+        out[rows] = differs
+        return out
+
+
+EMPTY_ROWS = ScopeRows.empty()
+
+
+def joined(parts: Sequence[ScopeRows]) -> ScopeRows:
+    """Return the rows of all parts, one part after another."""
+    if not parts:
+        return EMPTY_ROWS
+    return ScopeRows(*(np.concatenate([getattr(part, name) for part in parts]) for name in ScopeRows.__slots__))
+
+
+def found_in(values: Int64s, ascending: Int64s) -> Bools:
+    """Return which values are among `ascending`."""
+    if not len(ascending):
+        return np.zeros(len(values), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return ascending[at] == values
+
+
+def narrowed(weights: Weights) -> Weights:
+    """Return weights in as few bytes as they need."""
+    kinds: tuple[type[np.unsignedinteger], ...] = (np.uint8, np.uint16)
+    most = int(weights.max(initial=0))
+    return weights.astype(next((kind for kind in kinds if most <= np.iinfo(kind).max), np.uint32), copy=False)
+
+
+def floor_rate(claim: Codes, floor: Bytes) -> Int64s:
+    """Return what `floor` 256ths of a claim are."""
+    rate = decode(claim)
+    part = floor.astype(np.int64)
+    return rate // FLOOR_PARTS * part + (rate % FLOOR_PARTS * part) // FLOOR_PARTS
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """Names a report of a job: later ones are greater, and of two runs all of one's are."""
+
+    incarnation: int
+    """Grows with every start of the job, and whenever the job fell to its floor."""
+
+    run: int
+    """Random bits that were drawn when the process started: they tell apart processes that took one number. 0 in the
+    reports of releases that drew none."""
+
+    number: int
+    """Counts the reports of all incarnations in one run."""
+
+
+NO_MARK = Mark(-1, 0, -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShareReport:
+    """One report of one job."""
+
+    member: str
+    """Identifies the job: it lives and dies with the query's checkpoint."""
+
+    name: str
+    """What people call the job."""
+
+    mark: Mark
+    published_ms: int
+    """Wall clock of the job's machine; told to people, and compared with nothing."""
+
+    seen: Mapping[str, Mark]
+    """By member: the last report that the job had seen of it; in a report that was read, only of the reader."""
+
+    rows: ScopeRows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """A report as its register's head has it: the rows that differ from the base."""
+
+    report: ShareReport
+    base: int
+    """Number of the report that was written whole."""
+
+    removed: Int64s
+    """Scopes that the base has and the report has not."""
+
+
+def pack_head(head: Head) -> bytes:
+    """Return a head as a block."""
+    report = head.report
+    marks = [part for mark in (report.mark, *report.seen.values()) for part in astuple(mark)]
+    # Few fields: each costs a reader more than a row, and it reads a head of every job in every cycle.
+    return pack("shrh", REPORT_VERSION, {
+        "words": "\n".join([report.member, report.name, *report.seen]),
+        "numbers": np.array([report.published_ms, head.base, *marks], dtype=np.int64),
+        "removed": head.removed, "rows": _pack_rows(report.rows),
+    })  # fmt: skip
+
+
+def unpack_head(block: bytes, what: str, reader: str | None = None) -> Head:
+    """Return what `pack_head` stored; of what the job had seen, if a reader is named, only what it had of that one."""
+    f = unpack(block, "shrh", REPORT_VERSION, what)
+    member, name, *members = f.text("words").split("\n")
+    published_ms, base, *numbers = f.integers("numbers").tolist()
+    if f.version == 1:
+        numbers = [each for at in range(0, len(numbers), 2) for each in (numbers[at], 0, numbers[at + 1])]
+    mark, *marks = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    seen = {who: Mark(*each) for who, each in zip(members, marks, strict=True) if reader in (None, who)}
+    report = ShareReport(member, name, Mark(*mark), published_ms, seen, _unpack_rows(f))
+    return Head(report, base, f.integers("removed"))
+
+
+def pack_base(rows: ScopeRows) -> bytes:
+    """Return all rows of a report as a block."""
+    return pack("shrb", BASE_VERSION, {"rows": _pack_rows(rows)})
+
+
+def unpack_base(block: bytes, what: str) -> ScopeRows:
+    """Return what `pack_base` stored."""
+    return _unpack_rows(unpack(block, "shrb", BASE_VERSION, what))
+
+
+# In the order of `ScopeRows`: type, and whether there is one a bin instead of one a row.
+_COLUMNS = (("<i8", 1, False), ("<u4", 2, False), ("u1", 2, False), ("<u4", 2, False), ("u1", 1, False),
+            ("<u4", 2, True), ("<u4", 1, True))  # fmt: skip
+
+
+def _pack_rows(rows: ScopeRows) -> bytes:
+    """Return the columns one after another: a block's field costs more than a row of a short report."""
+    header = np.array([len(rows.ids), len(rows.bin_weight)], dtype="<i8").tobytes()
+    columns = zip(rows.__slots__, _COLUMNS, strict=True)
+    return header + b"".join(getattr(rows, name).astype(kind, copy=False).tobytes() for name, (kind, _, _) in columns)
+
+
+def _unpack_rows(f: Unpacked) -> ScopeRows:
+    data = f.raw("rows")
+    n, m = np.frombuffer(data, dtype="<i8", count=2).tolist()
+    at, columns = 16, []
+    for kind, width, is_bin in _COLUMNS:
+        count = (m if is_bin else n) * width
+        column = np.frombuffer(data, dtype=kind, count=count, offset=at)
+        columns.append(column.reshape(-1, 2) if width > 1 else column)
+        at += column.nbytes
+    return ScopeRows(*columns)

@@ -1,0 +1,252 @@
+"""The user's columns on their way into frames and back: what must change for Arrow, and the helper columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from types import UnionType
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CalendarIntervalType,
+    DataType,
+    DoubleType,
+    FloatType,
+    GeographyType,
+    GeometryType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
+from spark_throttle.spark.rows.pack_frames import Derived
+from spark_throttle.spark.shard.shard_batch import THROTTLE
+
+ColumnLike = Column | str
+KAFKA_ORDER = ("partition", "offset")
+
+_INTERVALS = YearMonthIntervalType | CalendarIntervalType
+_SHAPES = GeometryType | GeographyType
+_UNHASHED = MapType | VariantType
+_UNORDERED = ArrayType | MapType | StructType | VariantType | NullType | _INTERVALS | _SHAPES
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LENGTH = re.compile(
+    r"\s*(?:length|len|char_length|character_length|(?P<octet>octet_length))\s*\(\s*(?P<of>\w+)\s*\)\s*", re.IGNORECASE
+)
+_CONSTANT = re.compile(r"true|false|null|user|session_user|(current|local)[a-z_]*", re.IGNORECASE)
+
+
+def as_column(value: ColumnLike) -> Column:
+    """Return a column of a SQL expression, or the column itself."""
+    return F.expr(value) if isinstance(value, str) else value
+
+
+def check_columns(schema: StructType) -> None:
+    """Refuse what cannot travel in frames.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name is taken twice or belongs to the throttle, or a type has no Arrow form.
+    """
+    names = [name.lower() for name in schema.names]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise ConfigurationError(f"the stream has several columns named {doubled}; rename all but one")
+    taken = [name for name in schema.names if name.lower().startswith("__throttle_") or name.lower() == THROTTLE]
+    if taken:
+        raise ConfigurationError(f"the columns {taken} have names that the throttle uses; rename them")
+    for field in schema:
+        nested = isinstance(field.dataType, ArrayType | MapType | StructType)
+        if isinstance(field.dataType, CalendarIntervalType) or (nested and _holds(field.dataType, _INTERVALS)):
+            raise ConfigurationError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, an interval that Arrow does not carry: "
+                f"cast its months to int before the throttle and back behind it"
+            )
+        if nested and _holds(field.dataType, _SHAPES):
+            raise ConfigurationError(
+                f"column {field.name!r} is {field.dataType.simpleString()}, and Spark makes no hash of a shape inside "
+                f"another type: make the shape a column of its own, or carry its st_asbinary"
+            )
+
+
+def _check_order(orders: StructType) -> None:
+    for place, field in enumerate(orders):
+        if isinstance(field.dataType, _UNORDERED):
+            raise ConfigurationError(
+                f"order_by[{place}] is {field.dataType.simpleString()}, which has no order: give a number, a time, a "
+                f"string or a binary"
+            )
+
+
+def _holds(data_type: DataType, kinds: type | UnionType) -> bool:
+    """Return whether a type is one of `kinds`, or has one inside."""
+    if isinstance(data_type, StructType):
+        return any(_holds(field.dataType, kinds) for field in data_type)
+    if isinstance(data_type, ArrayType):
+        return _holds(data_type.elementType, kinds)
+    if isinstance(data_type, MapType):
+        return issubclass(MapType, kinds) or _holds(data_type.keyType, kinds) or _holds(data_type.valueType, kinds)
+    return isinstance(data_type, kinds)
+
+
+def carried_schema(schema: StructType) -> StructType:
+    """Return the schema in which rows travel: year-month intervals as a number of months."""
+    return StructType(
+        [
+            StructField(f.name, IntegerType(), f.nullable, f.metadata)
+            if isinstance(f.dataType, YearMonthIntervalType)
+            else f
+            for f in schema
+        ]
+    )
+
+
+def to_carried(schema: StructType) -> list[Column]:
+    """Return the user's columns as they travel."""
+    columns = []
+    for field in schema:
+        column = F.col(_quoted(field.name))
+        if isinstance(field.dataType, YearMonthIntervalType):
+            # A cast to a single unit is the one way from an interval to a number.
+            column = column.cast("interval month").cast("int").alias(field.name)
+        columns.append(column)
+    return columns
+
+
+def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
+    """Return rows that travelled with the user's types again, and what columns stand behind them."""
+    if not any(isinstance(field.dataType, YearMonthIntervalType) for field in schema):
+        return frame
+    behind = [F.col(_quoted(name)) for name in frame.columns if name not in schema.names]
+    columns = []
+    for field in schema:
+        column = F.col(_quoted(field.name))
+        if isinstance(field.dataType, YearMonthIntervalType):
+            column = F.make_ym_interval(F.lit(0), column).cast(field.dataType).alias(field.name)
+        columns.append(column)
+    return frame.select(*columns, *behind)
+
+
+def with_helpers(
+    events: DataFrame,
+    namespace: ColumnLike,
+    size: ColumnLike | None,
+    order_by: Sequence[ColumnLike] | None,
+    derived: Collection[str] = (),
+    volatile: Collection[str] = (),
+) -> DataFrame:
+    """Return the events as they travel, with the columns that decisions need, but for those that are `derived`.
+
+    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. One
+    that is no number of 64 bits is missing, whether or not the session's casts would fail on it.
+    The order defaults to Kafka's (partition, offset) where the stream has those columns. What is `volatile`
+    (`spark.columns.volatile`) counts for neither size nor hash: rows that differ in nothing else may stand for each other.
+    """
+    schema = events.schema
+    check_columns(schema)
+    name = as_column(namespace).cast("string")
+    orders = {_order_name(i): as_column(c) for i, c in enumerate(_order(schema, order_by))}
+    _check_order(events.select(*(column.alias(helper) for helper, column in orders.items())).schema)
+    length, tie = row_columns(schema, size, volatile)
+    helpers = {NAMESPACE: name, SIZE: length.try_cast("bigint"), TIE: tie, **orders}
+    sent = [column.alias(helper) for helper, column in helpers.items() if helper not in derived]
+    return events.select(*to_carried(schema), *sent)
+
+
+def row_columns(schema: StructType, size: ColumnLike | None, volatile: Collection[str]) -> tuple[Column, Column]:
+    """Return a row's size and its hash."""
+    lasting = StructType([field for field in schema if field.name not in volatile])
+    if size is not None:
+        return as_column(size), _hash(lasting)
+    return F.octet_length(F.to_json(F.struct(*map(_written, lasting or schema)))), _hash(lasting)
+
+
+def deciding_columns(
+    schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
+) -> dict[str, Column]:
+    """Return what the user gave to decide by, by the name of the argument."""
+    given = {"namespace": namespace} | ({"size": size} if size is not None else {})
+    given |= {f"order_by[{place}]": column for place, column in enumerate(_order(schema, order_by))}
+    return {name: as_column(column) for name, column in given.items()}
+
+
+def derived_columns(
+    schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
+) -> Derived:
+    """Return the helper columns that need not be sent: names of the user's columns, and the length of one.
+
+    Examples
+    --------
+    >>> schema = StructType().add("ns", "string").add("id", "integer").add("value", "binary")
+    >>> derived_columns(schema, "ns", "length(value)", ["id", "length(ns)"])
+    Derived(same={'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}, characters_of='value', bytes_of=None)
+    """
+    given = {NAMESPACE: namespace, SIZE: size} | {_order_name(i): c for i, c in enumerate(_order(schema, order_by))}
+    carried = {NAMESPACE: StringType, SIZE: LongType}
+    types = {field.name: field.dataType for field in schema}
+    same = {
+        helper: name
+        for helper, name in given.items()
+        if isinstance(name, str) and _is_name(name) and isinstance(types.get(name), carried.get(helper, DataType))
+    }
+    length = _LENGTH.fullmatch(size) if isinstance(size, str) else None
+    if length is None or not _is_name(length["of"]) or type(types.get(length["of"])) not in (StringType, BinaryType):
+        return Derived(same)
+    return Derived(same, bytes_of=length["of"]) if length["octet"] else Derived(same, characters_of=length["of"])
+
+
+def _is_name(text: str) -> bool:
+    """Return whether SQL takes a text for the name of a column, where there is such a column."""
+    return _NAME.fullmatch(text) is not None and _CONSTANT.fullmatch(text) is None
+
+
+def _order(schema: StructType, order_by: Sequence[ColumnLike] | None) -> Sequence[ColumnLike]:
+    if order_by is None and {"topic", *KAFKA_ORDER} <= set(schema.names):
+        return KAFKA_ORDER
+    return order_by or ()
+
+
+def _order_name(place: int) -> str:
+    return f"{ORDER_PREFIX}{place:03d}"
+
+
+def _hash(schema: StructType) -> Column:
+    """Return a hash of the row's columns but those that Spark does not hash; `frames.arranged` tells equal ones apart.
+
+    It sees flat values whole. Inside of arrays and structs it skips nulls and signs of zeros, and collated text it sees
+    as its key.
+    """
+    parts = []
+    for field in schema:
+        if _holds(field.dataType, _UNHASHED):
+            continue
+        column = _written(field)
+        if field.nullable:
+            parts.append(column.isNull())  # Spark's hash skips a null: (null, 1) would be as (1, null)
+        if isinstance(field.dataType, FloatType | DoubleType):
+            parts.append((column == 0) & column.cast("string").startswith("-"))  # Spark's hash takes -0.0 for 0.0
+        parts.append(column)
+    return F.xxhash64(*parts) if parts else F.lit(0).cast("bigint")
+
+
+def _written(field: StructField) -> Column:
+    """Return a column in a form that Spark hashes and writes as JSON: shapes as binary."""
+    column = F.col(_quoted(field.name))
+    return F.st_asbinary(column).alias(field.name) if isinstance(field.dataType, _SHAPES) else column
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,244 @@
+"""Rows as frames: how payloads pass through Python unharmed.
+
+pandas damages rows (nullable integers become floats, far timestamps fail, structs become dicts), and the
+operator speaks pandas. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` a frame, for larger
+ones become humongous objects for the JVM's collector; only a row that is larger by itself makes a larger frame. Frames
+are compressed: a byte that is saved is not copied a dozen times, through sockets, the shuffle and the state store.
+`PackFrames` (`pack_frames`) and `UnpackFrames` are what `mapInArrow` runs before and behind the operator.
+
+A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of the frame, and its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.quota import Int64s
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.rows.row_digests import row_digests
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+
+FRAME_BYTES = 1 << 20
+_CODEC_LEVEL = 1
+
+NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
+ORDER_PREFIX = "__throttle_order_"
+_HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
+
+FRAME_SCHEMA = pa.schema([("shard", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
+FRAME_DDL = "shard int, kind int, frame binary"
+"""The same for Spark."""
+
+OUTPUT_SCHEMA = "kind int, frame binary"
+"""Of what the operator returns, in Spark's words."""
+
+
+class FrameKind(IntEnum):
+    """What a frame holds."""
+
+    GRANT = 0
+    """Into the operator: a control row (`core.codec.ShardGrant`)."""
+
+    ROWS = 1
+    """Into the operator: rows of the user with the helper columns."""
+
+    ADMITTED = 2
+    """Out of the operator: rows of the user."""
+
+    REJECTED = 3
+    """Out of the operator: rows of the user with the ``throttle`` column."""
+
+    USAGE = 4
+    """Out of the operator: a packed usage report."""
+
+    FILES = 5
+    """Out of the operator: names of files that hold rows (`file_outlet`)."""
+
+
+def encode(table: pa.Table) -> list[bytes]:
+    """Return a table as frames of at most about `FRAME_BYTES` before they are compressed; none for no rows.
+
+    The frames are a function of the rows, not of the chunks in which the table holds them.
+    """
+    return [encode_whole(piece) for piece in pieces(table.combine_chunks())]
+
+
+def pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the parts of a table that make a frame each."""
+    if not table.num_rows:
+        return
+    if table.num_rows == 1 or table.nbytes <= FRAME_BYTES:
+        yield table
+        return
+    rows = -(-table.num_rows // min(table.num_rows, -(-table.nbytes // FRAME_BYTES)))
+    for start in range(0, table.num_rows, rows):
+        # Rows differ in size, so that a piece may still be too large.
+        yield from pieces(table.slice(start, rows))
+
+
+def encode_whole(table: pa.Table) -> bytes:
+    """Return a table as one frame, however large."""
+    content: bytes = ipc_stream(table).to_pybytes()
+    return content
+
+
+def ipc_stream(table: pa.Table) -> pa.Buffer:
+    """Return a table as one frame, not copied once more to be bytes."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _CODEC_LEVEL), use_threads=False)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def decode(frame: bytes) -> pa.Table:
+    """Return the rows of a frame, compressed or not."""
+    return pa.ipc.open_stream(pa.py_buffer(frame)).read_all()
+
+
+def payload(table: pa.Table) -> pa.Table:
+    """Return the user's columns."""
+    names = [name for name in table.column_names if not name.startswith(_HELPER_PREFIX)]
+    return table.select(names).replace_schema_metadata(None)
+
+
+def frame_batch(shard_key: int, kind: FrameKind, frame: pa.Buffer | bytes) -> pa.RecordBatch:
+    """Return a frame of one shard as a row of `FRAME_SCHEMA`, without copying it."""
+    content = pa.py_buffer(frame)
+    ends = pa.py_buffer(np.array([0, content.size], dtype=np.int32))
+    columns = [
+        pa.array([shard_key], pa.int32()),
+        pa.array([int(kind)], pa.int32()),
+        pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, content]),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackFrames:
+    """Frames to rows; runs in `mapInArrow` on the executors, once a task."""
+
+    schema: pa.Schema
+    """Of the rows, as Spark expects them."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all frames."""
+        set_loaded_aside()
+        for batch in batches:
+            for frame in batch.column("frame"):
+                yield from self.rows(frame.as_buffer())
+
+    def rows(self, frame: pa.Buffer | bytes) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one frame."""
+        for rows in pa.ipc.open_stream(frame):
+            yield aligned(rows, self.schema)
+
+
+def aligned(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows in the columns of `schema`; if they were queued under another one, new columns are null.
+
+    Raises
+    ------
+    ConfigurationError
+        If a column was removed or changed its type: its values would be lost.
+    """
+    if rows.schema.equals(schema):
+        return rows
+    removed = [name for name in rows.schema.names if name not in schema.names]
+    if removed:
+        raise ConfigurationError(
+            f"rows that wait in the queue have the columns {removed}, which the stream no longer has: keep them until "
+            f"the queue has drained, or select them away behind the throttle"
+        )
+    columns = []
+    for field in schema:
+        found = rows.schema.get_field_index(field.name)
+        column = pa.nulls(rows.num_rows, field.type) if found < 0 else rows.column(found)
+        columns.append(column if column.type.equals(field.type) else _cast(column, field))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        found = column.cast(field.type)
+        back = found.cast(column.type)
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise _changed(column, field, str(error)) from error
+    # A cast drops a field of a struct, or the time of a date, without a word; NaN is equal only by its bytes.
+    if not back.equals(column) and (row_digests(pa.table({"": back})) != row_digests(pa.table({"": column}))).any():
+        raise _changed(column, field, "some values would change")
+    return found
+
+
+def _changed(column: pa.Array, field: pa.Field, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"column {field.name!r} of rows that wait in the queue is {column.type} and the stream now has "
+        f"{field.type}: keep the old type until the queue has drained ({problem})"
+    )
+
+
+def arranged(tables: list[pa.Table]) -> pa.Table:
+    """Return the rows of a shard in the order in which they are decided: by the order columns, then by their hashes.
+
+    The shuffle delivers rows in another order at every attempt; this order is a function of the rows as a set. Rows
+    that Spark's hash takes for the same are told apart by a digest of all that travels of them (`row_digests`): only
+    rows that are the same in every byte have no order, and then it does not matter.
+
+    Tables that follow on one another are put one behind the other, not copied: so it is where every task reads its
+    rows in order, from a partition of Kafka's or from a file.
+
+    Examples
+    --------
+    >>> tables = [pa.table({TIE: [7, 9]}), pa.table({TIE: [1, 5]})]
+    >>> arranged(tables).column(TIE).to_pylist()
+    [1, 5, 7, 9]
+    """
+    heads = pa.concat_tables([table.slice(0, 1) for table in tables])
+    together = pa.concat_tables([tables[at] for at in in_order(heads)])
+    if _is_in_order(together):
+        return together
+    return together.combine_chunks().take(pa.array(in_order(together)))
+
+
+def in_order(table: pa.Table) -> Int64s:
+    """Return the positions of the rows in the order in which they are decided."""
+    keys, tie = _order_columns(table), table.column(TIE).to_numpy()
+    order = np.argsort(tie, kind="stable") if len(keys) == 1 else _sorted(table, keys)
+    is_same = tie[order[1:]] == tie[order[:-1]]
+    if not is_same.any():
+        return order
+    # Rows of the same hash and the same place in the order stand side by side.
+    places = np.flatnonzero(np.append(False, is_same) | np.append(is_same, False))
+    tied = table.take(pa.array(order[places]))
+    digested = tied.select(keys).append_column(_DIGEST, pa.array(row_digests(tied)))
+    order[places] = order[places[_sorted(digested, [*keys, _DIGEST])]]
+    return order
+
+
+def _sorted(table: pa.Table, keys: list[str]) -> Int64s:
+    found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in keys])
+    return found.to_numpy().astype(np.int64)
+
+
+def _order_columns(table: pa.Table) -> list[str]:
+    return [*sorted(name for name in table.column_names if name.startswith(ORDER_PREFIX)), TIE]
+
+
+def _is_in_order(table: pa.Table) -> bool:
+    """Return whether every row is known to come before the next: of missing and of equal values it is not."""
+    is_before = None
+    for name in reversed(_order_columns(table)):
+        column = table.column(name)
+        row, following = column.slice(0, table.num_rows - 1), column.slice(1)
+        is_less = pc.less(row, following)
+        if is_before is None:
+            is_before = is_less
+        else:
+            is_before = pc.or_kleene(is_less, pc.and_kleene(pc.equal(row, following), is_before))
+    return pc.all(is_before, skip_nulls=False).as_py() is True

@@ -1,0 +1,124 @@
+"""Rows on their way to their shard: what the JVM need not send beside them, and the frames that carry them.
+
+A value costs the JVM far more to send than it costs to find in Arrow columns. So helper columns that follow from the
+user's columns are not sent: one that is a column of the user's, a size that is the length of one, and the shard, which
+is ``pmod(crc32(namespace), shards)``. `Derived` says which; it travels in the frames, for the operator to read.
+
+Lengths are those that Spark finds, but in text that is no UTF-8: there Arrow counts the bytes that begin a character,
+and Spark skips as many bytes as the first one announces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.arithmetic.segments import Segments
+from spark_throttle.core.names.sharding import shard_of
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, FrameKind, decode, frame_batch, ipc_stream, pieces
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+
+_GATHERED_BYTES = 16 << 20
+_GATHERED_ROWS = 1 << 17
+_DERIVED = b"throttle.derived"
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """Helper columns that are not sent."""
+
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Those that are a column of the user's, by its name."""
+
+    characters_of: str | None = None
+    """The column whose length in characters is the size; of binary columns, and else by `bytes_of`, that in bytes."""
+
+    bytes_of: str | None = None
+
+    @property
+    def helpers(self) -> frozenset[str]:
+        """Their names."""
+        is_measured = self.characters_of is not None or self.bytes_of is not None
+        return frozenset(self.same) | ({SIZE} if is_measured else set())
+
+    def mark(self, table: pa.Table) -> pa.Table:
+        """Return rows that say what was not sent with them."""
+        fields = {"same": dict(self.same), "characters_of": self.characters_of, "bytes_of": self.bytes_of}
+        return table.replace_schema_metadata({_DERIVED: json.dumps(fields)} if self.helpers else None)
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Derived:
+        """Return what rows say."""
+        return cls(**json.loads((table.schema.metadata or {}).get(_DERIVED, b"{}")))
+
+    def restore(self, table: pa.Table) -> pa.Table:
+        """Return rows with all helper columns."""
+        for helper, name in self.same.items():
+            table = table.append_column(helper, table.column(name))
+        if self.characters_of is not None:
+            table = table.append_column(SIZE, _length(table.column(self.characters_of), in_bytes=False))
+        if self.bytes_of is not None:
+            table = table.append_column(SIZE, _length(table.column(self.bytes_of), in_bytes=True))
+        return table
+
+
+def _length(column: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    found = pc.utf8_length(column) if is_text and not in_bytes else pc.binary_length(column)
+    return found.cast(pa.int64())
+
+
+def arrivals_of(frame: bytes) -> pa.Table:
+    """Return the rows of a frame of `PackFrames` with all helper columns."""
+    table = decode(frame)
+    return Derived.of(table).restore(table)
+
+
+@dataclass(frozen=True, slots=True)
+class PackFrames:
+    """Rows to frames, one or more a shard; runs in `mapInArrow` on the executors, once a task.
+
+    What is promised is the rows of every shard, not their order nor how many frames they make: the operator
+    sorts.
+    """
+
+    shard_keys: tuple[int, ...]
+    """Grouping key of every shard (`partitioning.shard_keys`)."""
+
+    names: tuple[str, ...] | None = None
+    """Of the columns, in order; by default, as they come. PySpark's `mapInArrow` takes no name with a backtick."""
+
+    derived: Derived = field(default_factory=Derived)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the frames of `batches`."""
+        set_loaded_aside()
+        gathered: list[pa.RecordBatch] = []
+        gathered_bytes = gathered_rows = 0
+        for batch in batches:
+            gathered.append(batch)
+            gathered_bytes += batch.nbytes
+            gathered_rows += batch.num_rows
+            if gathered_bytes >= _GATHERED_BYTES or gathered_rows >= _GATHERED_ROWS:
+                yield from self._frames(gathered)
+                gathered, gathered_bytes, gathered_rows = [], 0, 0
+        yield from self._frames(gathered)
+
+    def _frames(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        batches = [batch for batch in batches if batch.num_rows]
+        if not batches:
+            return
+        table = pa.Table.from_batches(batches).combine_chunks()
+        if self.names is not None:
+            table = table.rename_columns(list(self.names))
+        shard = shard_of(table.column(self.derived.same.get(NAMESPACE, NAMESPACE)), len(self.shard_keys))
+        layout = Segments.by_key(shard, len(self.shard_keys))
+        table = self.derived.mark(table).take(pa.array(layout.order))
+        for at in np.flatnonzero(layout.counts):
+            for piece in pieces(table.slice(layout.starts[at], layout.counts[at])):
+                yield frame_batch(self.shard_keys[at], FrameKind.ROWS, ipc_stream(piece))

@@ -1,0 +1,101 @@
+"""The function that Spark calls for every shard with something to do: state in, frames out.
+
+`applyInPandasWithState` keeps one value a shard: the version of its format, and the block that `core.codec` packs. The
+batch time is Spark's own, from the offset log, and the same when a batch is run again; `core.limits.paying` says what it pays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.state import GroupState
+
+from spark_throttle.core.codec import STATE_VERSION
+from spark_throttle.core.quota import QueueBounds
+from spark_throttle.errors import UnknownVersionError
+from spark_throttle.spark.rows.frames import FrameKind, encode
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+from spark_throttle.spark.shard.shard_batch import run_batch
+
+if TYPE_CHECKING:
+    from spark_throttle.spark.sinks.file_outlet import FileOutlet
+
+STATE_SCHEMA = "version int, block binary"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOperator:
+    """Decides a shard's batch; Spark calls it once a shard and batch, on an executor, and again if the task fails.
+
+    It is called for the shards that a control row or an arrival reaches; an epoch reaches all. Its output and the new
+    state are a function of the old state, the frames as a set and the batch time. Frames may come in any number of
+    pieces and any order.
+    """
+
+    shard_keys: tuple[int, ...]
+    is_explained: bool
+    """Whether admitted rows carry the ``throttle`` column."""
+
+    room: QueueBounds | None = None
+    """The queue's bounds as the query was started with: a batch that found them too small is run again with these."""
+
+    outlet: FileOutlet | None = None
+    """Writes the rows that leave; without one they are returned."""
+
+    partition_columns: tuple[str, ...] = ()
+    """Of the sink."""
+
+    def __call__(
+        self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        """Yield the frames of a batch, the usage report last."""
+        set_loaded_aside()
+        shard = self.shard_keys.index(int(key[0]))
+        grant, frames = None, []
+        for piece in pieces:
+            for kind, frame in zip(piece["kind"], piece["frame"], strict=True):
+                if kind == FrameKind.GRANT:
+                    grant = bytes(frame)
+                else:
+                    frames.append(bytes(frame))
+        outcome = run_batch(
+            _stored_block(state, shard),
+            grant,
+            frames,
+            shard=shard,
+            shards=len(self.shard_keys),
+            now_ms=state.getCurrentProcessingTimeMs(),
+            is_explained=self.is_explained,
+            room=self.room,
+            partition_columns=self.partition_columns,
+        )
+        state.update((STATE_VERSION, outcome.state))
+        for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
+            yield from self._leave(kind, tables)
+        yield _row(FrameKind.USAGE, outcome.usage)
+
+    def _leave(self, kind: FrameKind, tables: list[pa.Table]) -> Iterator[pd.DataFrame]:
+        files = self.outlet(kind, tables) if self.outlet is not None else None
+        if files is not None:
+            yield _row(FrameKind.FILES, files)
+            return
+        for table in tables:
+            for frame in encode(table):
+                yield _row(kind, frame)
+
+
+def _row(kind: FrameKind, frame: bytes) -> pd.DataFrame:
+    return pd.DataFrame({"kind": [int(kind)], "frame": [frame]})
+
+
+def _stored_block(state: GroupState, shard: int) -> bytes | None:
+    if not state.exists:
+        return None
+    version, block = state.get
+    if version > STATE_VERSION:
+        raise UnknownVersionError(f"the state of shard {shard}", int(version), STATE_VERSION)
+    return bytes(block)

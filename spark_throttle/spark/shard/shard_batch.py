@@ -1,0 +1,242 @@
+"""One batch of one shard, payloads included: bytes in, tables out. No Spark, no pandas, no clock.
+
+The decisions are `core.batch.admission`'s; here frames are opened, rows put in order and their payloads sent to
+where the decisions say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
+from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.core.codec import (
+    ShardGrant,
+    StoredShard,
+    pack_shard,
+    pack_usage,
+    unpack_grant,
+    unpack_policy,
+    unpack_shard,
+)
+from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.policy_change import carried
+from spark_throttle.core.quota import (
+    NEVER_MS,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Overflow,
+    QueueBounds,
+    Verdict,
+)
+from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, arranged, payload
+from spark_throttle.spark.rows.pack_frames import arrivals_of
+from spark_throttle.spark.rows.partition_names import has_folder
+from spark_throttle.spark.shard.shard_queue import ShardQueue
+
+THROTTLE = "throttle"
+VERDICT_TYPE = pa.struct([
+    ("verdict", pa.string()), ("reason", pa.string()), ("level", pa.string()), ("dimension", pa.string()),
+    ("scope", pa.string()), ("throttle_time_ms", pa.int64()), ("delayed_ms", pa.int64()),
+])  # fmt: skip
+"""Type of the ``throttle`` column."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardOutcome:
+    """What a batch of a shard comes to."""
+
+    state: bytes
+    admitted: list[pa.Table]
+    rejected: list[pa.Table]
+    usage: bytes
+
+
+_MATCHES: Final = MatchMemory()
+"""Of the shards that this process decided last: a worker serves the same ones again."""
+
+
+@lru_cache(maxsize=64)
+def _policy(block: bytes) -> CompiledPolicy:
+    return unpack_policy(block, "the policy in a shard's state")
+
+
+def run_batch(  # noqa: PLR0913 - all that a batch depends on
+    state: bytes | None,
+    grant: bytes | None,
+    frames: list[bytes],
+    *,
+    shard: int,
+    shards: int,
+    now_ms: int,
+    is_explained: bool,
+    room: QueueBounds | None = None,
+    partition_columns: tuple[str, ...] = (),
+) -> ShardOutcome:
+    """Decide a batch and move its payloads.
+
+    Parameters
+    ----------
+    state
+        What the last batch of the shard returned; `None` before the first.
+    grant
+        The control row of the batch, if it has one.
+    frames
+        Arrived rows, in any order.
+    is_explained
+        Whether admitted rows carry the ``throttle`` column too.
+    now_ms
+        Spark's time of the batch; what is earned, held and expires goes by its paying time (`core.limits.paying`).
+    room
+        Bounds that the queue may fill before it fails, where the policy's own are less.
+    partition_columns
+        Of the sink: a row that it has no folder for is rejected.
+    """
+    batch_ms = now_ms
+    stored, now_ms = _granted(state, grant, shard, batch_ms)
+    policy = _with_room(_policy(stored.policy), room)
+    arrived = arranged([arrivals_of(frame) for frame in frames]) if frames else None
+    arrivals = _arrivals(arrived, partition_columns)
+    plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard, memory=_MATCHES)
+    queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
+    rows = payload(arrived) if arrived is not None else None
+    decided = _Decided(plan, stored.state, queue, arrivals, rows, policy, now_ms)
+    admitted = decided.leaving(Verdict.ADMIT, is_explained=is_explained)
+    rejected = decided.leaving(Verdict.REJECT, is_explained=True)
+    waits = plan.decisions.verdict == Verdict.DELAY
+    queued = len(stored.state.queue)
+    joining = rows.filter(pa.array(waits[queued:])) if rows is not None and waits[queued:].any() else None
+    after = queue.after(waits[:queued], joining)
+    after_batch = StoredShard(
+        plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying
+    )
+    usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
+    return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage))
+
+
+def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPolicy:
+    """Return `policy` with room for what would fail it.
+
+    A batch that failed has left nothing and may be decided anew; one that did not is decided the same with more room.
+    """
+    bounds = policy.queue
+    if room is None or bounds.on_overflow != Overflow.FAIL:
+        return policy
+    wider = replace(bounds, messages=max(bounds.messages, room.messages), bytes=max(bounds.bytes, room.bytes))
+    return replace(policy, queue=wider)
+
+
+def _granted(state: bytes | None, grant: bytes | None, shard: int, batch_ms: int) -> tuple[StoredShard, int]:
+    """Return the shard's state with the batch's grant in it, and the batch's paying time."""
+    stored = unpack_shard(state, f"the state of shard {shard}") if state is not None else None
+    row = unpack_grant(grant, f"the control row of shard {shard}") if grant is not None else None
+    if stored is None:
+        if row is None or row.policy is None:
+            raise ConfigurationError(
+                f"shard {shard} has no state and its batch brings no policy: its state was removed from the "
+                f"checkpoint; restore the checkpoint, or start a new one"
+            )
+        nothing = ShardQueue.empty()
+        initial = ShardState.initial(len(row.balance_micro))
+        stored = StoredShard(initial, row.policy, nothing.frames, nothing.frame_of_row, nothing.row_in_frame)
+    paying, advanced_to_ms = stored.paying if row is None else row.paying, stored.state.advanced_to_ms
+    now_ms = batch_ms
+    if paying is not None:
+        now_ms = paying.of_batch(batch_ms, is_new=row is not None, advanced_to_ms=advanced_to_ms)
+    return stored if row is None else _with_grant(stored, row, now_ms), now_ms
+
+
+def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShard:
+    grants = Grants(
+        row.epoch, row.balance_micro, row.headroom_micro, now_ms, row.share_micro_per_ms, row.ahead_bound_milli
+    )
+    state, policy = stored.state, stored.policy
+    if row.policy is not None and row.policy != policy:
+        state, policy = carried(state, _policy(policy), _policy(row.policy), now_ms=now_ms), row.policy
+    return replace(stored, state=replace(state, grants=grants), policy=policy, paying=row.paying)
+
+
+def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> Arrivals:
+    if arrived is None:
+        return Arrivals(pa.array([], pa.string()), pa.array([], pa.int64()))
+    # The session may say that strings come with 64-bit offsets.
+    names, size_bytes = _one_chunk(arrived.column(NAMESPACE)).cast(pa.string()), _one_chunk(arrived.column(SIZE))
+    return Arrivals(names, size_bytes, has_folder(arrived, partition_columns))
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decided:
+    """A batch with the decisions on it."""
+
+    plan: AdmissionPlan
+    before: ShardState
+    queue: ShardQueue
+    arrivals: Arrivals
+    rows: pa.Table | None
+    """Payloads of the arrivals, in their order."""
+
+    policy: CompiledPolicy
+    now_ms: int
+
+    def leaving(self, verdict: Verdict, *, is_explained: bool) -> list[pa.Table]:
+        """Return the payloads with `verdict`: those from the queue first, then those that arrived."""
+        leaves = self.plan.decisions.verdict == verdict
+        queued = len(self.before.queue)
+        tables = self.queue.rows(leaves[:queued])
+        if self.rows is not None and leaves[queued:].any():
+            tables.append(self.rows if leaves[queued:].all() else self.rows.filter(pa.array(leaves[queued:])))
+        if not is_explained or not tables:
+            return tables
+        explained = self._explained(np.flatnonzero(leaves))
+        out, start = [], 0
+        for table in tables:
+            out.append(table.append_column(THROTTLE, explained.slice(start, table.num_rows)))
+            start += table.num_rows
+        return out
+
+    def _explained(self, at: Int64s) -> pa.StructArray:
+        """Return the ``throttle`` column of the rows at `at`."""
+        d, before, policy = self.plan.decisions.take(at), self.before, self.policy
+        queued = len(before.queue)
+        namespaces = pa.concat_arrays([
+            before.flows.names.take(pa.array(before.queue.flow[at[at < queued]])),
+            self.arrivals.namespaces.take(pa.array(at[at >= queued] - queued)),
+        ])  # fmt: skip
+        shared_names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
+        scope, reason, wait_ms = d.scope, d.reason, d.throttle_time_ms
+        shared = shared_names.take(pa.array(scope, mask=scope < 0))
+        is_own = pa.array(d.level == Level.NAMESPACE)
+        just_arrived = np.full(len(self.arrivals), self.now_ms, dtype=np.int64)
+        arrival_ms = np.concatenate([before.queue.arrival_ms, just_arrived])
+        columns = [
+            _words([v.name for v in Verdict], d.verdict),
+            _words(REASONS, np.where(reason > 0, reason, -1)),
+            _words([level.name.lower() for level in Level], d.level),
+            _words([dimension.name.lower() for dimension in Dimension], d.dimension),
+            pc.if_else(is_own, shown(namespaces), shared),
+            pa.array(wait_ms, mask=wait_ms >= NEVER_MS),
+            pa.array(np.maximum(self.now_ms - arrival_ms[at], 0)),
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(VERDICT_TYPE))
+
+
+def _words(words: Sequence[str], index: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """Return the word of every index; null for a negative one."""
+    return pa.array(words, pa.string()).take(pa.array(index, mask=index < 0))

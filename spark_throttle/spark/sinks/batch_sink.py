@@ -1,0 +1,222 @@
+"""The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
+
+The frames are computed once and kept for the batch, because every action on a batch would run the operator again, and
+every partition is read, because a batch whose partitions were not all read cannot be committed. Where files are
+written, few frames are unpacked by few tasks, so that a small batch makes few. The feedback is written last. A crash
+anywhere in between runs the whole batch again with the same rows: Delta tables skip what they already have by the
+query's name and the batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite their own folder.
+What a table has after the write is looked at, for Delta skips without a word, another batch of that number too
+(`checkpoint.batch_mark`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, DataFrameWriter
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import StructType
+
+from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
+from spark_throttle.checkpoint.manifest import bound_manifest
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.core.codec import unpack_usage
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.rows.frames import FrameKind, UnpackFrames
+from spark_throttle.spark.sinks.begin_batch import begin_batch
+from spark_throttle.spark.sinks.delta_sink import append_usage
+from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.taken_batch import check_taken
+from spark_throttle.spark.start.spark_paths import SparkPaths
+from spark_throttle.status.shared_status import batch_usage
+from spark_throttle.status.usage_table import USAGE_SCHEMA
+
+BatchFunction = Callable[[DataFrame, int], None]
+Promise = Literal["exactly once", "at least once", "none", "the function's own"]
+
+DELTA = "delta"
+_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
+_TASK_BYTES = 4 << 20
+"""Of compressed frames: a task of fewer would take longer to start than to unpack them."""
+
+_FILES = ("parquet", "json", "orc", "csv", "avro", "text", "xml")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go: a format and its options, or a table's name."""
+
+    format: str | None
+    options: dict[str, str] = field(default_factory=dict)
+    partition_columns: tuple[str, ...] = ()
+    path: str | None = None
+    table: str | None = None
+
+    @property
+    def promise(self) -> Promise:
+        """What this target makes of a batch that is written again after a crash."""
+        if self.format == DELTA or (self.format is None and self.table is not None):
+            return "exactly once"
+        return "none" if self.format in ("console", "noop") else "at least once"
+
+    def resolved(self, paths: SparkPaths) -> Target:
+        """Return the same target with its path as Spark resolves it; what takes other paths than files' keeps its."""
+        if self.path is None or self.format not in (DELTA, *_FILES):
+            return self
+        return replace(self, path=paths.resolve(self.path))
+
+    def write(self, rows: DataFrame, mark: BatchMark) -> None:
+        """Append a batch.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If a Delta table has another batch of that number, or a later one.
+        """
+        writer = rows.write.mode("append").options(**self.options)
+        if self.partition_columns:
+            writer = writer.partitionBy(*self.partition_columns)
+        if self.promise != "exactly once":
+            self._save(writer)
+            return
+        writer = writer.option("txnAppId", mark.query).option("txnVersion", mark.batch)
+        if not self._has_own_metadata(rows):
+            writer = writer.option("userMetadata", mark.to_text())
+        self._save(writer)
+        check_taken(rows.sparkSession, self.path, self.table, mark)
+
+    def _has_own_metadata(self, rows: DataFrame) -> bool:
+        if any(key.lower() == "usermetadata" for key in self.options):
+            return True
+        return bool(rows.sparkSession.conf.get(_METADATA_CONF, ""))
+
+    def write_batch_folder(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch of dead letters into a folder of its own, over what an attempt before left there."""
+        writer = rows.write.mode("overwrite").options(**self.options)
+        if self.format is not None:
+            writer = writer.format(self.format)
+        writer.save(f"{self.path}/batch={batch}")
+
+    @property
+    def is_paid_by_bytes(self) -> bool:
+        """Whether rows cost what their bytes cost: files. What talks to another system may need all tasks there are."""
+        return self.promise != "at least once" or self.format is None or self.format in _FILES
+
+    @property
+    def has_batch_folders(self) -> bool:
+        """Whether dead letters here are kept a folder a batch, which makes files exactly once."""
+        return self.format in _FILES and self.path is not None
+
+    def _save(self, writer: DataFrameWriter) -> None:
+        if self.format is not None:
+            writer = writer.format(self.format)
+        if self.table is not None:
+            writer.saveAsTable(self.table)
+        elif self.path is not None:
+            writer.save(self.path)
+        else:
+            writer.save()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSink:
+    """What `foreachBatch` calls: on the driver, once a batch, and again for the same batch after a crash."""
+
+    control_path: str
+    schema: StructType
+    """Of the user's rows."""
+
+    row_schema: pa.Schema
+    rejected_schema: pa.Schema
+    verdict_type: StructType
+    admitted: Target | BatchFunction
+    rejected: Target
+    usage: Target | Destination | None
+    """A destination is written without Spark."""
+
+    definition: str = ""
+    """What the query decides by, as JSON."""
+
+    def __call__(self, frames: DataFrame, batch: int) -> None:
+        """Write one batch."""
+        directory = Directory(self.control_path)
+        manifest = bound_manifest(directory)
+        frames = frames.persist()
+        try:
+            kept = _KeptFrames.of(frames)
+            packed = kept.usage
+            reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
+            mark = mark_of(manifest, batch, reports)
+            begin_batch(directory, manifest.query, batch, self.definition, reports)
+            if not isinstance(self.admitted, Target):
+                self.admitted(self._rows(kept, FrameKind.ADMITTED), batch)
+            elif any(report.admitted.any() for report in reports) or batch == 0:
+                self.admitted.write(self._rows(kept, FrameKind.ADMITTED), mark)
+            if any(report.rejected.any() or report.invalid_messages for report in reports):
+                self._write_rejected(self._rows(kept, FrameKind.REJECTED), mark.of_part("rejected"))
+            if isinstance(self.usage, Destination) and packed:
+                append_usage(self.usage, directory, mark.of_part("usage"), reports)
+            elif isinstance(self.usage, Target) and packed:
+                self._write_usage(self.usage, frames, batch_usage(directory, reports, batch), mark.of_part("usage"))
+            write_reports(directory, batch, packed)
+        finally:
+            frames.unpersist()
+
+    @staticmethod
+    def _write_usage(usage: Target, frames: DataFrame, rows: pa.Table, mark: BatchMark) -> None:
+        if rows.num_columns > len(USAGE_SCHEMA):  # the table may be older than the sharing
+            usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
+        usage.write(frames.sparkSession.createDataFrame(rows), mark)
+
+    def _rows(self, kept: _KeptFrames, kind: FrameKind) -> DataFrame:
+        wanted = kept.of_kind(kind, self.rejected if kind == FrameKind.REJECTED else self.admitted)
+        carried = carried_schema(self.schema)
+        if kind == FrameKind.REJECTED:
+            schema = StructType([*carried, *self.verdict_type])
+            rows = wanted.mapInArrow(UnpackFrames(self.rejected_schema), schema)
+        else:
+            rows = wanted.mapInArrow(UnpackFrames(self.row_schema), carried)
+        return from_carried(rows, self.schema)
+
+    def _write_rejected(self, rows: DataFrame, mark: BatchMark) -> None:
+        if self.rejected.has_batch_folders:
+            self.rejected.write_batch_folder(rows, mark.batch)
+        else:
+            self.rejected.write(rows, mark)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptFrames:
+    """The frames of a batch, computed."""
+
+    frames: DataFrame
+    usage: list[bytes]
+    """The usage reports."""
+
+    size_bytes: dict[int, int]
+    """By kind."""
+
+    @classmethod
+    def of(cls, frames: DataFrame) -> _KeptFrames:
+        """Compute the frames, all partitions of them, and look at what they hold."""
+        usage = F.when(_is(FrameKind.USAGE), F.col("frame")).alias("usage")
+        rows = frames.select("kind", F.octet_length("frame").alias("bytes"), usage).collect()
+        size_bytes: dict[int, int] = {}
+        for row in rows:
+            size_bytes[row["kind"]] = size_bytes.get(row["kind"], 0) + row["bytes"]
+        return cls(frames, [bytes(row["usage"]) for row in rows if row["usage"] is not None], size_bytes)
+
+    def of_kind(self, kind: FrameKind, target: Target | BatchFunction) -> DataFrame:
+        """Return the frames of a kind, in no more partitions than their rows are worth to their target."""
+        found = self.frames.where(_is(kind)).select("frame")
+        if not isinstance(target, Target) or not target.is_paid_by_bytes:
+            return found
+        return found.coalesce(max(1, -(-self.size_bytes.get(kind, 0) // _TASK_BYTES)))
+
+
+def _is(kind: FrameKind) -> Column:
+    return F.col("kind") == int(kind)

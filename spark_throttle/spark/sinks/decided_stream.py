@@ -1,0 +1,73 @@
+"""Decided frames as rows, for users who keep their own sink; usage goes back from the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from spark_throttle.checkpoint.begun import begin
+from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.core.codec import unpack_usage
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.rows.frames import FrameKind, UnpackFrames
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackDecided:
+    """Frames of all kinds to rows; runs in `mapInArrow` on the executors, once a task.
+
+    Before the first row passes, the batch is noted as begun, with the definition that decided it. A usage report is
+    written to the control directory as it passes. A task that runs again writes the same bytes under the same name, and
+    the control plane reads them only when the batch is committed.
+    """
+
+    schema: pa.Schema
+    control_path: str
+    definition: str = ""
+    """What the query decides by, as JSON."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the decided rows."""
+        set_loaded_aside()
+        unpack = UnpackFrames(self.schema)
+        has_begun = not self.definition
+        for batch in batches:
+            if not has_begun:
+                self._begin()
+                has_begun = True
+            for kind, frame in zip(batch.column("kind").to_pylist(), batch.column("frame"), strict=True):
+                if kind == FrameKind.USAGE:
+                    self._report(frame.as_py())
+                else:
+                    yield from unpack.rows(frame.as_buffer())
+
+    def _begin(self) -> None:
+        """Refuse a batch that an attempt before has begun by another definition: the sink may have any of it."""
+        begin(Directory(self.control_path), batch_of_task(), Definition.from_json(self.definition), lambda *_: True)
+
+    def _report(self, block: bytes) -> None:
+        shard = unpack_usage(block, "a usage report").shard
+        write_reports(Directory(self.control_path), batch_of_task(), [block], part=f"{shard:05d}")
+
+
+def batch_of_task() -> int:
+    """Return the number of the batch that this task is of.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is of none.
+    """
+    context = TaskContext.get()
+    batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None
+    if batch is None:
+        raise ConfigurationError("a decided stream was read outside a streaming query; write it with writeStream")
+    return int(batch)

@@ -1,0 +1,195 @@
+"""The native Delta sink: rows go into Parquet files on the executors and into the logs on the driver.
+
+``throttle_delta`` is a Python data source that a query writes its frames to, whole: nothing is kept for a second pass.
+The operator has written most rows already, and its frames name the files (`file_outlet`); a task of the sink writes
+those that came as frames, admitted and rejected, and tells the driver all files and usage reports. The driver then
+commits, in this order: admitted rows, rejected rows, usage, feedback, as `batch_sink` does, each once by the query's
+name and the batch's number. A crash anywhere in between runs the whole batch again with the same rows; what the tables
+have they skip, and the files of the attempt before are never named. Another batch of the same number, as a checkpoint
+that was put back plans it, is refused (`checkpoint.batch_mark`).
+
+`abort` leaves files alone: Spark calls it for a commit that failed half-way too, and then some of them are in a
+table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+from pyarrow import fs
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
+from spark_throttle.checkpoint.manifest import bound_manifest
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.core.codec import unpack_usage
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.storage import Directory, file_system
+from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
+from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA, FrameKind, UnpackFrames
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+from spark_throttle.spark.sinks.begin_batch import begin_batch
+from spark_throttle.spark.sinks.destination import (
+    Destination,
+    SinkPlan,
+    batch_folder,
+    file_writer,
+    part_name,
+    table_writer,
+)
+from spark_throttle.spark.sinks.file_outlet import unpack_files
+from spark_throttle.spark.sinks.table_features import check_table
+
+DELTA_SINK_FORMAT = "throttle_delta"
+_PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    admitted: list[WrittenFile]
+    rejected: list[WrittenFile]
+    usage: list[bytes]
+
+
+class ThrottleDeltaSink(DataSource):
+    """``frames.writeStream.format("throttle_delta")``; used by `ThrottledStreamWriter`, not by users."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return DELTA_SINK_FORMAT
+
+    def schema(self) -> str:
+        """Return the schema of frames."""
+        return OUTPUT_SCHEMA
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802, FBT001, ARG002 - Spark's
+        """Return the writer; called on the driver, twice a batch: to plan the tasks, and to commit."""
+        set_loaded_aside()
+        return ThrottleDeltaWriter(self.options[_PLAN])
+
+
+class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
+    """Writes one batch: `write` runs on the executors, once an attempt at a task, the rest on the driver."""
+
+    def __init__(self, plan_json: str) -> None:
+        self._plan_json = plan_json
+
+    @property
+    def plan(self) -> SinkPlan:
+        """What goes where."""
+        return SinkPlan.from_json(self._plan_json)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskOutput:
+        """Write the rows of all frames, and return the files and the usage reports."""
+        set_loaded_aside()
+        plan = self.plan
+        writers = {
+            FrameKind.ADMITTED: self.file_writer(plan.admitted),
+            FrameKind.REJECTED: self.file_writer(plan.rejected),
+        }
+        unpack = {kind: UnpackFrames(writer.schema) for kind, writer in writers.items()}
+        named: dict[FrameKind, list[WrittenFile]] = {kind: [] for kind in writers}
+        usage = []
+        for batch in iterator:
+            for number, frame in zip(batch.column("kind").to_pylist(), batch.column("frame"), strict=True):
+                kind = FrameKind(number)
+                if kind == FrameKind.USAGE:
+                    usage.append(frame.as_py())
+                elif kind == FrameKind.FILES:
+                    holds, files = unpack_files(frame.as_py())
+                    named[holds] += files
+                else:
+                    for rows in unpack[kind].rows(frame.as_buffer()):
+                        writers[kind].add(rows)
+        admitted, rejected = (named[kind] + writer.finish() for kind, writer in writers.items())
+        return TaskOutput(admitted, rejected, usage)
+
+    def file_writer(self, destination: Destination) -> TableFileWriter:
+        """Return what writes this task's rows to a destination."""
+        return file_writer(destination)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit a batch; called again for the same batch, with other files of the same rows, after a crash."""
+        plan = self.plan
+        directory = Directory(plan.control_path)
+        tasks = [message for message in messages if isinstance(message, TaskOutput)]
+        packed = [block for task in tasks for block in task.usage]
+        reports = [unpack_usage(block, f"a usage report of batch {batchId}") for block in packed]
+        manifest = bound_manifest(directory)
+        mark = mark_of(manifest, batchId, reports)
+        begin_batch(directory, manifest.query, batchId, plan.definition, reports)
+        self.add(plan.admitted, mark, [file for task in tasks for file in task.admitted])
+        self.add(plan.rejected, mark.of_part("rejected"), [file for task in tasks for file in task.rejected])
+        if plan.usage is not None and reports:
+            append_usage(plan.usage, directory, mark.of_part("usage"), reports)
+        write_reports(directory, batchId, packed)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Do nothing: see the module."""
+
+    def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
+        """Make files count, once a batch."""
+        if not files:
+            return
+        if destination.is_table:
+            append_once(destination, mark, lambda: files)
+        else:
+            show_folder(destination.location, mark.batch, files)
+
+
+def append_usage(
+    destination: Destination, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport]
+) -> None:
+    """Append the usage reports of a batch to the usage table, once."""
+    from spark_throttle.status.shared_status import SHARE_SCHEMA, batch_usage  # takes long, and is seldom needed
+
+    def write() -> list[WrittenFile]:
+        writer = table_writer(destination, part_name(0))
+        has_shares = set(SHARE_SCHEMA.names) <= set(destination.schema.names)
+        for rows in batch_usage(directory, reports, mark.batch, has_shares=has_shares).to_batches():
+            writer.add(rows)
+        return writer.finish()
+
+    append_once(destination, mark, write)
+
+
+def append_once(destination: Destination, mark: BatchMark, written: Callable[[], list[WrittenFile]]) -> None:
+    """Append the files that `written` returns to a table, unless it has the batch.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If it has another batch of that number, or a later one.
+    NativeWriterError, ConfigurationError
+        If the table was changed so that the rows cannot be appended any more; nothing has been committed.
+    """
+    table = open_table(destination.location)
+    if table is None:
+        raise ConfigurationError(
+            f"the Delta table {destination.location} is gone: restore it, or start the query anew, which makes it"
+        )
+    if has_batch(table, destination.location, mark):
+        return
+    check_table(table, destination.location, destination.schema, destination.partition_columns)
+    append_batch(table, destination.location, mark, written())
+
+
+def show_folder(location: str, batch: int, files: list[WrittenFile]) -> None:
+    """Make the files of a batch those that its folder shows, instead of what an attempt before has left there."""
+    system, root = file_system(location)
+    folder = f"{root}/{batch_folder(batch)}"
+    hidden = {file.path: file.path.removeprefix(".") for file in files}
+    for info in system.get_file_info(fs.FileSelector(folder, recursive=True)):
+        if info.type == fs.FileType.File and PurePosixPath(info.path).name not in hidden:
+            system.delete_file(info.path)
+    for name, shown in hidden.items():
+        system.move(f"{folder}/{name}", f"{folder}/{shown}")

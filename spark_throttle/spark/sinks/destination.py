@@ -1,0 +1,105 @@
+"""Where the native writer puts rows: Delta tables, and folders of Parquet files; and what opens files there.
+
+All of it is known when a query starts. It travels as JSON in the options of the data source, and with the operator.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import pyspark
+from pyspark import TaskContext
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_throttle.files.storage import file_system
+from spark_throttle.spark.delta.file_stats import IndexedColumns
+from spark_throttle.spark.delta.table_files import FileForm, TableFileWriter
+from spark_throttle.spark.sinks.decided_stream import batch_of_task
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where one kind of rows goes: a Delta table, or a folder with a folder of Parquet files for every batch."""
+
+    location: str
+    is_table: bool
+    schema_json: str
+    """Spark's, of the rows."""
+
+    partition_columns: tuple[str, ...] = ()
+    compression: str = "snappy"
+    first_indexed: int = 32
+    named_indexed: tuple[str, ...] | None = None
+
+    @property
+    def schema(self) -> StructType:
+        """Of the rows."""
+        return StructType.fromJson(json.loads(self.schema_json))
+
+    def form(self) -> FileForm:
+        """Return how the files are written: as Spark's are, with what its readers look for in the footer."""
+        footer = {"org.apache.spark.version": pyspark.__version__}  # or Spark asks which calendar the dates are of
+        if not self.is_table:
+            footer["org.apache.spark.sql.parquet.row.metadata"] = self.schema_json
+        indexed = IndexedColumns(self.first_indexed, self.named_indexed)
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        return FileForm(schema, footer, self.partition_columns, self.compression, indexed)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """All that the sink's processes need to know; travels as JSON in the data source's options."""
+
+    control_path: str
+    admitted: Destination
+    rejected: Destination
+    usage: Destination | None
+    definition: str = ""
+    """What the query decides by, as JSON."""
+
+    def to_json(self) -> str:
+        """Return the plan as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SinkPlan:
+        """Return the plan that a text describes."""
+        fields = json.loads(text)
+        found = {name: _destination(fields[name]) for name in ("admitted", "rejected")}
+        usage = _destination(fields["usage"]) if fields["usage"] else None
+        return cls(fields["control_path"], **found, usage=usage, definition=fields["definition"])
+
+
+def _destination(fields: dict[str, object]) -> Destination:
+    named = fields.pop("named_indexed")
+    columns = fields.pop("partition_columns")
+    return Destination(**fields, partition_columns=tuple(columns), named_indexed=named and tuple(named))  # type: ignore[arg-type]
+
+
+def file_writer(destination: Destination) -> TableFileWriter:
+    """Return what writes rows of this task to a destination."""
+    context = TaskContext.get()
+    part = part_name(context.partitionId() if context is not None else 0)
+    if destination.is_table:
+        return table_writer(destination, part)
+    files, root = file_system(destination.location)
+    # Hidden from readers until the commit.
+    return TableFileWriter(files, f"{root}/{batch_folder(batch_of_task())}", destination.form(), f".{part}")
+
+
+def table_writer(destination: Destination, part: str) -> TableFileWriter:
+    """Return what writes rows into files of a table."""
+    files, root = file_system(destination.location)
+    return TableFileWriter(files, root, destination.form(), part)
+
+
+def part_name(partition: int) -> str:
+    """Return what the names of a task's files begin with."""
+    return f"part-{partition:05d}-"
+
+
+def batch_folder(batch: int) -> str:
+    """Return the folder of a batch below a destination that is no table."""
+    return f"batch={batch}"

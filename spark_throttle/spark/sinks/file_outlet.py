@@ -1,0 +1,75 @@
+"""Rows that leave a shard go into files where they are decided, and no further through Spark.
+
+The operator of a query with the native writer has the rows as Arrow tables, and pyarrow writes Parquet from those. What
+travels on to the sink is what the driver must know of the files: the rows do not go back to the JVM, nor from there
+into a second Python worker. A task that runs again writes other files, and only those that its last attempt names
+are committed, as with files that the sink writes.
+
+Rows of a shard that are too few for a file of their own travel as frames, and the sink writes one file for all shards
+of its task.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.rows.frames import FrameKind, aligned
+from spark_throttle.spark.sinks.destination import SinkPlan, file_writer
+
+OWN_FILE_BYTES: Final = 4 << 20
+"""Rows of a shard are written by the operator if they have so many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileOutlet:
+    """Writes rows of a shard on the executor that decided them."""
+
+    plan: SinkPlan
+    own_file_bytes: int = OWN_FILE_BYTES
+
+    def __call__(self, kind: FrameKind, tables: list[pa.Table]) -> bytes | None:
+        """Write admitted or rejected rows, and return a frame that names the files; `None` if they are too few.
+
+        Raises
+        ------
+        ConfigurationError
+            If rows were queued with columns that the stream no longer has.
+        """
+        if sum(table.nbytes for table in tables) < self.own_file_bytes:
+            return None
+        writer = self.file_writer(kind)
+        for table in tables:
+            for rows in table.to_batches():
+                writer.add(aligned(rows, writer.schema))
+        return pack_files(kind, writer.finish())
+
+    def file_writer(self, kind: FrameKind) -> TableFileWriter:
+        """Return what writes rows of a kind."""
+        return file_writer(self.plan.admitted if kind == FrameKind.ADMITTED else self.plan.rejected)
+
+
+def pack_files(kind: FrameKind, files: list[WrittenFile]) -> bytes:
+    """Return a frame of the kind `FrameKind.FILES` that names files, and what kind of rows they hold."""
+    return json.dumps({"rows": kind.name, "files": [asdict(file) for file in files]}).encode()
+
+
+def unpack_files(frame: bytes) -> tuple[FrameKind, list[WrittenFile]]:
+    """Return what `pack_files` packed.
+
+    Examples
+    --------
+    >>> file = WrittenFile("day=mon/part-0.parquet", 99, (("day", "mon"),), "{}")
+    >>> unpack_files(pack_files(FrameKind.ADMITTED, [file])) == (FrameKind.ADMITTED, [file])
+    True
+    """
+    fields = json.loads(frame)
+    return FrameKind[fields["rows"]], [_file(**file) for file in fields["files"]]
+
+
+def _file(path: str, size_bytes: int, partition_values: list[tuple[str, str | None]], stats: str) -> WrittenFile:
+    return WrittenFile(path, size_bytes, tuple((column, value) for column, value in partition_values), stats)

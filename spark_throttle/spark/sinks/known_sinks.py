@@ -1,0 +1,50 @@
+"""All that a query writes to, for whoever looks at it before the query runs."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.writer_choice import Targets, WriterChoice
+from spark_throttle.spark.start.spark_paths import local_path
+from spark_throttle.spark.start.start_check import Sinks
+
+_PARTS = ("", "rejected", "usage")
+"""What follows the query's name in transactions of the sink, of the dead letters and of the usage table."""
+
+
+def sinks_of(spark: SparkSession, checkpoint: str, choice: WriterChoice, targets: Targets) -> Sinks:
+    """Return what a query writes to."""
+    plan: SinkPlan | None = choice.plan
+    found = (
+        (targets.admitted, targets.rejected, choice.usage)
+        if plan is None
+        else (plan.admitted, plan.rejected, plan.usage)
+    )
+    tables, dead_letters = [], None
+    for part, target in zip(_PARTS, found, strict=True):
+        if isinstance(target, Destination):
+            if target.is_table:
+                tables.append((part, target.location))
+            else:
+                dead_letters = target.location
+        elif isinstance(target, Target):
+            location = _location(spark, target)
+            if location is not None:
+                tables.append((part, location))
+            elif part == "rejected" and target.has_batch_folders:
+                dead_letters = local_path(str(target.path))
+    has_function = plan is None and callable(targets.admitted)
+    return Sinks(checkpoint, tuple(tables), dead_letters, has_function)
+
+
+def _location(spark: SparkSession, target: Target) -> str | None:
+    """Return where a Delta table is; `None` for what is none, or not there yet."""
+    if target.promise != "exactly once":
+        return None
+    if target.path is not None:
+        return local_path(target.path)
+    if target.table is None or not spark.catalog.tableExists(target.table):
+        return None
+    return str(spark.sql(f"DESCRIBE DETAIL {target.table}").collect()[0]["location"])

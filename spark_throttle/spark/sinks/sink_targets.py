@@ -1,0 +1,87 @@
+"""Where the rows of a query go, in words that two runs of it are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_throttle.checkpoint.begun import begin, newest_uncommitted, read_begun
+from spark_throttle.checkpoint.definition import FUNCTION, Definition
+from spark_throttle.checkpoint.manifest import read_manifest
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks.begin_batch import (
+    APP_SUFFIX,
+    DEAD_LETTERS,
+    FOLDERS,
+    NAMED_TABLE,
+    SINK,
+    TABLE,
+    USAGE,
+    has_rows,
+)
+
+
+def targets_of(
+    admitted: Target | Callable[[DataFrame, int], None], rejected: Target, usage: Target | None
+) -> dict[str, str]:
+    """Return where the rows of a query go."""
+    found = {
+        SINK: _words(admitted) if isinstance(admitted, Target) else FUNCTION,
+        DEAD_LETTERS: f"{FOLDERS}{_location(rejected.path)}"
+        if rejected.has_batch_folders and rejected.path is not None
+        else _words(rejected),
+    }
+    return found if usage is None else {**found, USAGE: _words(usage)}
+
+
+def _words(target: Target) -> str:
+    if target.promise != "exactly once":
+        return " ".join(word for word in (target.format, target.path, target.table) if word)
+    return f"{TABLE}{_location(target.path)}" if target.path is not None else f"{NAMED_TABLE}{target.table}"
+
+
+def _location(path: str) -> str:
+    if path.startswith("file:"):
+        return "/" + path.removeprefix("file:").strip("/")
+    return path.rstrip("/") if ":" in path.partition("/")[0] else str(Path(path).absolute())
+
+
+def location_of(spark: SparkSession, name: str) -> str | None:
+    """Return where a Delta table of the catalog is, `None` where that cannot be told."""
+    try:
+        if not spark.catalog.tableExists(name):
+            return None
+        return str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+    except PySparkException:
+        return None
+
+
+def refuse_changed(spark: SparkSession, control_path: str, checkpoint: str, definition: Definition) -> None:
+    """Refuse to start a query whose uncommitted batch a sink has as another definition decided it.
+
+    Where this process does not see the checkpoint, `begin_batch` refuses it later. Where no sink has the batch, it is
+    noted as the new definition's.
+
+    Raises
+    ------
+    DefinitionChangedError
+        If so.
+    """
+    directory = Directory(control_path)
+    before, manifest = read_begun(directory), read_manifest(directory)
+    if before is None or manifest is None or before.definition == definition:
+        return
+    query, batch = manifest.query, before.batch
+    if newest_uncommitted(Directory(checkpoint)) != batch:
+        return
+    begin(
+        directory,
+        batch,
+        definition,
+        lambda kind, target: has_rows(query + APP_SUFFIX[kind], batch, target, partial(location_of, spark)),
+    )

@@ -1,0 +1,43 @@
+"""Whether a Delta table took the batch that Spark's writer was given.
+
+Spark's writer skips a batch of a number that the table has and says nothing. After a write the table must have this
+batch, by its identity: it was written now, or by an attempt before. The table's log is read without Spark where that
+goes, some 10 ms, and else Spark is asked for the table's history.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from spark_throttle.checkpoint.batch_mark import BatchMark, parse_mark
+from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
+from spark_throttle.spark.delta.commit import has_batch, open_table
+
+_COMMITS_ASKED_FOR = 100
+"""As many may others have made since the write."""
+
+
+def check_taken(spark: SparkSession, path: str | None, table: str | None, mark: BatchMark) -> None:
+    """Refuse to go on if a table has another batch of this number, or a later one.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If it has.
+    """
+    name = f"delta.`{path}`" if table is None else table
+    location = path if path is not None else str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+    try:
+        found = open_table(location)
+        if found is not None and found.transaction_version(mark.query) is not None:
+            has_batch(found, location, mark)
+            return
+    except CheckpointMismatchError:
+        raise
+    except (ImportError, OSError, ConfigurationError):  # this process does not reach it, and Spark does
+        pass
+    for row in spark.sql(f"DESCRIBE HISTORY {name} LIMIT {_COMMITS_ASKED_FOR}").collect():
+        seen = parse_mark(row["userMetadata"])
+        if seen is not None and seen.query == mark.query:
+            mark.check(f"the Delta table {location}", seen.batch, seen.identity)
+            return

@@ -1,0 +1,258 @@
+"""Which writer a query's batches go through: the native one, or Spark's own.
+
+The native writer is taken when all that a batch writes can go through it: the sink, the dead letters and the usage
+table. Tables that are missing are made by Spark, empty, so that they are what Spark would have made; then each is
+asked what it needs. Both writers mark a batch in the same way, so that a query may change its writer at any restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_throttle.errors import ConfigurationError, NativeWriterError, did_you_mean
+from spark_throttle.spark.delta.commit import open_table
+from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.sinks.batch_sink import DELTA, Target
+from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.table_features import check_table, check_types
+from spark_throttle.spark.start.spark_paths import local_path
+from spark_throttle.status.shared_status import SHARE_SCHEMA
+from spark_throttle.status.usage_table import USAGE_SCHEMA
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+WRITER_OPTION: Final = "throttle.writer"
+AUTO, NATIVE, SPARK = "auto", "native", "spark"
+
+_CODEC_CONF: Final = "spark.sql.parquet.compression.codec"
+_CODECS: Final = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
+_MERGE_CONF: Final = "spark.databricks.delta.schema.autoMerge.enabled"
+_STATISTICS_CONF: Final = "spark.databricks.delta.stats.collect"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterChoice:
+    """The writer of a query."""
+
+    plan: SinkPlan | None
+    """Of the native writer; `None` for Spark's."""
+
+    why: str
+    usage: Target | Destination | None = None
+    """The usage table as Spark's writer is to write it."""
+
+    partition_columns: tuple[str, ...] = ()
+    """Of the sink: the same whichever writer there is, for what depends on them is decided before."""
+
+
+def parse_writer(word: str | None) -> str:
+    """Return which writer ``throttle.writer`` asks for.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such writer.
+    """
+    word = AUTO if word is None else word.lower()
+    if word not in (AUTO, NATIVE, SPARK):
+        raise ConfigurationError(
+            f"option {WRITER_OPTION} is {word!r}{did_you_mean(word, (AUTO, NATIVE, SPARK))} (native, spark, auto)"
+        )
+    return word
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where a query's rows go."""
+
+    admitted: Target | Callable[[DataFrame, int], None]
+    rejected: Target
+    usage: Target | None
+
+    has_shares: bool = False
+    """Whether the job shares quotas with others, so that its usage rows have more columns."""
+
+
+def choose_writer(
+    spark: SparkSession,
+    asked: str,
+    schema: StructType,
+    control_path: str,
+    targets: Targets,
+) -> WriterChoice:
+    """Return the writer for a query.
+
+    Raises
+    ------
+    NativeWriterError
+        If the native writer was asked for and cannot do it.
+    ConfigurationError
+        If no writer could append the rows to the table.
+    """
+    if asked == SPARK:
+        partition_columns = _partition_columns(spark, targets.admitted, schema)
+        return WriterChoice(None, f"option {WRITER_OPTION} says so", targets.usage, partition_columns)
+    decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
+    try:
+        plan = SinkPlan(
+            control_path,
+            _destination(spark, "the sink", targets.admitted, schema),
+            _rejected_destination(spark, targets.rejected, decided),
+            _usage_destination(spark, targets),
+        )
+    except NativeWriterError as error:
+        if asked == NATIVE:
+            raise
+        partition_columns = _partition_columns(spark, targets.admitted, schema)
+        return WriterChoice(None, f"{error.what}: {error.why}", _usage(spark, targets), partition_columns)
+    why = f"option {WRITER_OPTION} says so" if asked == NATIVE else "all it writes can go through it"
+    return WriterChoice(plan, why, partition_columns=_of_schema(plan.admitted.partition_columns, schema))
+
+
+def _partition_columns(
+    spark: SparkSession, target: Target | Callable[[DataFrame, int], None], schema: StructType
+) -> tuple[str, ...]:
+    """Return what the sink is partitioned by: as the caller says, or as the Delta table is that is there."""
+    if not isinstance(target, Target):
+        return ()
+    found: Sequence[str] = target.partition_columns
+    if not found and target.format in (DELTA, None):
+        name = target.table if target.path is None else "delta.`{}`".format(target.path.replace("`", "``"))
+        try:
+            found = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["partitionColumns"]
+        except AnalysisException:  # there is none yet, or it is no Delta table
+            return ()
+    return _of_schema(found or (), schema)
+
+
+def _of_schema(columns: Sequence[str], schema: StructType) -> tuple[str, ...]:
+    wanted = {column.lower() for column in columns}
+    return tuple(name for name in schema.names if name.lower() in wanted)
+
+
+def _usage(spark: SparkSession, targets: Targets) -> Target | Destination | None:
+    """Return the usage table without Spark if that goes: a Spark job a batch less, whoever writes the rows."""
+    try:
+        return _usage_destination(spark, targets)
+    except NativeWriterError:
+        return targets.usage
+
+
+def _usage_destination(spark: SparkSession, targets: Targets) -> Destination | None:
+    what = "the usage table"
+    if targets.usage is None:
+        return None
+    if not targets.has_shares:
+        return _destination(spark, what, targets.usage, from_arrow_schema(USAGE_SCHEMA))
+    try:
+        return _destination(spark, what, targets.usage, from_arrow_schema(pa.schema([*USAGE_SCHEMA, *SHARE_SCHEMA])))
+    except ConfigurationError as error:  # the table may be older than the sharing, and Spark's writer widens it
+        raise NativeWriterError(what, str(error)) from error
+
+
+def _rejected_destination(spark: SparkSession, target: Target, schema: StructType) -> Destination:
+    """Return where dead letters go: alone of all rows they may be kept in a folder a batch."""
+    what = "the dead letters"
+    if not (target.has_batch_folders and target.format == "parquet"):
+        return _destination(spark, what, target, schema)
+    _check(what, target, schema)
+    codec = _compression(spark, what)
+    location = local_path(str(target.path))
+    return Destination(location, is_table=False, schema_json=schema.json(), compression=codec)
+
+
+def _destination(
+    spark: SparkSession, what: str, target: Target | Callable[[DataFrame, int], None], schema: StructType
+) -> Destination:
+    if not isinstance(target, Target):
+        raise NativeWriterError(what, "it is a function of batches")
+    _check(what, target, schema)
+    compression = _compression(spark, what)
+    if target.promise != "exactly once":
+        raise NativeWriterError(what, f"its format is {target.format!r}, not 'delta'")
+    location, table = _table(spark, what, target, schema)
+    name = f"{what} {location}"
+    check_table(table, name, schema, target.partition_columns)
+    if spark.conf.get(_MERGE_CONF, "false") == "true":
+        raise NativeWriterError(name, f"the session merges schemas ({_MERGE_CONF})")
+    metadata = table.metadata()
+    properties = metadata.configuration
+    named = properties.get("delta.dataSkippingStatsColumns")
+    return Destination(
+        location,
+        is_table=True,
+        schema_json=schema.json(),
+        partition_columns=tuple(metadata.partition_columns),
+        compression=compression,
+        first_indexed=int(properties.get("delta.dataSkippingNumIndexedCols", "32")),
+        named_indexed=None if named is None else tuple(part.strip().replace("`", "") for part in named.split(",")),
+    )
+
+
+def _check(what: str, target: Target, schema: StructType) -> None:
+    if target.options:
+        raise NativeWriterError(what, f"it has the option {min(target.options)!r}, which is for Spark's")
+    check_types(what, schema)
+
+
+def _compression(spark: SparkSession, what: str) -> str:
+    codec = str(spark.conf.get(_CODEC_CONF, "snappy")).lower()
+    if codec not in _CODECS:
+        raise NativeWriterError(what, f"the session compresses by {codec!r} ({_CODEC_CONF})")
+    return _CODECS[codec]
+
+
+def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -> tuple[str, DeltaTable]:
+    """Return where a table is and the table as it is now, made if it is missing."""
+    try:
+        import deltalake  # noqa: F401 - an extra
+    except ImportError as error:
+        raise NativeWriterError(what, "the package 'deltalake' is not installed") from error
+    path = target.path
+    location = _location_of_name(spark, what, target, schema) if path is None else local_path(path)
+    table = open_table(location)
+    if table is None:
+        _make(spark, target, schema)
+        table = open_table(location)
+    if table is None:
+        raise NativeWriterError(
+            f"{what} {location}", "Spark keeps it on a file system that this process does not see there"
+        )
+    return location, table
+
+
+def _location_of_name(spark: SparkSession, what: str, target: Target, schema: StructType) -> str:
+    if not spark.catalog.tableExists(str(target.table)):
+        _make(spark, target, schema)
+    details = spark.sql(f"DESCRIBE DETAIL {target.table}").collect()[0]
+    if details["format"] != DELTA:
+        raise NativeWriterError(f"{what} {target.table}", f"its format is {details['format']!r}, not 'delta'")
+    return str(details["location"])
+
+
+def _make(spark: SparkSession, target: Target, schema: StructType) -> None:
+    writer = spark.createDataFrame([], schema).write.format(DELTA).mode("ignore")
+    if target.partition_columns:
+        writer = writer.partitionBy(*target.partition_columns)
+    # By its statistics Delta knows that the file of no rows holds none, and leaves it out.
+    collects = spark.conf.get(_STATISTICS_CONF, None)
+    spark.conf.set(_STATISTICS_CONF, "true")
+    try:
+        if target.path is not None:
+            writer.save(target.path)
+        else:
+            writer.saveAsTable(str(target.table))
+    finally:
+        if collects is None:
+            spark.conf.unset(_STATISTICS_CONF)
+        else:
+            spark.conf.set(_STATISTICS_CONF, collects)

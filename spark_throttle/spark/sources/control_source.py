@@ -1,0 +1,176 @@
+"""The control source: a streaming source whose rows are grants and whose offsets name epochs.
+
+Spark runs one reader a query, in a process of its own beside the driver, for as long as the query runs. Before every
+batch it asks for the newest offset; the reader asks the control plane whether an epoch is due, and the plane writes it
+before the offset that names it is returned. Spark logs the offset before the batch runs, so a batch that is run
+again is given the same epoch. The reader keeps nothing that it could not read again from the epoch that Spark hands
+back.
+
+Spark loads this module in several processes, of which only the reader's needs a control plane: what that takes is
+imported where it is made.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from spark_throttle.core.codec import pack_grant, pack_policy
+from spark_throttle.spark.rows.frames import FRAME_DDL, FrameKind, frame_batch
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+
+if TYPE_CHECKING:
+    from spark_throttle.control.clock import Clock
+    from spark_throttle.control.epochs import EpochName
+    from spark_throttle.control.plane import ControlPlane
+
+CONTROL_FORMAT = "throttle_control"
+
+_LONGEST_WAIT_MS = 1_000
+"""Policies are looked at again at least so often while a bounded run waits for tokens."""
+
+
+@dataclass(frozen=True)
+class GrantPartition(InputPartition):
+    """The control rows of one epoch, for all shards."""
+
+    grants: tuple[tuple[int, bytes], ...]
+
+
+class ThrottleControlSource(DataSource):
+    """``spark.readStream.format("throttle_control")``; made by `Throttle`, not by users."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return CONTROL_FORMAT
+
+    def schema(self) -> str:
+        """Return the schema of control rows."""
+        return FRAME_DDL
+
+    def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802, ARG002 - Spark's name
+        """Return the reader; called on the driver, once a query run."""
+        return ThrottleControlReader(dict(self.options))
+
+
+class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one driver-side process for a query's whole run; Spark calls it from one thread.
+
+    Parameters
+    ----------
+    clock
+        What time it is; by default, the machine's clocks.
+    pause
+        Waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, str],
+        *,
+        clock: Clock | Callable[[], int] | None = None,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._pause = pause or threading.Event().wait
+        self._plane: ControlPlane | None = None
+        self._ends_when_drained = False
+
+    def plane(self, *, may_begin: bool = False) -> ControlPlane:
+        """Return the control plane; it is made at the first call, in the process that keeps it.
+
+        Parameters
+        ----------
+        may_begin
+            Whether the query may be a new one: no offset names an epoch yet.
+        """
+        if self._plane is None:
+            from spark_throttle.control.clock import Clock
+            from spark_throttle.spark.sources.query_plane import open_plane
+
+            self._plane = open_plane(self._options, Clock.of(self._clock or Clock.system()), may_begin=may_begin)
+        return self._plane
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the offset before the first epoch; Spark calls it twice in batch 0, and when that is replayed."""
+        from spark_throttle.control.epochs import NO_EPOCH
+
+        self.plane(may_begin=True)
+        return _offset(NO_EPOCH)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note that the query ends when all is drained; called once, before the first `latestOffset`."""
+        self._ends_when_drained = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002 - Spark's
+        """Return the epoch of the next batch; called at every trigger, and every 10 ms while nothing happens.
+
+        Returning `start` means that no batch is needed on this source's account. Under ``availableNow`` that would
+        end the query, so while rows wait for tokens that will come, the call waits with them.
+        """
+        from spark_throttle.control.epochs import NO_EPOCH
+
+        name = _epoch_name(start)
+        self.plane(may_begin=name == NO_EPOCH)
+        while True:
+            newest = self.plane().next_epoch(name)
+            wait_ms = self.plane().wait_ms() if self._ends_when_drained else None
+            if newest != name or wait_ms is None:
+                return _offset(newest)
+            self._pause(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the control rows between two offsets; called on the driver, again when a batch is replayed."""
+        from spark_throttle.control.epochs import NO_EPOCH
+        from spark_throttle.core.names.sharding import slice_of
+
+        before, name = _epoch_name(start), _epoch_name(end)
+        if name in (before, NO_EPOCH):
+            return []
+        plane = self.plane()
+        epoch = plane.epochs.load(name)
+        policy = plane.epochs.policy_for(before, name)
+        keys: list[int] = json.loads(self._options["shardkeys"])
+        grants = []
+        for shard, key in enumerate(keys):
+            part = None if policy is None else pack_policy(slice_of(policy, shard, len(keys)))
+            grants.append((key, pack_grant(epoch.grant(shard, part))))
+        return [GrantPartition(tuple(grants))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the control rows; called on an executor, from a copy of the reader that has no plane."""
+        set_loaded_aside()
+        assert isinstance(partition, GrantPartition)  # noqa: S101 - `partitions` makes no other
+        for key, grant in partition.grants:
+            yield frame_batch(key, FrameKind.GRANT, grant)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Forget old epochs; called for a batch when the next one but one is planned, possibly more than once."""
+        self.plane().forget_before(_epoch_name(end))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return nothing: what is newest is decided only when a batch is planned."""
+        return None
+
+    def __reduce__(self) -> tuple[type[ThrottleControlReader], tuple[dict[str, str]]]:
+        return (type(self), (self._options,))
+
+
+def _offset(name: EpochName) -> dict[str, Any]:
+    return {"epoch": name.number, "file": name.file}
+
+
+def _epoch_name(offset: dict[str, Any]) -> EpochName:
+    from spark_throttle.control.epochs import EpochName
+
+    return EpochName(int(offset["epoch"]), str(offset["file"]))

@@ -1,0 +1,101 @@
+"""The control plane of a query, from the options of its control source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
+from spark_throttle.checkpoint.offset_log import read_offset_log
+from spark_throttle.control.clock import Clock
+from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.run_fence import RunFence
+from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.codec import parse_policies
+from spark_throttle.policy.compile import revision_of
+from spark_throttle.policy.model import Direction
+from spark_throttle.policy.patience import PatientPolicies
+from spark_throttle.policy.source import PolicyFile, PolicyObject, PolicySnapshot, PolicySource
+from spark_throttle.sharing.exchanges.exchange import open_exchange
+from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.sharing.seat import drawn_run, seat_of
+from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.sharing.status import forget_observation, write_observation
+from spark_throttle.spark.start.start_check import Sinks, check_start
+from spark_throttle.store.followed_store import FollowedStore
+from spark_throttle.store.policy_location import PolicyLocation
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPolicies:
+    """Policies that were given as a document and do not change while the query runs."""
+
+    snapshot: PolicySnapshot
+
+    @classmethod
+    def parse(cls, text: str) -> FixedPolicies:
+        """Return the policies of a YAML or JSON text."""
+        document = parse_policies(text)
+        return cls(PolicySnapshot(document, revision_of(document), None))
+
+    def current(self) -> PolicySnapshot:
+        """Return them."""
+        return self.snapshot
+
+
+def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True) -> ControlPlane:
+    """Return the control plane of a query, with policies that it could read.
+
+    Parameters
+    ----------
+    may_begin
+        Whether the query may be a new one: no offset names an epoch yet.
+    """
+    # Spark's option names come back in lower case.
+    shards = len(json.loads(options["shardkeys"]))
+    direction: Direction = "dispatch" if options["direction"] == "dispatch" else "publish"
+    directory = Directory(options["controlpath"])
+    policies = _followed(PolicyLocation.from_options(options))
+    policies.current()
+    sinks = Sinks.from_json(options["sinks"]) if "sinks" in options else None
+    if sinks is not None and read_offset_log(Directory(sinks.checkpoint)).logged >= 0:
+        may_begin = False
+    manifest = bind(directory, shards=shards, direction=direction, may_begin=may_begin)
+    if sinks is not None:
+        manifest = check_start(directory, manifest, sinks)
+    exchange = options.get("exchange")
+    keeper = None if exchange is None else _lease_keeper(exchange, directory, manifest, clock)
+    if keeper is None:
+        forget_observation(directory)
+        fence, shared = RunFence(directory), None
+    else:
+        fence, shared = RunFence(directory, keeper.start), SharedQuotas(keeper, direction)
+    retained = int(options["batchesretained"])
+    return ControlPlane(directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence)
+
+
+def _followed(location: PolicyLocation) -> PolicySource:
+    match location.kind:
+        case "document":
+            return FixedPolicies.parse(location.place)
+        case "file":
+            return PatientPolicies(PolicyFile(location.place))
+        case "object":
+            return PatientPolicies(PolicyObject(location.place))
+        case "store":
+            return PatientPolicies(FollowedStore(location.place))
+
+
+def _lease_keeper(exchange: str, directory: Directory, manifest: Manifest, clock: Clock) -> LeaseKeeper:
+    options = ExchangeOptions.from_json(exchange)
+    name = options.job or manifest.query[:8]
+    seat, incarnation = seat_of(directory, manifest.query), next_incarnation(directory)
+    sharing = Sharing(seat, name, incarnation, options.settings, drawn_run())
+    return LeaseKeeper(
+        sharing,
+        open_exchange(options.path),
+        Clocks(clock.steady_ms, clock.wall_ms),
+        on_visit=lambda observation: write_observation(directory, observation),
+    )

@@ -1,0 +1,266 @@
+"""Whether a checkpoint and what its query has written are of one history: looked at when a run begins.
+
+A checkpoint that was put back, or restored in part, or copied, plans batches of numbers that its sinks may have
+already, of other rows. What is found is made right or refused, before a batch is planned:
+
+- a Delta table that has a batch beyond the newest that the checkpoint has planned: refused, with the version to
+  restore;
+- such a table that was restored to before those batches: the query goes on under a new name (`manifest.next_line`),
+  for a restore leaves the table's transactions as they were;
+- a table that has forgotten the batch which is to run again (``delta.setTransactionRetentionDuration``): it is
+  reminded;
+- dead letters and reports of undone batches inside the checkpoint: set aside, and forgotten;
+- dead letters of undone batches, or of another query, at a place of their own: refused;
+- a function that was given batches which the checkpoint knows nothing of: refused.
+
+What cannot be seen here, such as a table that only Spark can read, is seen when its next batch is committed
+(`checkpoint.batch_mark`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyarrow import fs
+
+from spark_throttle.checkpoint.batch_mark import REMEDY, BatchMark
+from spark_throttle.checkpoint.manifest import Manifest, next_line, rename
+from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms, read_offset_log
+from spark_throttle.control.feedback import forget_reports, newest_batch
+from spark_throttle.control.run_fence import refuse_past
+from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
+from spark_throttle.files.storage import Directory, file_system
+from spark_throttle.spark.delta.commit import append_batch, open_table
+from spark_throttle.spark.delta.table_log import BatchesBeyond, batches_beyond, identity_of_batch
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+logger = logging.getLogger(__name__)
+
+_RETENTION: Final = "delta.setTransactionRetentionDuration"
+_FOLDER: Final = re.compile(r"batch=(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """What a query writes to, and where its checkpoint is; travels as JSON in the options of the control source."""
+
+    checkpoint: str
+    tables: tuple[tuple[str, str], ...] = ()
+    """Delta tables: what follows the query's name in their transactions, and where they are."""
+
+    dead_letters: str | None = None
+    """Where dead letters are kept a folder a batch."""
+
+    has_function: bool = False
+
+    def to_json(self) -> str:
+        """Return the sinks as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Sinks:
+        """Return the sinks that a text describes."""
+        fields = json.loads(text)
+        tables = tuple((str(part), str(location)) for part, location in fields.pop("tables"))
+        return cls(**fields, tables=tables)
+
+
+def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manifest:
+    """Return the manifest that the run goes on under, once all that the query writes to belongs to its checkpoint.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If something does not.
+    ConfigurationError
+        If the checkpoint has run nothing, and the control directory is of a query that has.
+    """
+    # Before the log: what reports is logged already, also where another run goes on meanwhile.
+    reported = newest_batch(directory)
+    folders = [] if sinks.dead_letters is None else _batch_folders(sinks.dead_letters)
+    checkpoint = Directory(sinks.checkpoint)
+    log = read_offset_log(checkpoint)
+    if log.logged < 0 and reported >= 0:
+        refuse_past(directory)  # before dead letters are set aside that may be another query's
+    beyond = [batch for batch in folders if batch > log.logged]
+    is_own = sinks.dead_letters is not None and file_system(sinks.dead_letters)[1].startswith(directory.path(""))
+    if beyond and not is_own:
+        raise CheckpointMismatchError(
+            f"the folder of dead letters {sinks.dead_letters}",
+            f"holds batches up to {max(beyond)}, and the checkpoint knows batches up to {log.logged} (-1: none)",
+            "they are of batches that were undone, or of another query: move these folders away, or give this query "
+            "a folder of its own, or restore the newer checkpoint",
+        )
+    if log.logged >= 0 and reported > log.logged and sinks.has_function:
+        raise CheckpointMismatchError(
+            "the function of this query",
+            f"was given batches up to {reported}, and the checkpoint knows batches up to {log.logged}",
+            f"they come again under the same numbers, with other rows: restore the newer checkpoint, or put back what "
+            f"the function has kept of them and remove their files below {directory.path('feedback')}",
+        )
+    if log.logged >= 0:
+        manifest = _checked_tables(directory, manifest, sinks.tables, checkpoint, log)
+        if reported > log.logged:
+            logger.warning("the reports of batches %d to %d are forgotten: undone", log.logged + 1, reported)
+            forget_reports(directory, from_batch=log.logged + 1)
+    if beyond and sinks.dead_letters is not None:
+        _set_aside(sinks.dead_letters, beyond)
+    return manifest
+
+
+def _batch_folders(location: str) -> list[int]:
+    files, root = file_system(location)
+    found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    matches = (_FOLDER.fullmatch(info.base_name) for info in found if info.type == fs.FileType.Directory)
+    return sorted(int(match[1]) for match in matches if match is not None)
+
+
+def _set_aside(location: str, batches: Sequence[int]) -> None:
+    """Hide the dead letters of undone batches from readers: their rows are decided again."""
+    files, root = file_system(location)
+    for batch in batches:
+        folder = f"{root}/batch={batch}"
+        logger.warning("dead letters in %s are set aside: batch %d was undone", folder, batch)
+        found = files.get_file_info(fs.FileSelector(folder, recursive=True))
+        # By the newest file's time, for the batch may be undone again.
+        newest_ns = max((info.mtime_ns or 0 for info in found), default=0)
+        aside = f"{root}/.undone/{newest_ns}-batch={batch}"
+        for info in found:
+            if info.type == fs.FileType.File:
+                target = f"{aside}/{info.path.removeprefix(folder).lstrip('/')}"
+                files.create_dir(target.rpartition("/")[0], recursive=True)
+                files.move(info.path, target)
+        files.delete_dir(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One Delta table of the query."""
+
+    part: str
+    location: str
+    opened: DeltaTable
+
+    def name(self, query: str) -> str:
+        """Return the query's name in the table's transactions."""
+        return f"{query}/{self.part}" if self.part else query
+
+    def newest(self, query: str) -> int:
+        """Return the newest batch that the table's snapshot remembers, -1 for none."""
+        found = self.opened.transaction_version(self.name(query))
+        return -1 if found is None else int(found)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether old transactions vanish from the table's snapshot."""
+        return _RETENTION in self.opened.metadata().configuration
+
+    def beyond(self, query: str, batch: int, since_ms: int | None) -> BatchesBeyond:
+        """Return what the log says of batches beyond one."""
+        return batches_beyond(self.location, self.opened.version(), self.name(query), batch, since_ms=since_ms)
+
+    def refused(self, problem: str, found: BatchesBeyond) -> CheckpointMismatchError:
+        """Return the error for this table."""
+        remedy = REMEDY
+        if found.first_version:
+            version = f"delta.`{self.location}` TO VERSION AS OF {found.first_version - 1}"
+            remedy += f" (RESTORE TABLE {version}, if nothing of others came since)"
+        return CheckpointMismatchError(f"the Delta table {self.location}", problem, remedy)
+
+
+def _opened(tables: Sequence[tuple[str, str]]) -> Iterator[_Table]:
+    for part, location in tables:
+        try:
+            table = open_table(location)
+        except (ImportError, ConfigurationError) as error:
+            logger.info("the Delta table %s is looked at when batches are committed, not before: %s", location, error)
+            continue
+        if table is not None:
+            yield _Table(part, location, table)
+
+
+def _checked_tables(
+    directory: Directory,
+    manifest: Manifest,
+    locations: Sequence[tuple[str, str]],
+    checkpoint: Directory,
+    log: OffsetLog,
+) -> Manifest:
+    """Return the manifest, renamed if tables were put back with the checkpoint."""
+    query = manifest.query
+    since_ms = batch_time_ms(checkpoint, log.committed)
+    tables = list(_opened(locations))
+    restored: list[_Table] = []
+    with_batch: list[tuple[_Table, BatchesBeyond]] = []
+    for table in tables:
+        found = _looked_at(table, query, checkpoint, log, since_ms)
+        if found.was_restored:
+            restored.append(table)
+        if found.newest is not None:
+            with_batch.append((table, found))
+    newest_line, line = query, next_line(query)
+    while any(table.newest(line) >= 0 for table in tables):
+        for table in (each for each in tables if each.newest(line) >= 0):
+            found = table.beyond(line, -1, None)
+            if found.newest is not None or not found.is_known:
+                raise table.refused(f"has batches that a later line of this checkpoint wrote ({line})", found)
+        newest_line, line = line, next_line(line)
+    if not restored and newest_line == query:
+        return manifest
+    if with_batch:
+        table, found = with_batch[0]
+        raise table.refused(
+            f"has batch {found.newest}, which the checkpoint has not committed, and tables of the query were restored: "
+            f"this one too must go back to before that batch",
+            found,
+        )
+    logger.warning("the sinks were put back with the checkpoint: query %s goes on as %s", query, line)
+    return rename(directory, manifest, line)
+
+
+def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog, since_ms: int | None) -> BatchesBeyond:
+    """Return what a table has beyond the committed batches, if that may be so."""
+    newest = table.newest(query)
+    if newest <= log.committed and not table.forgets:
+        return BatchesBeyond()
+    found = table.beyond(query, log.committed, since_ms)
+    if not found.is_known:
+        if newest > log.logged or found.was_restored:
+            problem = f"has batches up to {newest} of this query, and the checkpoint knows batches up to {log.logged}"
+            raise table.refused(f"{problem}; its log does not say which of them a restore took out", found)
+        if table.forgets and newest < log.logged and log.uncommitted is not None:
+            raise CheckpointMismatchError(
+                f"the Delta table {table.location}",
+                f"forgets transactions ({_RETENTION}), its log no longer goes back to batch {log.logged}, and that "
+                f"batch is not committed (planned at {batch_time_ms(checkpoint, log.logged)} ms)",
+                f"look whether its rows are in the table: if so, append no rows with txnAppId "
+                f"{table.name(query)!r} and txnVersion {log.logged}; if not, and anyway before the next start, unset "
+                f"the property or make its time longer than the query is ever down",
+            )
+        return BatchesBeyond()
+    if found.newest is not None and found.newest > log.logged:
+        problem = f"has batch {found.newest} of this query, and the checkpoint knows batches up to {log.logged}"
+        raise table.refused(problem, found)
+    if found.was_restored and found.is_short:
+        problem = f"was restored to before batches that the checkpoint has committed (up to {log.committed})"
+        raise table.refused(problem, found)
+    if found.newest is not None and newest < found.newest:
+        _remind(table, query, found.newest)
+    return found
+
+
+def _remind(table: _Table, query: str, batch: int) -> None:
+    """Commit a batch's transaction again, without rows, where the table's snapshot has forgotten it."""
+    name = table.name(query)
+    identity = identity_of_batch(table.location, table.opened.version(), name, batch)
+    logger.warning(
+        "the Delta table %s has forgotten batch %d, which its log has: it is reminded", table.location, batch
+    )
+    append_batch(table.opened, table.location, BatchMark(name, batch, identity or ""), [])

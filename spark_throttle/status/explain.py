@@ -1,0 +1,386 @@
+"""Why a namespace is held as it is: the rule that won and those that lost, and what each level has left.
+
+Two sources, told apart in the answer: what the policies say (`explain_policy`), and what a running job did with them in
+its last batch (`explain_job`, from the files in its control directory: the newest epoch's buckets and grants, and the
+reports of the batches since). The balance of a namespace's own bucket is in the state of its shard, which these files
+do not hold.
+
+A predicted release assumes that nothing more comes: it is the time until each level has refilled what all that waits in
+it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.checkpoint.manifest import read_manifest
+from spark_throttle.control.feedback import read_reports
+from spark_throttle.control.followed import Followed, read_followed
+from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
+from spark_throttle.core.lending.grants import used_by_scope
+from spark_throttle.core.names.globs import first_match, is_glob
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
+from spark_throttle.core.names.sharding import shard_of
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    MICRO,
+    UNLIMITED,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Limits,
+    OnExcess,
+)
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.store.entries import document_of
+from spark_throttle.store.store import Entry, PolicyStore
+
+
+@dataclass(frozen=True, slots=True)
+class LevelExplanation:
+    """One level that a namespace passes; pairs are messages, then bytes, `None` where there is no limit."""
+
+    level: str
+    scope: str
+    per_second: tuple[float | None, float | None]
+    burst: tuple[float | None, float | None]
+    on_excess: str
+    weight: int
+
+    max_message_bytes: int | None = None
+    """A larger message is rejected; `None` where the level has no such bound."""
+
+    balance: tuple[float | None, float | None] = (None, None)
+    """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
+    the namespace's own bucket."""
+
+    granted: tuple[float | None, float | None] = (None, None)
+    """What the namespace's shard was lent for the last batch."""
+
+    waiting: tuple[int, int] | None = None
+    """What waits in the level, of all its namespaces; `None` where no job was asked."""
+
+    release_ms: int | None = None
+    """How long until all of that may have left, if nothing more comes; `None` for never, or if nothing waits."""
+
+    @property
+    def debt(self) -> tuple[float | None, float | None]:
+        """What the bucket owes."""
+        messages, in_bytes = (None if tokens is None else max(0.0, -tokens) for tokens in self.balance)
+        return messages, in_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """What the namespace did in a job's last batch; pairs are messages, then bytes."""
+
+    batch_id: int
+    batch_time_ms: int
+    epoch: int
+    shard: int
+    offered: tuple[int, int] = (0, 0)
+    admitted: tuple[int, int] = (0, 0)
+    rejected: tuple[int, int] = (0, 0)
+    waiting: tuple[int, int] = (0, 0)
+    observed_messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a namespace is held as it is."""
+
+    namespace: str
+    direction: str
+    rule: str
+    """What won: ``exempt``, ``namespace``, ``glob`` or ``defaults``."""
+
+    matched: str
+    """The name or glob that won; empty for the defaults."""
+
+    reasons: tuple[str, ...]
+    """Why it won and why the others did not, in the order of precedence."""
+
+    resource_group: str | None
+    levels: tuple[LevelExplanation, ...]
+    """From the narrowest to the widest; none where the namespace is exempt."""
+
+    revision: str
+    last_batch: LastBatch | None = None
+    predicted_release_ms: int | None = None
+    """How long, from the last batch on, until what waits of the namespace has left, if nothing more comes."""
+
+    notes: tuple[str, ...] = ()
+    """What else there is to know, such as a revision that is not in force."""
+
+
+def explain_policy(store: PolicyStore, namespace: str, direction: Direction) -> Explanation:
+    """Return what the policies of a store say about a namespace; of a large store all is read and little is kept.
+
+    Examples
+    --------
+    >>> from spark_throttle.store.memory_store import MemoryStore
+    >>> from spark_throttle.store.store import Author, Change
+    >>> store = MemoryStore()
+    >>> changes = [Change("namespace", "acme/*", "{}"), Change("tenant", "acme", "{}")]
+    >>> store.commit(changes, expected_revision=0, author=Author("ann"), at_ms=0)
+    1
+    >>> for reason in explain_policy(store, "acme/x", "publish").reasons:
+    ...     print(reason)
+    exempt: no exemption means it
+    namespace: it has no entry of its own
+    glob: acme/* is the most specific that means it
+    defaults: not asked, a glob means it
+    resource group: neither the rule nor its tenant acme names one
+    """
+    _check_name(namespace)
+    at = store.revision()
+    tenant = namespace.partition("/")[0]
+    document = document_of(_concerning(store.scan(at=at), namespace, tenant), what=store.location)
+    policy = replace(compile_policy(document, direction), revision=str(at))
+    return _explained(policy, namespace, direction)
+
+
+def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterable[Entry]:
+    for entry in entries:
+        names = {"tenant": tenant, "namespace": namespace, "exempt": namespace}.get(entry.kind)
+        if names is None or entry.name == names or is_glob(entry.name):
+            yield entry
+
+
+def explain_job(control_path: str, namespace: str) -> Explanation:
+    """Return what a job did with a namespace in its last batch, and by which rule.
+
+    Parameters
+    ----------
+    control_path
+        The job's control directory: ``<checkpoint>/throttle``.
+
+    Raises
+    ------
+    ConfigurationError
+        If no batch of a job was planned there.
+    """
+    _check_name(namespace)
+    directory = Directory(control_path)
+    manifest = read_manifest(directory)
+    epochs = directory.names("epochs")
+    if manifest is None or not epochs:
+        msg = f"{control_path!r} is not the control directory of a job that has run: give <checkpoint>/throttle"
+        raise ConfigurationError(msg)
+    direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
+    epoch = unpack_epoch(directory.read(f"epochs/{epochs[-1]}") or b"", f"the epoch file {epochs[-1]}")
+    content = directory.read(f"policies/{epoch.revision}")
+    policy = unpack_policy(content or b"", f"the policy revision {epoch.revision}")
+    explained = _explained(policy, namespace, direction)
+    reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
+    notes = _notes(read_followed(directory), policy.revision)
+    shard = int(shard_of(pa.array([namespace]), manifest.shards)[0])
+    if not reports:
+        return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
+    batch, last = max(reports.items())
+    spent = [report for number, each in reports.items() if number > epoch.settled_batch for report in each]
+    levels = _observed(explained, match(pa.array([namespace]), policy), policy, epoch, spent, last, shard)
+    seen = _last_batch(batch, last, namespace, shard)
+    releases = [level.release_ms for level in levels if level.release_ms is not None]
+    has_backlog = seen.waiting[0] > 0
+    is_stuck = has_backlog and any(_is_shut(level) for level in levels)
+    return replace(
+        explained,
+        levels=tuple(levels),
+        last_batch=seen,
+        predicted_release_ms=max(releases, default=0) if has_backlog and not is_stuck else None,
+        notes=(*notes, *(["a quota of 0 holds it: what waits never leaves by itself"] if is_stuck else [])),
+    )
+
+
+def _explained(policy: CompiledPolicy, namespace: str, direction: str) -> Explanation:
+    names = pa.array([namespace])
+    tenant = namespace.partition("/")[0]
+    found = match(names, policy)
+    rule, matched, reasons = _rule(policy, namespace, tenant, found)
+    levels = [] if rule == "exempt" else _levels(policy, namespace, found)
+    at_group = int(found.group[0])
+    group = policy.group_names[at_group].as_py() if at_group >= 0 else None
+    return Explanation(
+        namespace, direction, rule, matched, (*reasons, _group_reason(policy, rule, tenant, group, found)), group,
+        tuple(levels), policy.revision,
+    )  # fmt: skip
+
+
+def _rule(policy: CompiledPolicy, namespace: str, tenant: str, found: Matches) -> tuple[str, str, list[str]]:
+    """Return the rule that won, its name, and a reason for each that there is."""
+    names, tenants = pa.array([namespace]), pa.array([tenant])
+    if found.is_exempt[0]:
+        at = int(first_match(names, tenants, policy.exempt_globs)[0])
+        by = namespace if namespace in policy.exempt_names.to_pylist() else policy.exempt_globs[at].as_py()
+        return "exempt", by, [f"exempt: {by} means it, so no quota holds it and it is charged nowhere"]
+    reasons = ["exempt: no exemption means it"]
+    position = int(found.rule[0])
+    named = len(policy.namespace_names)
+    if position < named:
+        reasons += ["namespace: it has an entry of its own", "glob: not asked, it has an entry"]
+        return "namespace", namespace, [*reasons, "defaults: not asked, it has an entry"]
+    reasons.append("namespace: it has no entry of its own")
+    if position < policy.default_rule:
+        globs = policy.glob_patterns.to_pylist()
+        first = globs[position - named]
+        reasons.append(f"glob: {first} is the most specific that means it")
+        others = [glob for glob in globs[position - named + 1 :] if _falls(names, tenants, glob)]
+        reasons += [f"glob: {glob} means it too, and is less specific" for glob in others]
+        return "glob", first, [*reasons, "defaults: not asked, a glob means it"]
+    return "defaults", "", [*reasons, "glob: none means it", "defaults: nothing else means it"]
+
+
+def _falls(names: pa.StringArray, tenants: pa.StringArray, glob: str) -> bool:
+    return bool(first_match(names, tenants, pa.array([glob]))[0] == 0)
+
+
+def _group_reason(policy: CompiledPolicy, rule: str, tenant: str, group: str | None, found: Matches) -> str:
+    if rule == "exempt":
+        return "resource group: not asked, it is exempt"
+    if group is None:
+        at_fault = (
+            f"neither the rule nor its tenant {tenant}" if rule != "defaults" else f"neither {tenant} nor defaults"
+        )
+        return f"resource group: {at_fault} names one"
+    at_tenant = int(found.tenant[0])
+    through = int(policy.tenant_group[at_tenant]) if at_tenant >= 0 else -1
+    is_tenants = through == int(found.group[0])
+    if rule == "defaults":
+        return f"resource group: {group}, named by {f'its tenant {tenant}' if is_tenants else 'the defaults'}"
+    if is_tenants:
+        return f"resource group: {group}, through its tenant {tenant}; it counts once, whoever else names it"
+    return f"resource group: {group}, named by the rule itself; its tenant was not asked"
+
+
+def _levels(policy: CompiledPolicy, namespace: str, found: Matches) -> list[LevelExplanation]:
+    levels = [_level("namespace", namespace, policy.namespace_limits, int(found.rule[0]))]
+    names = ["job", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
+    for level, scope in zip(SHARED_LEVELS, found.shared_scope[0].tolist(), strict=True):
+        if scope >= 0:
+            levels.append(_level(level.name.lower(), names[scope], policy.shared, scope))
+    return levels
+
+
+def _level(level: str, scope: str, limits: Limits, position: int) -> LevelExplanation:
+    return LevelExplanation(
+        level, scope, _pair(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
+        _pair(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
+        OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]), _bound(limits, position),
+    )  # fmt: skip
+
+
+def _bound(limits: Limits, position: int) -> int | None:
+    found = None if limits.max_message_bytes is None else int(limits.max_message_bytes[position])
+    return None if found == MAX_SIZE_BYTES else found
+
+
+def _pair(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, float | None]:
+    messages, in_bytes = (
+        None if rate == UNLIMITED else value / unit for value, rate in zip(values.tolist(), rates.tolist(), strict=True)
+    )
+    return messages, in_bytes
+
+
+def _observed(
+    explained: Explanation,
+    found: Matches,
+    policy: CompiledPolicy,
+    epoch: Epoch,
+    spent: list[UsageReport],
+    last: list[UsageReport],
+    shard: int,
+) -> list[LevelExplanation]:
+    """Return the levels with what their buckets hold and what waits in them."""
+    now_ms = max((report.as_of_ms for report in spent), default=epoch.buckets.as_of_ms)
+    buckets = epoch.buckets.debit(used_by_scope(spent, policy), policy).refill(policy, now_ms=now_ms)
+    scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
+    matched = [(report, match(report.names, policy)) for report in last]
+    observed = []
+    for level in explained.levels:
+        scope = scopes.get(level.level, -1)
+        waiting = _waiting(matched, level, scope)
+        rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
+        balance = buckets.balance_micro[scope] if scope >= 0 else np.zeros(2, dtype=np.int64)
+        seen = replace(level, waiting=waiting, release_ms=_release_ms(waiting, balance, rates))
+        if scope >= 0:
+            lent = epoch.lending.balance_micro[shard, scope]
+            seen = replace(seen, balance=_pair(balance, MICRO, rates), granted=_pair(lent, MICRO, rates))
+        observed.append(seen)
+    return observed
+
+
+def _waiting(matched: list[tuple[UsageReport, Matches]], level: LevelExplanation, scope: int) -> tuple[int, int]:
+    total = np.zeros(2, dtype=np.int64)
+    for report, found in matched:
+        if level.level == "namespace":
+            rows = pc.equal(report.names, level.scope).to_numpy(zero_copy_only=False)
+        else:
+            rows = found.shared_scope[:, SHARED_LEVELS.index(Level[level.level.upper()])] == scope
+        total += report.waiting[rows].sum(axis=0)
+    return int(total[0]), int(total[1])
+
+
+def _release_ms(waiting: tuple[int, int], balance_micro: Int64s, rates: Int64s) -> int | None:
+    """Return how long a bucket takes to earn what waits; `None` if nothing waits, or at a rate of 0."""
+    if not waiting[Dimension.MESSAGES]:
+        return None
+    longest = 0
+    for dimension in Dimension:
+        rate = int(rates[dimension])
+        if rate == UNLIMITED:
+            continue
+        if rate == 0:
+            return None
+        lacking = waiting[dimension] * MICRO - int(balance_micro[dimension])
+        longest = max(longest, -(-lacking // rate))
+    return max(0, longest)
+
+
+def _is_shut(level: LevelExplanation) -> bool:
+    return 0 in level.per_second and level.on_excess != "observe"
+
+
+def _last_batch(batch: int, reports: list[UsageReport], namespace: str, shard: int) -> LastBatch:
+    seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch, shard)
+    for report in reports:
+        at = pc.index(report.names, namespace).as_py() if report.shard == shard else -1
+        if at >= 0:
+            offered, admitted, rejected, waiting = (
+                (int(pair[0]), int(pair[1]))
+                for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])
+            )
+            return replace(
+                seen, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
+                observed_messages=int(report.observed_messages[at]),
+            )  # fmt: skip
+    return seen
+
+
+def _notes(followed: Followed | None, revision: str) -> list[str]:
+    if followed is None:
+        return []
+    notes = [] if followed.problem is None else [followed.problem]
+    if followed.revision != revision:
+        notes.append(f"revision {followed.revision} acts from the next batch on")
+    return notes
+
+
+def _check_name(namespace: str) -> None:
+    try:
+        length_bytes = len(namespace.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError("the namespace holds half of a surrogate pair, which utf-8 cannot write") from None
+    if not 0 < length_bytes <= MAX_NAME_BYTES:
+        msg = f"the namespace has {length_bytes} bytes of utf-8; a row is admitted with 1 to {MAX_NAME_BYTES}"
+        raise ConfigurationError(msg)

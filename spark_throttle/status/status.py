@@ -1,0 +1,137 @@
+"""What a running query did last, by scope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_throttle.checkpoint.manifest import read_manifest
+from spark_throttle.control.feedback import newest_reports
+from spark_throttle.control.followed import read_followed
+from spark_throttle.core.codec import unpack_policy
+from spark_throttle.core.names.matching import match
+from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.model import Direction
+from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
+from spark_throttle.status.shared_status import ScopeShare, scope_shares
+from spark_throttle.status.usage_table import reported_names, usage_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeStatus:
+    """One scope's numbers in the last batch; rates are its quota, `None` where it has none."""
+
+    level: str
+    scope: str
+    offered_messages: int
+    offered_bytes: int
+    admitted_messages: int
+    admitted_bytes: int
+    rejected_messages: int
+    rejected_bytes: int
+    waiting_messages: int
+    waiting_bytes: int
+    observed_messages: int
+    messages_per_second: float | None
+    bytes_per_second: float | None
+    shared: ScopeShare | None = None
+    """This job's part, where jobs share the scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStatus:
+    """How this job stands with those that share its quotas."""
+
+    is_leased: bool
+    """False while only the floor may be used."""
+
+    lease_age_ms: int
+    lease_left_ms: int
+    as_of_ms: int
+    """Wall clock when the job last looked."""
+
+    problem: str | None
+    """What is wrong with the exchange."""
+
+    peers: tuple[PeerStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The last batch of a query; without scopes before the first."""
+
+    batch_id: int
+    batch_time_ms: int
+    epoch: int
+    revision: str
+    scopes: tuple[ScopeStatus, ...]
+    exchange: ExchangeStatus | None = None
+    """`None` where the job shares nothing."""
+
+    problem: str | None = None
+    """Why what the policy file or store says now is not in force; `None` if it is."""
+
+    store_revision: int | None = None
+    """The revision of the policy store that the next batch is planned with; `None` where the job follows none."""
+
+    def of_level(self, level: str) -> dict[str, ScopeStatus]:
+        """Return the scopes of a level, by name."""
+        return {status.scope: status for status in self.scopes if status.level == level}
+
+
+def read_status(control_path: str) -> Status:
+    """Return the numbers of the newest batch that reported."""
+    directory = Directory(control_path)
+    batch, reports = newest_reports(directory)
+    observation = read_observation(directory)
+    exchange = None if observation is None else _exchange_status(observation)
+    content = directory.read(f"policies/{reports[0].revision}") if reports else None
+    followed = read_followed(directory)
+    problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
+    if content is None:
+        return Status(batch, 0, 0, "", (), exchange, problem, store_revision)
+    policy = unpack_policy(content, "the policy revision of the last batch")
+    rows = usage_rows(reports, policy, batch).to_pylist()
+    quotas = _quotas(policy, reported_names(reports))
+    manifest = read_manifest(directory)
+    direction: Direction = "dispatch" if manifest is not None and manifest.direction == "dispatch" else "publish"
+    shares = {} if observation is None else scope_shares(observation, policy, direction)
+    scopes = []
+    for row in rows:
+        numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
+        messages, size_bytes = quotas[row["level"], row["scope"]]
+        shared = shares.get((row["level"], row["scope"]))
+        scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes, shared=shared))
+    now_ms, epoch = reports[0].now_ms, reports[0].epoch
+    return Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
+
+
+def _exchange_status(observation: Observation) -> ExchangeStatus:
+    return ExchangeStatus(
+        observation.is_leased,
+        observation.lease_age_ms,
+        observation.lease_left_ms,
+        observation.as_of_ms,
+        observation.problem or None,
+        observation.peers,
+    )
+
+
+def _quotas(policy: CompiledPolicy, namespaces: pa.StringArray) -> dict[tuple[str, str], tuple[float | None, ...]]:
+    """Return the quota of every shared scope and of these namespaces, by the names that are shown."""
+    names = [
+        ("job", "job"),
+        *(("tenant", name) for name in policy.tenant_names.to_pylist()),
+        *(("resource_group", name) for name in policy.group_names.to_pylist()),
+        *(("namespace", name) for name in shown(namespaces).to_pylist()),
+    ]
+    own = policy.namespace_limits.rate_micro_per_ms[match(namespaces, policy).rule]
+    rates = [*policy.shared.rate_micro_per_ms, *own]
+    return {name: _per_second(pair) for name, pair in zip(names, rates, strict=True)}
+
+
+def _per_second(rates: Int64s) -> tuple[float | None, ...]:
+    return tuple(None if rate == UNLIMITED else rate / 1000 for rate in rates.tolist())

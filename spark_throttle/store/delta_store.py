@@ -1,0 +1,378 @@
+"""Policies in a Delta table: a log of changes that is only ever appended to, and snapshots of what it adds up to.
+
+No JVM is needed (delta-rs), and Spark reads the table as any other::
+
+    form      partition: `change` (a row an entry that a commit wrote) or `snapshot` (a row an entry that there was)
+    revision  of the commit; of a snapshot, the revision that it shows
+    kind, name, body, resource_group    the entry; a `change` without a body removed it
+    entry_revision                      of the commit that wrote the entry
+    at, who, why, commit_id             of a change
+
+**A commit is one compare-and-swap.** Appends do not conflict in Delta, so two authors who have both seen revision 7
+would both be let in. Therefore a commit may take one place in Delta's log only, the one after the version that its
+author has read (`max_commit_retries=0`), and it carries the revision as an application's transaction, which makes Delta
+refuse a second one that began before it. Of several authors one wins, and the others read again.
+
+**A change costs what it changes.** It writes its own rows, one small file. Every `SNAPSHOT_REVISIONS` commits, or
+when the log since the last snapshot has grown to a part of it, whoever commits adds a snapshot, sorted by kind and
+name, and merges the small files. A page is read from the sorted snapshot, by its statistics, and from the few changes
+since. Only `scan` reads everything, a batch of rows at a time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from spark_throttle.errors import ConfigurationError, ConflictError, OutcomeUnknownError, StoreUnavailableError
+from spark_throttle.policy.source import SETTLING_NS
+from spark_throttle.store.delta_rows import (
+    ENTRY_COLUMNS,
+    EPOCH,
+    MILLISECOND,
+    SCHEMA,
+    change_rows,
+    changes_in,
+    entries_in,
+)
+from spark_throttle.store.delta_snapshot import SNAPSHOT_APP, write_snapshot
+from spark_throttle.store.delta_view import View, merged, scanned, view_at, with_changes, with_tail
+from spark_throttle.store.entries import resource_group_of
+from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_revision
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_REVISIONS: Final = 500
+"""A snapshot is made after so many commits, which bounds the files that a reader opens."""
+
+SNAPSHOT_SHARE: Final = 10
+"""A snapshot is also made when the log since the last one has more than 1/10 of its rows, and `SNAPSHOT_ROWS`."""
+
+SNAPSHOT_ROWS: Final = 10_000
+
+_APP: Final = "spark-throttle-policies"
+_MOST_RACES: Final = 100
+_ABSENT: Final = "there is no policy store; create it, or mend the path"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class DeltaStore:
+    """A `PolicyStore` in a Delta table.
+
+    Parameters
+    ----------
+    location
+        Path or URI of the table.
+    storage_options
+        Credentials and settings of an object store, as delta-rs takes them; by default from the environment.
+    clock_ns
+        The wall clock, which is compared with modification times only.
+
+    Raises
+    ------
+    StoreUnavailableError
+        If there is no policy store; `create` makes one.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,  # noqa: TID251 - the clock that the log folder's times are of
+    ) -> None:
+        self._path = location
+        self._storage_options = dict(storage_options) if storage_options else None
+        self._clock_ns = clock_ns
+        self._lock = threading.RLock()
+        self._log_folder = _local_log(location)
+        self._changed_ns = -1
+        """When the folder of the log, as it was last read, had changed; -1 if it must be read anyway."""
+
+        self._mark: tuple[int, int, int] | None = None
+        """A commit of the table: while it stands, no other table has come into this one's place."""
+
+        self._newest = self._newest_snapshot = 0
+        """The revisions of the newest commit and the newest snapshot, as the table was last read."""
+
+        with self._guarded():
+            self._table = self._opened()
+        self._id = self._table.metadata().id
+        self._note()
+        self._view = View(0, None, 0, 0, {})
+
+    @classmethod
+    def create(cls, location: str, *, storage_options: Mapping[str, str] | None = None) -> DeltaStore:
+        """Return the store at `location`, made if there is none."""
+        try:
+            DeltaTable.create(
+                location, SCHEMA, mode="ignore", partition_by=["form"], name="policies",
+                description="policies of spark-throttle: a log of changes, and snapshots",
+                storage_options=dict(storage_options) if storage_options else None,
+            )  # fmt: skip
+        except (DeltaError, OSError) as error:
+            # Of several who create one table at once, one does: the others find it below.
+            if not DeltaTable.is_deltatable(location, dict(storage_options or {})):
+                raise StoreUnavailableError(f"delta:{location}", f"it cannot be created: {_said(error)}") from error
+        return cls(location, storage_options=storage_options)
+
+    @property
+    def location(self) -> str:
+        """How messages name the store."""
+        return f"delta:{self._path}"
+
+    def revision(self) -> int:
+        """Return the newest revision; on a disk, without reading while nothing changes."""
+        with self._lock, self._guarded():
+            self._refresh()
+            return self._newest
+
+    def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
+        """Return an entry, or `None` where there is none."""
+        with self._guarded():
+            view = self._view_of(at)
+            if (kind, name) in view.tail:
+                entry = view.tail[kind, name]
+                return None if entry.body is None else entry
+            if view.snapshot is None:
+                return None
+            here = (ds.field("kind") == kind) & (ds.field("name") == name)
+            return next(entries_in(view.snapshot.to_table(columns=ENTRY_COLUMNS, filter=here).to_batches()), None)
+
+    def page(
+        self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
+    ) -> list[Entry]:
+        """Return the entries of a kind whose names follow `after`, at most `limit`, by name."""
+        here = ds.field("kind") == kind
+        if after:
+            here &= ds.field("name") > after
+        if resource_group is not None:
+            here &= ds.field("resource_group") == resource_group
+        with self._guarded():
+            view = self._view_of(at)
+            changed = [
+                entry
+                for entry in view.tail.values()
+                if entry.kind == kind
+                and (not after or entry.name > after)
+                and resource_group in (None, resource_group_of(entry.body))
+            ]
+            return list(islice(merged(view, here, changed), limit))
+
+    def scan(self, *, at: int | None = None) -> Iterator[Entry]:
+        """Yield every entry, by kind and name, a batch of rows at a time."""
+        with self._guarded():
+            yield from scanned(self._view_of(at))
+
+    def changed(self, *, after: int, until: int) -> Iterator[Entry]:
+        """Yield what the commits after revision `after` up to `until` wrote, in the order of the commits."""
+        with self._guarded():
+            with self._lock:
+                self._refresh()
+                rows = changes_in(self._table, after, until, ENTRY_COLUMNS)
+            yield from entries_in(rows.to_batches())
+
+    def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
+        """Return the newest commits, newest first."""
+        with self._guarded():
+            with self._lock:
+                self._refresh()
+                until = self._newest if before is None else before - 1
+                rows = changes_in(self._table, max(0, until - limit), until, ["revision", "at", "who", "why"])
+            found = rows.group_by(["revision", "at", "who", "why"]).aggregate([([], "count_all")])
+        revisions = [
+            Revision(row["revision"], (row["at"] - EPOCH) // MILLISECOND, row["who"], row["why"], row["count_all"])
+            for row in found.to_pylist()
+        ]
+        return sorted(revisions, key=lambda revision: -revision.revision)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait until no other author on this disk has a turn; on an object store there are no turns."""
+        if self._log_folder is None:
+            yield
+            return
+        try:
+            file = (self._log_folder / "_turn.lock").open("a")
+        except OSError as error:
+            raise StoreUnavailableError(self.location, _ABSENT) from error
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
+        """Write or remove entries, and return the new revision."""
+        if not changes:
+            raise ConfigurationError("a commit without changes would be a revision that says nothing; give some")
+        commit_id = uuid.uuid4().hex
+        rows = change_rows(changes, expected_revision + 1, author, at_ms, commit_id)
+        with self._lock:
+            with self._guarded():
+                self._refresh()
+                self._check_newest(expected_revision)
+            self._append(rows, expected_revision + 1, commit_id)
+            if self._view.revision == expected_revision:
+                self._view = with_changes(self._view, entries_in(rows.select(ENTRY_COLUMNS).to_batches()))
+        self._snapshot_if_due()
+        return expected_revision + 1
+
+    def _append(self, rows: pa.Table, revision: int, commit_id: str) -> None:
+        """Commit the rows of a revision that follows the one that the table was last seen at."""
+        properties = CommitProperties(
+            max_commit_retries=0,
+            app_transactions=[Transaction(_APP, revision)],
+            custom_metadata={"policyRevision": str(revision)},
+        )
+        for _ in range(_MOST_RACES):
+            try:
+                write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+            except (DeltaError, OSError) as error:
+                if self._is_committed(revision, commit_id, error):
+                    return
+            else:
+                self._newest = revision
+                return
+        raise StoreUnavailableError(
+            self.location, f"{_MOST_RACES} attempts to commit lost against maintenance of the table; try again later"
+        )
+
+    def _is_committed(self, revision: int, commit_id: str, error: Exception) -> bool:
+        """Return whether a commit happened although it answered with an error; false means that it lost a race.
+
+        An object store may say that a commit's place is taken when it is the commit itself that took it.
+        """
+        try:
+            self._refresh(is_forced=True)
+            if self._newest >= revision:
+                ids = changes_in(self._table, revision - 1, revision, ["commit_id"])["commit_id"].unique().to_pylist()
+                if ids == [commit_id]:
+                    return True
+        except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError) as unread:
+            raise OutcomeUnknownError(self.location, revision, f"{_said(error)}; then {_said(unread)}") from error
+        self._check_newest(revision - 1)
+        if isinstance(error, CommitFailedError):
+            return False
+        if self._log_folder is None:
+            # The request may still be under way.
+            raise OutcomeUnknownError(self.location, revision, _said(error)) from error
+        raise StoreUnavailableError(self.location, f"nothing was changed: {_said(error)}") from error
+
+    def _check_newest(self, expected_revision: int) -> None:
+        newest = self._newest
+        if newest != expected_revision:
+            raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Turn what a read may meet into the error that says so."""
+        try:
+            yield
+        except TableNotFoundError as error:
+            raise StoreUnavailableError(self.location, _ABSENT) from error
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise StoreUnavailableError(self.location, _said(error)) from error
+
+    def _opened(self) -> DeltaTable:
+        table = DeltaTable(self._path, storage_options=self._storage_options)
+        names = {field.name for field in table.schema().fields}
+        if not set(SCHEMA.names) <= names:
+            missing = ", ".join(sorted(set(SCHEMA.names) - names))
+            raise ConfigurationError(f"the Delta table {self._path} is no policy store: it has no columns {missing}")
+        return table
+
+    def _refresh(self, *, is_forced: bool = False) -> None:
+        """Take in what was committed; on a disk this is one `stat` while nothing was.
+
+        A table that was deleted, or replaced by another, is seen here: delta-rs would go on with what it knows.
+        """
+        if self._log_folder is None:
+            self._replace(self._opened())
+            self._note()
+            return
+        try:
+            changed_ns = self._log_folder.stat().st_mtime_ns
+        except FileNotFoundError as error:
+            raise StoreUnavailableError(self.location, _ABSENT) from error
+        if changed_ns == self._changed_ns and not is_forced:
+            return
+        if self._mark is not None and self._mark == _stamp(self._log_folder, self._mark[0]):
+            self._table.update_incremental()
+        else:
+            self._replace(self._opened())
+        self._note()
+        self._mark = _stamp(self._log_folder, self._table.version())
+        is_settling = 0 <= self._clock_ns() - changed_ns < SETTLING_NS
+        self._changed_ns = -1 if is_settling else changed_ns
+
+    def _replace(self, table: DeltaTable) -> None:
+        if table.metadata().id != self._id:
+            raise StoreUnavailableError(
+                self.location, "another table stands in its place; open it anew to use that one"
+            )
+        self._table = table
+
+    def _note(self) -> None:
+        self._newest = self._table.transaction_version(_APP) or 0
+        self._newest_snapshot = self._table.transaction_version(SNAPSHOT_APP) or 0
+
+    def _view_of(self, at: int | None) -> View:
+        with self._lock:
+            if at is None or at > self._newest:
+                self._refresh()
+            revision = check_revision(at, self._newest)
+            if revision < self._view.revision:
+                return view_at(self._table, revision)
+            if self._view.snapshot_revision < self._newest_snapshot <= revision:
+                self._view = view_at(self._table, revision)
+            elif self._view.revision < revision:
+                self._view = with_tail(self._view, self._table, revision)
+            return self._view
+
+    def _snapshot_if_due(self) -> None:
+        """Add a snapshot and merge small files if it is time; that it fails costs time later, and nothing else."""
+        try:
+            view = self._view_of(None)
+            commits, rows = view.revision - view.snapshot_revision, len(view.tail)
+            if commits < SNAPSHOT_REVISIONS and rows < max(SNAPSHOT_ROWS, view.snapshot_rows // SNAPSHOT_SHARE):
+                return
+            # On a table of its own, so that readers go on meanwhile.
+            table = self._opened()
+            write_snapshot(table, view, self._storage_options)
+            table.optimize.compact(partition_filters=[("form", "=", "change")])
+        except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError) as error:
+            logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, _said(error))
+
+
+def _local_log(location: str) -> Path | None:
+    """Return the folder of the table's log where it is on a disk."""
+    if "://" in location:
+        return Path(location.removeprefix("file://")) / "_delta_log" if location.startswith("file://") else None
+    return Path(location) / "_delta_log"
+
+
+def _stamp(log_folder: Path, version: int) -> tuple[int, int, int] | None:
+    """Return what tells a commit's file from that of another table; `None` where there is none."""
+    try:
+        status = (log_folder / f"{version:020d}.json").stat()
+    except FileNotFoundError:
+        return None
+    return version, status.st_mtime_ns, status.st_ino
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    return _COLOUR.sub("", str(error)).partition("\n")[0].strip() or type(error).__name__

@@ -1,0 +1,76 @@
+"""The entries of one revision of a Delta store, read from its snapshot and the few changes since."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from spark_throttle.store.delta_rows import ENTRY_COLUMNS, changes_in, entries_in
+from spark_throttle.store.store import KINDS, Entry, Kind
+
+BATCH_ROWS = 8192
+"""Rows that are read at once, and of a row group of a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The entries of one revision: a snapshot, and the newest change of every entry that changed since."""
+
+    revision: int
+    snapshot: ds.Dataset | None
+    snapshot_revision: int
+    snapshot_rows: int
+    tail: Mapping[tuple[Kind, str], Entry]
+
+
+def view_at(table: DeltaTable, revision: int) -> View:
+    """Return the entries of a revision, from the newest snapshot that is not after it."""
+    rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    snapshots = {row["min.revision"]: row["num_records"] for row in rows if row["partition.form"] == "snapshot"}
+    newest = max((at for at in snapshots if at <= revision), default=0)
+    return with_tail(_snapshot_view(table, newest, snapshots.get(newest, 0)), table, revision)
+
+
+def _snapshot_view(table: DeltaTable, revision: int, rows: int) -> View:
+    if not revision:
+        return View(0, None, 0, 0, {})
+    predicate = [("form", "=", "snapshot"), ("revision", "=", revision)]
+    dataset = table.to_pyarrow_dataset(file_pruning_predicate=predicate)
+    return View(revision, dataset.filter(ds.field("revision") == revision), revision, rows, {})
+
+
+def with_tail(view: View, table: DeltaTable, revision: int) -> View:
+    """Return a later revision's entries, with what the log says since."""
+    rows = changes_in(table, view.revision, revision, ENTRY_COLUMNS)
+    return replace(with_changes(view, entries_in(rows.to_batches())), revision=revision)
+
+
+def with_changes(view: View, entries: Iterable[Entry]) -> View:
+    """Return the entries after some more were written or removed."""
+    tail = {(entry.kind, entry.name): entry for entry in entries}
+    newest = max((entry.revision for entry in tail.values()), default=view.revision)
+    return replace(view, revision=newest, tail={**view.tail, **tail} if view.tail else tail)
+
+
+def scanned(view: View) -> Iterator[Entry]:
+    """Yield every entry, by kind and name."""
+    for kind in KINDS:
+        changed = [entry for entry in view.tail.values() if entry.kind == kind]
+        yield from merged(view, ds.field("kind") == kind, changed)
+
+
+def merged(view: View, here: ds.Expression, changed: list[Entry]) -> Iterator[Entry]:
+    """Yield the entries of one kind by name: the snapshot's where nothing changed since, and `changed`."""
+    newer = sorted((entry for entry in changed if entry.body is not None), key=lambda entry: entry.name)
+    if view.snapshot is None:
+        return iter(newer)
+    batches = view.snapshot.to_batches(
+        columns=ENTRY_COLUMNS, filter=here, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+    )
+    kept = (entry for entry in entries_in(batches) if (entry.kind, entry.name) not in view.tail)
+    return heapq.merge(kept, newer, key=lambda entry: entry.name)

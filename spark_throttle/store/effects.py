@@ -1,0 +1,51 @@
+"""What of a policy acts only together with something else that it does not say.
+
+A quota that is accepted is applied. What is accepted and cannot act as it stands is said to whoever writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from spark_throttle.policy.model import DIRECTIONS, PolicyDocument, QueuePolicy, Quota, ScopePolicy
+from spark_throttle.store.entries import SECTIONS
+from spark_throttle.store.store import Kind
+
+_PLAIN: Final = Quota()
+
+
+def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterator[str]:
+    """Yield what of an entry does nothing as it stands, and why.
+
+    Examples
+    --------
+    >>> policy = ScopePolicy.model_validate({"publish": {"burst_seconds": 5}})
+    >>> list(idle_parts("resource_group", "gold", policy))
+    ['resource_groups.gold.publish.burst_seconds does nothing without messages_per_second or bytes_per_second']
+    """
+    if isinstance(policy, QueuePolicy):
+        return
+    path = SECTIONS[kind] + (f".{name}" if name else "")
+    for direction in DIRECTIONS:
+        quota: Quota = getattr(policy, direction)
+        if quota.messages_per_second is None and quota.bytes_per_second is None:
+            for key in ("burst_seconds", "on_excess"):
+                acts = key == "on_excess" and quota.max_message_bytes is not None and quota.on_excess == "observe"
+                if getattr(quota, key) != getattr(_PLAIN, key) and not acts:
+                    yield f"{path}.{direction}.{key} does nothing without messages_per_second or bytes_per_second"
+        if kind == "job" and quota.weight != _PLAIN.weight:
+            yield f"{path}.{direction}.weight does nothing: the job shares with nobody"
+
+
+def idle_parts_of(document: PolicyDocument) -> Iterator[str]:
+    """Yield what of a document does nothing as it stands, and why."""
+    named: list[tuple[Kind, str, ScopePolicy]] = [
+        *(("resource_group", name, policy) for name, policy in document.resource_groups.items()),
+        *(("tenant", name, policy) for name, policy in document.tenants.items()),
+        *(("namespace", name, policy) for name, policy in document.namespaces.items()),
+        ("defaults", "", document.defaults),
+        ("job", "", document.job),
+    ]
+    for kind, name, policy in named:
+        yield from idle_parts(kind, name, policy)

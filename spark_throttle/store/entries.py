@@ -1,0 +1,181 @@
+"""Policy documents as the entries of a store, and back.
+
+An entry's body is the JSON of what differs from the defaults, so equal policies have equal bodies. Of a million
+namespaces few say something that no other says: a body is parsed once, and namespaces that say the same share what
+it says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from spark_throttle.errors import DamagedError, PolicyError
+from spark_throttle.policy.codec import parse_document
+from spark_throttle.policy.model import (
+    NamespacePolicy,
+    PolicyDocument,
+    QueuePolicy,
+    ScopePolicy,
+    TenantPolicy,
+)
+from spark_throttle.store.store import KINDS, SINGLE_KINDS, Change, Entry, Kind
+
+SECTIONS: Final[dict[Kind, str]] = {
+    "resource_group": "resource_groups", "tenant": "tenants", "namespace": "namespaces", "exempt": "exempt",
+    "defaults": "defaults", "job": "job", "queue": "queue",
+}  # fmt: skip
+"""The key of a document under which a kind stands."""
+
+_EXEMPT_BODY: Final = "{}"
+_ABSENT: Final = "{}"
+
+
+def body_of(policy: BaseModel) -> str:
+    """Return what a part of a document says, as JSON.
+
+    Examples
+    --------
+    >>> body_of(ScopePolicy.model_validate({"publish": {"messages_per_second": 0.2, "bytes_per_second": "1KiB"}}))
+    '{"publish":{"messages_per_second":0.2,"bytes_per_second":1024}}'
+    """
+    return json.dumps(values_of(policy), ensure_ascii=False, separators=(",", ":"))
+
+
+def values_of(policy: BaseModel) -> dict[str, Any]:
+    """Return what a part of a document says as plain values, without what is default."""
+    return _plain(policy.model_dump(exclude_defaults=True))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - what pydantic dumps
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, Decimal):
+        # The grid of a rate is 0.001 and its bound is 2**40: a double tells any two of them apart.
+        return float(value) if value % 1 else int(value)
+    return value
+
+
+def resource_group_of(body: str | None) -> str | None:
+    """Return the resource group that a body names."""
+    if body is None or '"resource_group"' not in body:
+        return None
+    group: str | None = json.loads(body).get("resource_group")
+    return group
+
+
+def parse_policy(kind: Kind, name: str, value: object) -> ScopePolicy | QueuePolicy:
+    """Return the checked policy of one entry; whether its resource group exists is not asked here.
+
+    Raises
+    ------
+    PolicyError
+        With the path of what is wrong, as in a document.
+
+    Examples
+    --------
+    >>> parse_policy("tenant", "acme", {"publish": {"weight": 0}})
+    Traceback (most recent call last):
+    ...
+    spark_throttle.errors.PolicyError: tenants.acme.publish.weight: 0 is less than 1, the least allowed; give a \
+whole number
+    """
+    section = SECTIONS[kind]
+    if kind == "exempt":
+        if value not in ({}, None):
+            raise PolicyError(section, "an exemption is a name and says nothing else")
+        parse_document({section: [name]})
+        return ScopePolicy()
+    group = value.get("resource_group") if isinstance(value, Mapping) else None
+    document: dict[str, object] = {section: value if kind in SINGLE_KINDS else {name: value}}
+    if isinstance(group, str) and kind in ("tenant", "namespace", "defaults"):
+        document["resource_groups"] = {group: {}}
+    parsed = getattr(parse_document(document), section)
+    found: ScopePolicy | QueuePolicy = parsed if kind in SINGLE_KINDS else parsed[name]
+    return found
+
+
+def entries_of(document: PolicyDocument) -> dict[tuple[Kind, str], str]:
+    """Return the body of every entry of a document; what is as it is by default has none.
+
+    Examples
+    --------
+    >>> document = PolicyDocument.model_validate({"tenants": {"acme": {}}, "exempt": ["acme/audit"]})
+    >>> entries_of(document)
+    {('tenant', 'acme'): '{}', ('exempt', 'acme/audit'): '{}'}
+    """
+    found: dict[tuple[Kind, str], str] = {}
+    for kind in KINDS:
+        part = getattr(document, SECTIONS[kind])
+        if kind in SINGLE_KINDS:
+            if (body := body_of(part)) != _ABSENT:
+                found[kind, ""] = body
+        elif kind == "exempt":
+            found.update({(kind, name): _EXEMPT_BODY for name in part})
+        else:
+            found.update({(kind, name): body_of(policy) for name, policy in part.items()})
+    return found
+
+
+def changes_between(before: Mapping[tuple[Kind, str], str], after: Mapping[tuple[Kind, str], str]) -> list[Change]:
+    """Return the changes that make `after` of `before`."""
+    removed = [Change(kind, name, None) for kind, name in before if (kind, name) not in after]
+    return removed + [Change(*key, body) for key, body in after.items() if before.get(key) != body]
+
+
+def document_of(entries: Iterable[Entry], *, what: str = "the policy store") -> PolicyDocument:
+    """Return the document that entries make.
+
+    Raises
+    ------
+    PolicyError
+        If together they are no document that can be applied.
+    DamagedError
+        If a body is not JSON.
+    """
+    values: dict[str, Any] = {}
+    for entry in entries:
+        section = SECTIONS[entry.kind]
+        if entry.kind == "exempt":
+            values.setdefault(section, []).append(entry.name)
+        elif entry.kind in SINGLE_KINDS:
+            values[section] = policy_of(entry, what=what)
+        else:
+            values.setdefault(section, {})[entry.name] = policy_of(entry, what=what)
+    return parse_document(values)
+
+
+def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | QueuePolicy:
+    """Return what an entry says.
+
+    Raises
+    ------
+    PolicyError
+        If it cannot be applied.
+    DamagedError
+        If its body is not JSON.
+    """
+    try:
+        return _parsed(entry.kind, entry.body or _ABSENT)
+    except PolicyError:
+        # Parsed again under its own name, which the message then has.
+        return parse_policy(entry.kind, entry.name, json.loads(entry.body or _ABSENT, parse_float=Decimal))
+    except json.JSONDecodeError as error:
+        raise DamagedError(f"the {entry.kind} {entry.name!r} of {what}", f"its body is not JSON: {error}") from error
+
+
+@lru_cache(maxsize=65_536)
+def _parsed(kind: Kind, body: str) -> ScopePolicy | QueuePolicy:
+    return parse_policy(kind, "any", json.loads(body, parse_float=Decimal))
+
+
+EMPTY: Final[dict[Kind, ScopePolicy | QueuePolicy]] = {
+    "resource_group": ScopePolicy(), "tenant": TenantPolicy(), "namespace": NamespacePolicy(),
+    "exempt": ScopePolicy(), "defaults": NamespacePolicy(), "job": ScopePolicy(), "queue": QueuePolicy(),
+}  # fmt: skip
+"""What an entry that is not there says."""

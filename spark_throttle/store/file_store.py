@@ -1,0 +1,263 @@
+"""Policies in a YAML file that people may also edit, with its history in a file beside it.
+
+`policies.yaml` is the document in force, so that a job may follow the file as before; `policies.yaml.log` has a line of
+JSON for every commit. A commit writes the whole document, which suits some thousands of namespaces; more belong into a
+`delta_store`.
+
+Authors take turns by a lock on `policies.yaml.lock`, on a disk that all of them see. Before the document is moved into
+place its commit is written to `policies.yaml.pending`; whoever comes next finishes or drops what a crash left there. A
+document that was edited by hand becomes a commit of its own as soon as the store is read, by `HAND`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from spark_throttle.errors import (
+    ConflictError,
+    OutcomeUnknownError,
+    PolicyError,
+    StoreUnavailableError,
+)
+from spark_throttle.files.versioned_json import parse_versioned
+from spark_throttle.policy.codec import dump_policies, parse_policies
+from spark_throttle.store.entries import changes_between, document_of, entries_of
+from spark_throttle.store.memory_store import Commit, MemoryStore
+from spark_throttle.store.store import Author, Change, Entry, Kind, Revision
+
+HAND: Final = "edited by hand"
+"""The author of commits that are found in the document and not in its log."""
+
+FORMAT: Final = 1
+
+_ABSENT: Final = "there is no such file; create it, or mend the path"
+
+
+class FileStore:
+    """A `PolicyStore` in a YAML file.
+
+    Parameters
+    ----------
+    path
+        The document. Its history, lock and pending commit are files beside it.
+
+    Raises
+    ------
+    StoreUnavailableError
+        If there is no such file; `create` makes one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._log, self._pending, self._lock_file = (
+            self._path.with_name(self._path.name + suffix) for suffix in (".log", ".pending", ".lock")
+        )
+        self._lock = threading.RLock()
+        self._memory = MemoryStore(self.location)
+        self._log_bytes = 0
+        self._digest = ""
+        self._signature: tuple[int, ...] = ()
+        self._refresh()
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str]) -> FileStore:
+        """Return the store at `path`, made if there is none."""
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with Path(path).open("x", encoding="utf-8") as file:
+                file.write("{}\n")
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise StoreUnavailableError(f"file:{path}", f"it cannot be created: {error.strerror}") from error
+        return cls(path)
+
+    @property
+    def location(self) -> str:
+        """How messages name the store."""
+        return f"file:{self._path}"
+
+    def revision(self) -> int:
+        """Return the newest revision; nothing but `stat` is called while the files stay as they are."""
+        return self._fresh().revision()
+
+    def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
+        """Return an entry, or `None` where there is none."""
+        return self._fresh().get(kind, name, at=at)
+
+    def page(
+        self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
+    ) -> list[Entry]:
+        """Return the entries of a kind whose names follow `after`, at most `limit`, by name."""
+        return self._fresh().page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
+
+    def scan(self, *, at: int | None = None) -> Iterator[Entry]:
+        """Yield every entry, by kind and name."""
+        return self._fresh().scan(at=at)
+
+    def changed(self, *, after: int, until: int) -> Iterator[Entry]:
+        """Yield what the commits after revision `after` up to `until` wrote, in the order of the commits."""
+        return self._fresh().changed(after=after, until=until)
+
+    def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
+        """Return the newest commits, newest first."""
+        return self._fresh().history(before=before, limit=limit)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return a context in which other authors go on: a commit waits for its own turn."""
+        return nullcontext()
+
+    def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
+        """Write or remove entries, and return the new revision."""
+        with self._lock, self._locked():
+            self._take_in()
+            newest = self._memory.revision()
+            if expected_revision != newest:
+                raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
+            revision = Revision(newest + 1, at_ms, author.who, author.why, len(changes))
+            self._write(Commit(revision, tuple(changes)))
+        return revision.revision
+
+    def _fresh(self) -> MemoryStore:
+        with self._lock:
+            self._refresh()
+            return self._memory
+
+    def _refresh(self) -> None:
+        """Take in what others have committed or edited."""
+        if self._signed() == self._signature:
+            return
+        with self._locked():
+            self._take_in()
+
+    def _signed(self) -> tuple[int, ...]:
+        """Return what changes when a file does: a commit grows the log, an edit gives the document a new time."""
+        try:
+            document = self._path.stat()
+            log_bytes = self._log.stat().st_size if self._log.exists() else 0
+        except FileNotFoundError as error:
+            raise StoreUnavailableError(self.location, _ABSENT) from error
+        except OSError as error:
+            raise StoreUnavailableError(self.location, f"cannot read it: {error.strerror}") from error
+        return document.st_mtime_ns, document.st_size, document.st_ino, log_bytes, int(self._pending.exists())
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            if not self._path.exists():
+                raise StoreUnavailableError(self.location, _ABSENT)
+            with self._lock_file.open("a") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+        except OSError as error:
+            raise StoreUnavailableError(self.location, f"{error.strerror}") from error
+
+    def _take_in(self) -> None:
+        """Read what is new in the log, finish what is pending, and commit what was edited by hand."""
+        self._read_log()
+        content = self._path.read_bytes()
+        digest = _digest(content)
+        if self._pending.exists():
+            line = self._pending.read_text(encoding="utf-8")
+            fields = json.loads(line)
+            if fields["document"] == digest and fields["revision"] > self._memory.revision():
+                self._append_to_log(line)
+            self._pending.unlink()
+        if digest != self._digest:
+            self._take_in_edit(content, digest)
+        self._signature = self._signed()
+
+    def _take_in_edit(self, content: bytes, digest: str) -> None:
+        try:
+            document = parse_policies(content)
+        except PolicyError as error:
+            raise PolicyError(error.path, f"{error.problem} (in {self._path}; mend it, then try again)") from None
+        before = {(entry.kind, entry.name): entry.body or "{}" for entry in self._memory.scan()}
+        changes = tuple(changes_between(before, entries_of(document)))
+        if changes:
+            at_ms = self._path.stat().st_mtime_ns // 1_000_000
+            revision = Revision(self._memory.revision() + 1, at_ms, HAND, "", len(changes))
+            self._append_to_log(_line(Commit(revision, changes), digest))
+        self._digest = digest
+
+    def _write(self, commit: Commit) -> None:
+        """Write a commit: pending, document, log, in this order."""
+        after = MemoryStore()
+        after.replay([Commit(commit.revision, tuple(_as_changes(self._memory.scan())) + commit.changes)])
+        content = dump_policies(document_of(after.scan(), what=self.location)).encode()
+        line = _line(commit, _digest(content))
+        _replace(self._pending, line.encode())
+        try:
+            _replace(self._path, content)
+        except OSError:
+            self._pending.unlink(missing_ok=True)
+            raise
+        try:
+            self._append_to_log(line)
+            self._pending.unlink()
+            self._signature = self._signed()
+        except OSError as error:
+            raise OutcomeUnknownError(self.location, commit.revision.revision, str(error.strerror)) from error
+
+    def _append_to_log(self, line: str) -> None:
+        with self._log.open("ab") as file:
+            file.write(line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._read_log()
+
+    def _read_log(self) -> None:
+        """Take in the commits that were appended since the log was last read."""
+        if not self._log.exists():
+            return
+        with self._log.open("rb") as file:
+            file.seek(self._log_bytes)
+            lines = file.read()
+        complete = lines[: lines.rfind(b"\n") + 1]
+        for line in complete.splitlines():
+            commit, self._digest = _parsed(line, f"the policy log {self._log}")
+            self._memory.replay([commit])
+        self._log_bytes += len(complete)
+        if len(complete) < len(lines):  # what a crash left of a line; its commit is pending or never was
+            os.truncate(self._log, self._log_bytes)
+
+
+def _as_changes(entries: Iterator[Entry]) -> Iterator[Change]:
+    return (Change(entry.kind, entry.name, entry.body) for entry in entries)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file whole."""
+    written = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with written.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    written.replace(path)
+
+
+def _line(commit: Commit, digest: str) -> str:
+    changes = [[change.kind, change.name, change.body] for change in commit.changes]
+    fields = {"format": FORMAT, **asdict(commit.revision), "entries": changes, "document": digest}
+    return json.dumps(fields, ensure_ascii=True) + "\n"
+
+
+def _parsed(line: bytes, what: str) -> tuple[Commit, str]:
+    def commit_of(fields: dict[str, Any]) -> tuple[Commit, str]:
+        revision = Revision(*(fields[name] for name in ("revision", "at_ms", "who", "why", "changes")))
+        return Commit(revision, tuple(Change(*change) for change in fields["entries"])), str(fields["document"])
+
+    return parse_versioned(line, what, FORMAT, commit_of)

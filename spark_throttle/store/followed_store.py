@@ -1,0 +1,88 @@
+"""A policy store that is followed while jobs run.
+
+A revision that was committed before a batch is planned acts in that batch. A revision that cannot be applied, or a
+store that cannot be reached, leaves the last good document in force: neither may stop a stream or lift its limits. It
+is said once in the log, and in every snapshot until it is put right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from spark_throttle.errors import DamagedError, PolicyError, StoreUnavailableError
+from spark_throttle.policy.compile import revision_of
+from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.store.entries import document_of
+from spark_throttle.store.opening import open_store
+from spark_throttle.store.store import PolicyStore
+
+logger = logging.getLogger(__name__)
+
+
+class FollowedStore:
+    """The policies of a store, read again when it has a new revision.
+
+    While it has none, `current` costs what `PolicyStore.revision` does and returns the same object. Not safe for use
+    by several threads at once.
+
+    Parameters
+    ----------
+    location
+        As `open_store` takes it.
+    open_at
+        Opens the store there.
+    """
+
+    def __init__(self, location: str, *, open_at: Callable[[str], PolicyStore] = open_store) -> None:
+        self.location = location
+        self._open_at = open_at
+        self._store: PolicyStore | None = None
+        self._examined = -1
+        self._snapshot: PolicySnapshot | None = None
+
+    def current(self) -> PolicySnapshot:
+        """Return the last good document, and what is wrong with the newest revision if something is.
+
+        Raises
+        ------
+        StoreUnavailableError
+            If the store cannot be read and never could.
+        PolicyError
+            If its newest revision cannot be applied and there was none before it that could.
+        """
+        revision = -1
+        try:
+            # Opened anew after a failure: what stood in the store's place may have gone, or another have come.
+            self._store = self._store or self._open_at(self.location)
+            revision = self._store.revision()
+            if self._snapshot is not None and revision == self._examined:
+                return self._snapshot
+            document = document_of(self._store.scan(at=revision), what=self.location)
+        except StoreUnavailableError as error:
+            self._store, self._examined = None, -1
+            if self._snapshot is None:
+                raise
+            return self._keep(self._snapshot, str(error))
+        except (PolicyError, DamagedError) as error:
+            if self._snapshot is None:
+                raise
+            self._examined = revision
+            return self._keep(self._snapshot, f"the newest revision of {self.location} cannot be applied: {error}")
+        self._examined = revision
+        return self._accept(PolicySnapshot(document, revision_of(document), None, revision))
+
+    def _accept(self, snapshot: PolicySnapshot) -> PolicySnapshot:
+        last = self._snapshot
+        if last is not None and last == replace(snapshot, document=last.document):
+            return last
+        logger.info("%s: revision %d is in force", self.location, snapshot.store_revision)
+        self._snapshot = snapshot
+        return snapshot
+
+    def _keep(self, last: PolicySnapshot, problem: str) -> PolicySnapshot:
+        if last.problem != problem:
+            logger.error("%s; revision %d stays in force", problem, last.store_revision)
+            self._snapshot = last = replace(last, problem=problem)
+        return last

@@ -1,0 +1,129 @@
+"""A policy store in memory: for tests and notebooks, and what a file store keeps between two reads.
+
+Of every entry all versions are kept, as (revision, body) in the order of the revisions.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from spark_throttle.errors import ConflictError
+from spark_throttle.store.entries import resource_group_of
+from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, Revision, check_revision
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit, whole."""
+
+    revision: Revision
+    changes: tuple[Change, ...]
+
+
+class MemoryStore:
+    """A `PolicyStore` whose content ends with the process.
+
+    Examples
+    --------
+    >>> store = MemoryStore()
+    >>> store.commit([Change("tenant", "acme", "{}")], expected_revision=0, author=Author("ann"), at_ms=0)
+    1
+    >>> store.page("tenant")
+    [Entry(kind='tenant', name='acme', body='{}', revision=1)]
+    """
+
+    def __init__(self, location: str = "memory:") -> None:
+        self._location = location
+        self._lock = threading.Lock()
+        self._commits: list[Commit] = []
+        self._names: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
+        self._versions: dict[tuple[Kind, str], list[tuple[int, str | None]]] = {}
+
+    @property
+    def location(self) -> str:
+        """How messages name the store."""
+        return self._location
+
+    def revision(self) -> int:
+        """Return the newest revision, 0 before the first commit."""
+        return len(self._commits)
+
+    def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
+        """Return an entry, or `None` where there is none."""
+        with self._lock:
+            return self._entry(kind, name, check_revision(at, len(self._commits)))
+
+    def page(
+        self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
+    ) -> list[Entry]:
+        """Return the entries of a kind whose names follow `after`, at most `limit`, by name."""
+        found: list[Entry] = []
+        with self._lock:
+            revision = check_revision(at, len(self._commits))
+            names = self._names[kind]
+            # The single kinds have an empty name, which nothing comes before.
+            for name in names[bisect_right(names, after) if after else 0 :]:
+                if len(found) >= limit:
+                    break
+                entry = self._entry(kind, name, revision)
+                if entry and resource_group in (None, resource_group_of(entry.body)):
+                    found.append(entry)
+        return found
+
+    def scan(self, *, at: int | None = None) -> Iterator[Entry]:
+        """Yield every entry, by kind and name."""
+        with self._lock:
+            revision = check_revision(at, len(self._commits))
+            keys = [(kind, name) for kind in KINDS for name in self._names[kind]]
+            found = [self._entry(kind, name, revision) for kind, name in keys]
+        yield from (entry for entry in found if entry)
+
+    def changed(self, *, after: int, until: int) -> Iterator[Entry]:
+        """Yield what the commits after revision `after` up to `until` wrote, in the order of the commits."""
+        for commit in self._commits[after:until]:
+            for change in commit.changes:
+                yield Entry(change.kind, change.name, change.body, commit.revision.revision)
+
+    def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
+        """Return the newest commits, newest first."""
+        end = len(self._commits) if before is None else max(0, before - 1)
+        return [commit.revision for commit in self._commits[max(0, end - limit) : end][::-1]]
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Return a context in which other authors go on: to lose a race here costs little."""
+        return nullcontext()
+
+    def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
+        """Write or remove entries, and return the new revision."""
+        with self._lock:
+            newest = len(self._commits)
+            if expected_revision != newest:
+                raise ConflictError(f"the policy store {self._location}", expected_revision, newest)
+            revision = Revision(newest + 1, at_ms, author.who, author.why, len(changes))
+            self._append(Commit(revision, tuple(changes)))
+            return revision.revision
+
+    def replay(self, commits: Sequence[Commit]) -> None:
+        """Take in commits that were made before, in their order."""
+        with self._lock:
+            for commit in commits:
+                self._append(commit)
+
+    def _append(self, commit: Commit) -> None:
+        for change in commit.changes:
+            versions = self._versions.setdefault((change.kind, change.name), [])
+            if not versions:
+                insort(self._names[change.kind], change.name)
+            versions.append((commit.revision.revision, change.body))
+        self._commits.append(commit)
+
+    def _entry(self, kind: Kind, name: str, revision: int) -> Entry | None:
+        versions = self._versions.get((kind, name), [])
+        at = bisect_right(versions, revision, key=lambda version: version[0])
+        if not at or versions[at - 1][1] is None:
+            return None
+        return Entry(kind, name, versions[at - 1][1], versions[at - 1][0])

@@ -1,0 +1,195 @@
+"""What `policies` may be, told apart once for all callers: a document, a file, an object, or a store.
+
+A mapping and a `PolicyDocument` are documents, and a path object names a file. A string is what the first rule says
+that fits it:
+
+1. A *document*, if it is empty or has a line break.
+2. A *store*, if it begins with ``delta:`` or ``file:``, and no space follows: ``delta:s3://lake/policies``.
+3. An *object*, which is a file on an object store, if it begins with a scheme that pyarrow knows: ``s3://lake/p.yaml``.
+4. A *document*, if it has a colon before a space or at its end, or stands in braces as a whole: ``{job: {}}``.
+5. The path of a *file*: ``policies.yaml``, ``/lake/{env}/p.yaml``, ``dbfs:/lake/p.yaml``.
+
+No rule looks at what is there, so a string means the same on every machine. A file whose path looks like something
+else is given as a `pathlib.Path`. A document stays as it is while a query runs; the others are followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from spark_throttle.errors import ConfigurationError, PolicyError, did_you_mean
+from spark_throttle.files.storage import file_system
+from spark_throttle.policy.codec import dump_policies, parse_document, parse_policies
+from spark_throttle.policy.model import PolicyDocument, QueuePolicy
+from spark_throttle.store.entries import EMPTY, document_of, policy_of
+from spark_throttle.store.opening import open_store
+
+PolicyKind = Literal["document", "file", "object", "store"]
+Policies: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | PolicyDocument"
+
+OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+_STORE_SCHEMES: Final = ("delta", "file")
+_OPTIONS: Final[dict[PolicyKind, str]] = {
+    "document": "policyText", "file": "policyFile", "object": "policyObject", "store": "policyStore",
+}  # fmt: skip
+
+_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(?!\s)")
+_IS_TEXT = re.compile(r":\s|:\Z|\A\s*\{.*\}\s*\Z")
+
+_REMEDY: Final = (
+    "give the path of a YAML file, a URI such as s3://bucket/policies.yaml, a policy store such as delta:/path, "
+    "or the document itself as a mapping or as YAML"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLocation:
+    """Where policies are, or what they are."""
+
+    kind: PolicyKind
+    place: str
+    """A document's YAML, a file's absolute path, an object's URI, or what `open_store` takes."""
+
+    @classmethod
+    def parse(cls, policies: Policies) -> PolicyLocation:
+        """Return what was given, by the rules of this module; nothing is read, and no text is checked.
+
+        Raises
+        ------
+        PolicyError
+            If it is a mapping that cannot be applied.
+        ConfigurationError
+            If it is none of what it may be.
+
+        Examples
+        --------
+        >>> [PolicyLocation.parse(each).kind for each in ("{}", "/lake/{env}/p.yaml", "s3://b/p.yaml", "delta:/lake")]
+        ['document', 'file', 'object', 'store']
+        """
+        if isinstance(policies, PolicyDocument):
+            return cls("document", dump_policies(policies))
+        if isinstance(policies, Mapping):
+            return cls("document", dump_policies(parse_document(policies)))
+        if isinstance(policies, str):
+            return cls._of_text(policies)
+        if isinstance(policies, os.PathLike):
+            return cls._of_path(os.fsdecode(policies))
+        raise ConfigurationError(f"policies is {policies!r}; {_REMEDY}")
+
+    @classmethod
+    def _of_text(cls, text: str) -> PolicyLocation:
+        if not text.strip() or "\n" in text:
+            return cls("document", text)
+        scheme = _SCHEME.match(text)
+        name = "" if scheme is None else scheme[1].lower()
+        if text[len(name) :] == ":" and name in (*_STORE_SCHEMES, "memory"):
+            raise ConfigurationError(f"policies {text!r} names no place; {_REMEDY}")
+        if name in _STORE_SCHEMES:
+            return cls("store", f"{name}:{_absolute(text[len(name) + 1 :])}")
+        if name in OBJECT_SCHEMES:
+            return cls._of_uri(text)
+        if _IS_TEXT.search(text):
+            return cls("document", text)
+        return cls._of_path(text)
+
+    @classmethod
+    def _of_uri(cls, uri: str) -> PolicyLocation:
+        scheme, _, rest = uri.partition(":")
+        if not rest.startswith("//"):
+            raise ConfigurationError(
+                f"policies {uri!r} was understood as the URI of a file, and lacks the two slashes after its scheme "
+                f"(a pathlib.Path takes one of them away); give it as text, such as {scheme}://{rest.lstrip('/')}"
+            )
+        return cls("object", uri)
+
+    @classmethod
+    def _of_path(cls, path: str) -> PolicyLocation:
+        scheme = _SCHEME.match(path)
+        name = "" if scheme is None else scheme[1].lower()
+        if name in OBJECT_SCHEMES:
+            return cls._of_uri(path)
+        if name == "memory":
+            raise ConfigurationError(f"policies {path!r} is a store that ends with its process; {_REMEDY}")
+        if scheme is not None and path.startswith("//", scheme.end()):
+            known = (*OBJECT_SCHEMES, *_STORE_SCHEMES)
+            raise ConfigurationError(
+                f"policies {path!r} was understood as a URI, and {name}: is no scheme that can be followed; those are "
+                f"{', '.join(known)}{did_you_mean(name, known)}"
+            )
+        if name == "dbfs":
+            return cls("file", file_system(path)[1])
+        return cls("file", str(Path(path).absolute()))
+
+    # -------------------------------------------------------------------------------------- across a process's border
+
+    def to_options(self) -> dict[str, str]:
+        """Return this as an option of a data source."""
+        return {_OPTIONS[self.kind]: self.place}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> PolicyLocation:
+        """Return what `to_options` made, though the names of options came back in lower case."""
+        found = {kind: options[name.lower()] for kind, name in _OPTIONS.items() if name.lower() in options}
+        if len(found) != 1:
+            raise ConfigurationError(f"give one of the options {', '.join(_OPTIONS.values())}; got {list(found)}")
+        ((kind, place),) = found.items()
+        return cls(kind, place)
+
+    # ---------------------------------------------------------------------------------------------------- what is there
+
+    def load(self) -> PolicyDocument:
+        """Return the policies as they are now.
+
+        Raises
+        ------
+        PolicyError
+            If they cannot be applied.
+        ConfigurationError
+            If there is no such file, or it cannot be read.
+        StoreUnavailableError
+            If there is no such store, or it cannot be read.
+        """
+        if self.kind == "store":
+            store = open_store(self.place)
+            return document_of(store.scan(at=store.revision()), what=self.place)
+        if self.kind == "document":
+            return parse_policies(self.place)
+        try:
+            return parse_policies(self._read())
+        except PolicyError as error:
+            raise PolicyError(error.path, f"{error.problem} (in {self.place!r})") from None
+
+    def queue(self) -> QueuePolicy:
+        """Return the part of the policies that bounds the queue; of a store, no more is read."""
+        if self.kind != "store":
+            return self.load().queue
+        entry = open_store(self.place).get("queue", "")
+        stored = EMPTY["queue"] if entry is None else policy_of(entry, what=self.place)
+        assert isinstance(stored, QueuePolicy)  # noqa: S101 - what the kind holds
+        return stored
+
+    def _read(self) -> bytes:
+        try:
+            if self.kind == "file":
+                return Path(self.place).read_bytes()
+            files, path = file_system(self.place)
+            with files.open_input_stream(path) as stream:
+                content: bytes = stream.read()
+        except FileNotFoundError:
+            problem = "does not exist"
+        except (OSError, ValueError) as error:
+            problem = f"cannot be read: {error}"
+        else:
+            return content
+        what = "the path of a file" if self.kind == "file" else "the URI of a file"
+        raise ConfigurationError(f"policies {self.place!r} was understood as {what}, which {problem}; {_REMEDY}")
+
+
+def _absolute(place: str) -> str:
+    """Return a path that does not depend on the working directory; a URI is one."""
+    return place if _SCHEME.match(place) or place.startswith("/") else str(Path(place).absolute())

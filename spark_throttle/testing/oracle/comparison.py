@@ -1,0 +1,70 @@
+"""A plan of the kernel in the oracle's terms, so that the two can be compared with `==`."""
+
+from __future__ import annotations
+
+from spark_throttle.core.batch.admission import AdmissionPlan
+from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.core.quota import CompiledPolicy, Verdict
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.testing.oracle.reference import Decision, FlowUsage, ReferencePlan
+from spark_throttle.testing.oracle.reference_state import ReferenceState, pair
+
+
+def decisions_of(plan: AdmissionPlan) -> list[Decision]:
+    """Return what becomes of every row."""
+    rows = plan.decisions
+    columns = (rows.verdict, rows.reason, rows.level, rows.dimension, rows.scope, rows.throttle_time_ms)
+    return [
+        Decision(Verdict(verdict), REASONS[reason], level, dimension, scope, throttle_time_ms)
+        for verdict, reason, level, dimension, scope, throttle_time_ms in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
+
+
+def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
+    """Return the account of every flow, by its name."""
+    names: list[str] = usage.names.to_pylist()
+    assert len(set(names)) == len(names), f"a flow is reported twice: {names}"
+    return {
+        name: FlowUsage(
+            int(usage.tenant[i]),
+            int(usage.group[i]),
+            int(usage.weight[i]),
+            pair(usage.offered[i]),
+            pair(usage.admitted[i]),
+            pair(usage.rejected[i]),
+            pair(usage.waiting[i]),
+            pair(usage.demand[i]),
+            int(usage.observed_messages[i]),
+            int(usage.delayed_ms[i]),
+            (0, 0) if usage.ahead_milli is None else pair(usage.ahead_milli[i]),
+        )
+        for i, name in enumerate(names)
+    }
+
+
+def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:
+    """Return all of `plan` that the oracle predicts, under the policy that it was made for."""
+    return ReferencePlan(
+        decisions_of(plan),
+        ReferenceState.from_arrays(plan.state, policy),
+        usage_by_name(plan.usage),
+        plan.usage.invalid_messages,
+    )
+
+
+def assert_same_plan(plan: AdmissionPlan, expected: ReferencePlan, policy: CompiledPolicy) -> None:
+    """Fail with the first thing in which `plan` differs from what the oracle expects."""
+    actual = as_reference(plan, policy)
+    assert len(actual.decisions) == len(expected.decisions)
+    for index, (ours, theirs) in enumerate(zip(actual.decisions, expected.decisions, strict=True)):
+        assert ours == theirs, f"row {index}\n  kernel {ours}\n  oracle {theirs}"
+    for name in sorted(actual.state.flows.keys() | expected.state.flows.keys()):
+        ours_flow, theirs_flow = actual.state.flows.get(name), expected.state.flows.get(name)
+        assert ours_flow == theirs_flow, f"flow {name}\n  kernel {ours_flow}\n  oracle {theirs_flow}"
+    assert actual.state == expected.state, f"\n  kernel {actual.state}\n  oracle {expected.state}"
+    for name in sorted(actual.usage.keys() | expected.usage.keys()):
+        ours_usage, theirs_usage = actual.usage.get(name), expected.usage.get(name)
+        assert ours_usage == theirs_usage, f"usage of {name}\n  kernel {ours_usage}\n  oracle {theirs_usage}"
+    assert actual == expected

@@ -1,0 +1,105 @@
+"""Histories: batches of one shard, one after another, and what the kernel made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
+from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.policy_change import carried
+from spark_throttle.core.quota import CompiledPolicy, Verdict
+from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.testing.oracle.comparison import decisions_of
+from spark_throttle.testing.oracle.reference import Decision
+from spark_throttle.testing.oracle.reference_state import Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batch of a history."""
+
+    now_ms: int
+    arrivals: Arrivals
+    policy: CompiledPolicy
+    grants: Grants | None
+    """What a new epoch grants before the batch; `None` leaves what stands."""
+
+    def before(self, state: ShardState, former: CompiledPolicy) -> ShardState:
+        """Return the state that the batch finds, given what the last one left under the policy `former`."""
+        if former is not self.policy:
+            state = carried(state, former, self.policy, now_ms=self.now_ms)
+        return state if self.grants is None else replace(state, grants=self.grants)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Batches of one shard, one after another."""
+
+    shards: int
+    shard: int
+    steps: list[Step]
+
+    def initial_state(self) -> ShardState:
+        """Return the state before the first step."""
+        return ShardState.initial(len(self.steps[0].policy.shared))
+
+    def play(self) -> Iterator[Played]:
+        """Decide the batches by the kernel, one after another, each on what the last one left."""
+        state, policy, memory = self.initial_state(), self.steps[0].policy, MatchMemory()
+        for step in self.steps:
+            state, policy = step.before(state, policy), step.policy
+            plan = plan_admission(
+                state, step.arrivals, step.policy,
+                now_ms=step.now_ms, shards=self.shards, shard=self.shard, memory=memory,
+            )  # fmt: skip
+            yield Played(self, step, state, plan)
+            state = plan.state
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A batch of a history that the kernel has decided."""
+
+    history: History
+    step: Step
+    before: ShardState
+    plan: AdmissionPlan
+
+    @property
+    def rows(self) -> list[DecidedRow]:
+        """The batch's rows, the queue's and then the arrivals; sizes and names as they came."""
+        names = self.before.flows.names.to_pylist()
+        queue = self.before.queue
+        arrivals = self.step.arrivals
+        columns = zip(
+            [names[flow] for flow in queue.flow.tolist()] + arrivals.namespaces.to_pylist(),
+            queue.size_bytes.tolist() + arrivals.size_bytes.to_pylist(),
+            queue.arrival_ms.tolist() + [self.step.now_ms] * len(arrivals),
+            [False] * len(queue) + [True] * len(arrivals),
+            decisions_of(self.plan),
+            strict=True,
+        )
+        return [DecidedRow(*row) for row in columns]
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedRow:
+    """A row as it came, and what became of it."""
+
+    namespace: str
+    size_bytes: int
+    arrival_ms: int
+    is_arrival: bool
+    decision: Decision
+
+    @property
+    def tokens(self) -> Pair:
+        """What the row costs."""
+        return 1, self.size_bytes
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the row left for the sink."""
+        return self.decision.verdict == Verdict.ADMIT

@@ -1,0 +1,437 @@
+"""The oracle of admission: one micro-batch of one shard, decided a row at a time.
+
+It takes what `plan_admission` takes and says what must come out, by following the sequential meaning of a
+batch literally, with loops over rows and Python integers. It is slow on purpose: every step can be read
+against the words of the design, and none can overflow.
+
+1. Balances grow to the batch time.
+2. Queued rows that are too old are rejected.
+3. Malformed arrivals and those over a bound on their size are rejected; Pegasus' rules pass, hold or reject each of
+   the others.
+4. Per flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
+5. Eligible rows of all flows take turns in virtual time, until a shared scope of theirs is overdrawn.
+6. What is left waits or is rejected, as the scope says that stopped its flow.
+7. The queue's bounds reject what does not fit of all that is to wait, from the ends of the longest queues.
+8. Virtual times move on; what has nothing to remember is forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    MICRO,
+    NEVER_MS,
+    CompiledPolicy,
+    Dimension,
+    Level,
+    OnExcess,
+    Overflow,
+    Verdict,
+)
+from spark_throttle.core.state import ShardState
+from spark_throttle.errors import QueueOverflowError
+from spark_throttle.testing.oracle.reference_bucket import ceil_div
+from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
+from spark_throttle.testing.oracle.reference_state import (
+    DIMENSIONS,
+    FlowMemory,
+    GrantMemory,
+    Pair,
+    QueuedRow,
+    ReferenceState,
+    ScopeLimits,
+    pair,
+)
+
+MAX_NAMESPACE_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one row, in the terms of `AdmissionPlan`'s per-row arrays."""
+
+    verdict: Verdict
+    reason: str = ""
+    level: int = -1
+    dimension: int = -1
+    scope: int = -1
+    throttle_time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowUsage:
+    """One flow's account of one batch."""
+
+    tenant: int
+    group: int
+    weight: int
+    offered: Pair
+    admitted: Pair
+    rejected: Pair
+    waiting: Pair
+    demand: Pair
+    observed_messages: int
+    delayed_ms: int
+    ahead_milli: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePlan:
+    """What becomes of every row (the queue's, then the arrivals), and what is remembered."""
+
+    decisions: list[Decision]
+    state: ReferenceState
+    usage: dict[str, FlowUsage]
+    invalid_messages: int
+
+
+def reference_admission(
+    state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int, shards: int, shard: int = 0
+) -> ReferencePlan:
+    """Return what `plan_admission` must return for the same arguments.
+
+    Raises
+    ------
+    QueueOverflowError
+        If a row arrives that is to wait, what waits then does not fit, and the policy says to fail.
+    """
+    return _Batch(state, arrivals, policy, now_ms, shards, shard).plan()
+
+
+def malformed_reason(namespace: str | None, size_bytes: int | None, *, is_writable: bool = True) -> str:
+    """Return why a row cannot be decided at all, or an empty string.
+
+    Examples
+    --------
+    >>> malformed_reason("", 1), malformed_reason("acme/logs", -1), malformed_reason("acme/logs", 0)
+    ('namespace_missing', 'size_negative', '')
+    """
+    if not namespace:
+        return "namespace_missing"
+    if len(namespace.encode()) > MAX_NAMESPACE_BYTES:
+        return "namespace_too_long"
+    if size_bytes is None:
+        return "size_missing"
+    if size_bytes < 0:
+        return "size_negative"
+    if size_bytes > MAX_SIZE_BYTES:
+        return "size_too_large"
+    return "" if is_writable else "partition_unwritable"
+
+
+class _Batch:
+    """One call of `reference_admission`: the steps of the module's header, in order."""
+
+    def __init__(
+        self, state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int, shards: int, shard: int
+    ) -> None:
+        self.old = ReferenceState.from_arrays(state, policy)
+        self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
+        self.is_writable = [True] * len(arrivals) if arrivals.is_writable is None else arrivals.is_writable.tolist()
+        self.policy = policy
+        self.now_ms = now_ms
+        self.shards = shards
+        self.shard = shard
+        self.flows: dict[str, Flow] = {}
+        self.scopes: dict[int, Scope] = {}
+        # The rows of flows, which are all but the malformed, in order.
+        self.rows: list[Row] = []
+        self.decisions: dict[int, Decision] = {}
+        # By row that a quota refused or flagged: whose quota, and in which dimension.
+        self.refused_by: dict[int, tuple[Flow | Scope, Dimension]] = {}
+
+    def plan(self) -> ReferencePlan:
+        self.grow_balances()
+        self.reject_too_old()
+        self.take_arrivals()
+        for flow in self.flows.values():
+            flow.find_eligible(self.now_ms)
+            flow.tag()
+        self.take_turns()
+        for flow in self.flows.values():
+            self.decide_rest(flow)
+        self.bound_queue()
+        self.mark_sizes()
+        self.tell_throttle_times()
+        self.move_virtual_time()
+        decisions = [self.decisions[i] for i in range(len(self.old.queue) + len(self.arrivals))]
+        invalid_messages = len(decisions) - len(self.rows)
+        return ReferencePlan(decisions, self.new_state(), self.usage(), invalid_messages)
+
+    # Step 1
+
+    def grow_balances(self) -> None:
+        for name in self.old.flows:
+            self.flow(name)
+        elapsed_ms = self.now_ms - self.old.granted_as_of_ms
+        for index, grant in enumerate(self.old.grants):
+            is_tenant = index <= len(self.policy.tenant_names)
+            level = Level.JOB if index == 0 else Level.TENANT if is_tenant else Level.RESOURCE_GROUP
+            limits = ScopeLimits.from_limits(self.policy.shared, index, level, index)
+            self.scopes[index] = Scope.grown(limits, grant, elapsed_ms=elapsed_ms, shards=self.shards)
+
+    def flow(self, name: str) -> Flow:
+        if name not in self.flows:
+            elapsed_ms = self.now_ms - self.old.advanced_to_ms
+            self.flows[name] = Flow.remembered(self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms)
+        return self.flows[name]
+
+    # Step 2
+
+    def reject_too_old(self) -> None:
+        age_ms = self.policy.queue.age_ms
+        for index, queued in enumerate(self.old.queue):
+            arrival_ms, release_ms = queued.arrival_ms, queued.release_ms
+            row = Row(index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False)
+            self.rows.append(row)
+            if age_ms is not None and self.now_ms - arrival_ms > age_ms:
+                self.decisions[index] = Decision(Verdict.REJECT, "queue_age")
+            else:
+                self.flow(row.namespace).rows.append(row)
+
+    # Step 3
+
+    def take_arrivals(self) -> None:
+        queued = len(self.old.queue)
+        for index, (namespace, size_bytes) in enumerate(self.arrivals, start=queued):
+            malformed = malformed_reason(namespace, size_bytes, is_writable=self.is_writable[index - queued])
+            if malformed:
+                self.decisions[index] = Decision(Verdict.REJECT, malformed, throttle_time_ms=NEVER_MS)
+                continue
+            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True)
+            self.rows.append(row)
+            flow = self.flow(namespace)
+            if too_small := flow.rules.too_small_for(size_bytes, observed=False):
+                self.decisions[index] = self.by_size(Verdict.REJECT, too_small)
+            elif self.passes_windows(flow, row):
+                flow.rows.append(row)
+
+    def by_size(self, verdict: Verdict, limits: ScopeLimits) -> Decision:
+        return Decision(verdict, "size_too_large", limits.level, Dimension.BYTES, limits.index, NEVER_MS)
+
+    def passes_windows(self, flow: Flow, row: Row) -> bool:
+        """Ask Pegasus' rules, by count and then by size; a row that either rejects counts in neither."""
+        if not flow.rules.has_windows:
+            return True
+        second = self.now_ms // 1000
+        if flow.window_second != second:
+            flow.window_second, flow.window_units = second, [0, 0]
+        units = [flow.window_units[d] + row.tokens[d] for d in DIMENSIONS]
+        for d, rule in zip(DIMENSIONS, flow.rules.windows, strict=True):
+            if rule.reject_units > 0 and units[d] > rule.reject_units:
+                self.decisions[row.index] = Decision(
+                    Verdict.REJECT, "throttling", Level.NAMESPACE, d, throttle_time_ms=rule.reject_ms
+                )
+                return False
+            if rule.delay_units > 0 and units[d] > rule.delay_units:
+                row.release_ms = max(row.release_ms, self.now_ms + rule.delay_ms)
+        flow.window_units = units
+        return True
+
+    # Step 5
+
+    def take_turns(self) -> None:
+        turns = []
+        for flow in self.flows.values():
+            for k, tag in enumerate(flow.start_tags):
+                turns.append((tag // flow.rules.domain_weight, flow.tie, k, flow.name))
+        for flow in self.flows.values():
+            flow.barred_by = next((scope for scope in self.enforced(flow) if scope.bars(flow) is not None), None)
+            if flow.eligible:
+                flow.blocked_by = flow.barred_by
+        for _, _, k, name in sorted(turns):
+            flow = self.flows[name]
+            if flow.blocked_by is None:
+                flow.blocked_by = next((each for each in self.enforced(flow) if each.overdrawn() is not None), None)
+            if flow.blocked_by is None:
+                self.admit(flow, flow.rows[k])
+
+    def enforced(self, flow: Flow) -> list[Scope]:
+        return [self.scopes[limits.index] for limits in flow.rules.enforced]
+
+    def admit(self, flow: Flow, row: Row) -> None:
+        """Admit the row, flagged by the narrowest observing scope that is overdrawn, and debit all levels."""
+        self.decisions[row.index] = Decision(Verdict.ADMIT)
+        levels: list[Flow | Scope] = [flow, *(self.scopes[limits.index] for limits in flow.rules.shared)]
+        flagged_by = [
+            (level, dimension)
+            for level in levels
+            if level.limits.is_observed and (dimension := level.overdrawn()) is not None
+        ]
+        if flagged_by:
+            self.refuse(Verdict.ADMIT, row, *flagged_by[0])
+        flow.admitted += 1
+        for level in levels:
+            level.debit(row.tokens, is_marked=any(level is flagging for flagging, _ in flagged_by))
+
+    def refuse(self, verdict: Verdict, row: Row, by: Flow | Scope, dimension: Dimension) -> None:
+        self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, dimension, by.limits.index)
+        self.refused_by[row.index] = (by, dimension)
+
+    # Step 6
+
+    def decide_rest(self, flow: Flow) -> None:
+        """Decide the rows behind the admitted ones by what stopped the flow."""
+        cause = flow.blocked_by or flow
+        is_behind_held = flow.is_held and flow.blocked_by is None
+        for row in flow.rows[flow.admitted :]:
+            if row.release_ms > self.now_ms or is_behind_held:
+                wait_ms = max(0, row.release_ms - self.now_ms)
+                self.decisions[row.index] = Decision(
+                    Verdict.DELAY, "throttling", Level.NAMESPACE, throttle_time_ms=wait_ms
+                )
+                continue
+            barring = flow.barred_by if flow.blocked_by is flow.barred_by else None
+            dimension = barring.bars(flow) if barring else cause.overdrawn()
+            assert dimension is not None
+            rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_arrival
+            self.refuse(Verdict.REJECT if rejects else Verdict.DELAY, row, cause, dimension)
+
+    # Step 7
+
+    def waiting(self, flow: Flow) -> list[Row]:
+        return [row for row in flow.rows if self.decisions[row.index].verdict == Verdict.DELAY]
+
+    def bound_queue(self) -> None:
+        bounds = self.policy.queue
+        bound_messages = max(1, bounds.messages // self.shards)
+        bound_bytes = max(1, bounds.bytes // self.shards)
+        entries = []
+        for flow in self.flows.values():
+            in_flow = 0
+            for position, row in enumerate(self.waiting(flow)):
+                in_flow += row.size_bytes
+                share = max(part_of(position + 1, bound_messages), part_of(in_flow, bound_bytes))
+                entries.append((share, position, flow.tie, row))
+        waiting = [row for *_, row in entries]
+        messages, in_bytes = total_tokens(waiting)
+        if messages <= bound_messages and in_bytes <= bound_bytes:
+            return
+        if bounds.on_overflow == Overflow.FAIL:
+            if any(row.is_arrival for row in waiting):
+                raise QueueOverflowError(self.shard, messages, bound_messages, bound_bytes)
+            return
+        messages, in_bytes, is_full = 0, 0, False
+        for *_, row in sorted(entries, key=lambda entry: entry[:3]):
+            messages, in_bytes = messages + 1, in_bytes + row.size_bytes
+            is_full = is_full or messages > bound_messages or in_bytes > bound_bytes
+            if is_full:
+                self.refused_by.pop(row.index, None)
+                self.decisions[row.index] = Decision(Verdict.REJECT, "queue_full")
+
+    def mark_sizes(self) -> None:
+        """Flag the admitted rows that an observing scope would have rejected for their size, whatever flagged them."""
+        for row in self.rows:
+            too_small = self.flows[row.namespace].rules.too_small_for(row.size_bytes, observed=True)
+            if too_small and self.decisions[row.index].verdict == Verdict.ADMIT:
+                self.refused_by.pop(row.index, None)
+                self.decisions[row.index] = self.by_size(Verdict.ADMIT, too_small)
+
+    def tell_throttle_times(self) -> None:
+        """Say how long each debt lasts that refused or flagged a row, as it stands after the batch."""
+        for index, (by, dimension) in self.refused_by.items():
+            wait_ms = by.throttle_time_ms(dimension)
+            if isinstance(by, Scope) and self.decisions[index].verdict != Verdict.ADMIT:
+                wait_ms = max(1, wait_ms)  # it may have tokens that the flow has to leave to others
+            self.decisions[index] = replace(self.decisions[index], throttle_time_ms=wait_ms)
+
+    # Step 8
+
+    def move_virtual_time(self) -> None:
+        """Move every flow by the virtual time of the scope that stops it first, of those that hold anybody back."""
+        virtual_now: dict[int, int] = {}
+        for scope in self.scopes.values():
+            members = [flow for flow in self.flows.values() if scope.limits in flow.rules.enforced]
+            keys = [tag // flow.rules.domain_weight for flow in members for tag in flow.start_tags[: flow.admitted]]
+            if scope.owes_bytes or any(flow.blocked_by is scope for flow in members):
+                virtual_now[scope.limits.index] = max(keys, default=0)
+        for flow in self.flows.values():
+            own = [virtual_now[limits.index] for limits in flow.rules.enforced if limits.index in virtual_now]
+            if own:
+                flow.move(min(own) * flow.rules.domain_weight, still_waits=bool(self.waiting(flow)))
+            else:
+                flow.lead = [0, 0]
+
+    def new_state(self) -> ReferenceState:
+        flows = {flow.name: self.memory(flow) for flow in self.flows.values() if self.is_remembered(flow)}
+        queue = [
+            QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms)
+            for row in self.rows
+            if self.decisions[row.index].verdict == Verdict.DELAY
+        ]
+        grants = [
+            GrantMemory(pair(scope.balance_micro), pair(scope.headroom_micro), scope.ahead_bound_milli)
+            for scope in self.scopes.values()
+        ]
+        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, grants)
+
+    def is_remembered(self, flow: Flow) -> bool:
+        counts_this_second = flow.window_second == self.now_ms // 1000 and flow.window_units != [0, 0]
+        return bool(
+            self.waiting(flow)
+            or not all(bucket.is_full for bucket in flow.buckets.values())
+            or flow.lead != [0, 0]
+            or counts_this_second
+        )
+
+    def memory(self, flow: Flow) -> FlowMemory:
+        balance_micro = [flow.buckets[d].balance_micro if d in flow.buckets else 0 for d in DIMENSIONS]
+        memory = FlowMemory(pair(balance_micro), pair(flow.lead), flow.window_second, pair(flow.window_units))
+        return memory.meaningful(flow.rules, second=self.now_ms // 1000)
+
+    def usage(self) -> dict[str, FlowUsage]:
+        rows: dict[str, list[Row]] = {flow.name: [] for flow in self.flows.values() if any(flow.ahead_milli())}
+        for row in self.rows:
+            rows.setdefault(row.namespace, []).append(row)
+        return {name: self.usage_of(self.flows[name], rows[name]) for name in rows}
+
+    def usage_of(self, flow: Flow, rows: list[Row]) -> FlowUsage:
+        by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
+        for row in rows:
+            by_verdict[self.decisions[row.index].verdict].append(row)
+        arrived = [row for row in rows if row.is_arrival]
+        offered = total_tokens(arrived)
+        refused = [row for row in by_verdict[Verdict.REJECT] if self.decisions[row.index].reason == "size_too_large"]
+        wanted = [row for row in arrived if row not in refused]
+        admitted, waiting = by_verdict[Verdict.ADMIT], by_verdict[Verdict.DELAY]
+        return FlowUsage(
+            flow.rules.tenant,
+            flow.rules.group,
+            flow.limits.weight if flow.rules.shared else 0,
+            offered=offered,
+            admitted=total_tokens(admitted),
+            rejected=total_tokens(by_verdict[Verdict.REJECT]),
+            waiting=total_tokens(waiting),
+            demand=self.demand(flow, wanted, waiting),
+            observed_messages=sum(1 for row in admitted if self.decisions[row.index].reason),
+            delayed_ms=sum(max(0, self.now_ms - row.arrival_ms) for row in admitted),
+            ahead_milli=pair(flow.ahead_milli()),
+        )
+
+    def demand(self, flow: Flow, offered: list[Row], waiting: list[Row]) -> Pair:
+        """Return what the flow may want next: the same again and its backlog.
+
+        Nothing behind a row that is held for longer counts, and no more of both dimensions than its own buckets allow.
+        """
+        since_last_ms = max(0, self.now_ms - self.old.advanced_to_ms) if self.old.advanced_to_ms else 0
+        free = list(takewhile(lambda row: row.release_ms <= self.now_ms + since_last_ms, waiting))
+        again = total_tokens(offered) if len(free) == len(waiting) else (0, 0)
+        wanted = [again[d] + total_tokens(free)[d] for d in DIMENSIONS]
+        passing = list(wanted)
+        for d, bucket in flow.buckets.items():
+            if flow.limits.is_enforced:
+                refill = bucket.rate_micro_per_ms * since_last_ms // MICRO
+                passing[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
+        if passing == wanted:
+            return pair(wanted)
+        part = min(ceil_div(passing[d] << 30, wanted[d]) for d in DIMENSIONS if wanted[d])
+        return pair([min((wanted[d] * part >> 30) + 1, passing[d]) for d in DIMENSIONS])
+
+
+def part_of(amount: int, bound: int) -> int:
+    """Return the part of a bound in 2**-30ths, rounded up; just over the whole for more than there is."""
+    return (1 << 30) + 1 if amount > bound else -(-(amount << 30) // bound)

@@ -1,0 +1,253 @@
+"""The parts of the scalar oracle: a row, a shared scope with its grant, and a flow with its buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
+from spark_throttle.testing.oracle.reference_bucket import (
+    VT_MEMORY,
+    TokenBucket,
+    milli_tokens_in,
+    name_hash,
+    throttle_time_ms,
+    virtual_time,
+    virtual_time_up,
+)
+from spark_throttle.testing.oracle.reference_state import (
+    DIMENSIONS,
+    FlowMemory,
+    GrantMemory,
+    NamespaceRules,
+    Pair,
+    ScopeLimits,
+    rules_of,
+)
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of a flow."""
+
+    index: int
+    """Position among the batch's rows: the queue's, then the arrivals."""
+
+    namespace: str
+    size_bytes: int
+    arrival_ms: int
+    release_ms: int
+    is_arrival: bool
+
+    @property
+    def tokens(self) -> Pair:
+        """What the row costs."""
+        return (1, self.size_bytes)
+
+
+def total_tokens(rows: list[Row]) -> Pair:
+    """Return what `rows` cost together."""
+    return len(rows), sum(row.size_bytes for row in rows)
+
+
+def debt_floor(limits: ScopeLimits, dimension: Dimension, balance_micro: int, *, is_marked: bool) -> int:
+    """Return where the debt stops that a message adds to.
+
+    A message that an observing scope marks adds to no debt beyond a burst, and one that is larger than the scope would
+    let pass adds what the largest that it lets pass could, or a burst.
+    """
+    floor_micro = MIN_BALANCE_MICRO
+    burst_micro = limits.burst_micro[dimension]
+    if is_marked:
+        floor_micro = max(floor_micro, min(balance_micro, -max(burst_micro, 1)))
+    if dimension == Dimension.BYTES and limits.is_observed and limits.max_message_bytes < MAX_SIZE_BYTES:
+        largest_micro = max(burst_micro, limits.max_message_bytes * MICRO)
+        floor_micro = max(floor_micro, min(balance_micro, -largest_micro))
+    return floor_micro
+
+
+@dataclass(slots=True)
+class Scope:
+    """A shared scope and the shard's grant of it."""
+
+    limits: ScopeLimits
+    shards: int
+    balance_micro: list[int]
+    headroom_micro: list[int]
+    ahead_bound_milli: Pair
+
+    @classmethod
+    def grown(cls, limits: ScopeLimits, memory: GrantMemory, *, elapsed_ms: int, shards: int) -> Scope:
+        """Return the scope with what the shard's part of its rate has brought, as far as there was room."""
+        scope = cls(limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli)
+        for d in limits.limited_dimensions:
+            earned = limits.rate_micro_per_ms[d] // shards * max(0, elapsed_ms)
+            gained = min(earned, scope.headroom_micro[d])
+            scope.balance_micro[d] += gained
+            scope.headroom_micro[d] -= gained
+        return scope
+
+    def bars(self, flow: Flow) -> Dimension | None:
+        """Return the dimension in which a flow is too far ahead to take of what was granted, messages first."""
+        if not self.limits.is_enforced:
+            return None
+        ahead_milli = flow.ahead_milli()
+        return next((d for d in DIMENSIONS if ahead_milli[d] // flow.limits.weight >= self.ahead_bound_milli[d]), None)
+
+    def overdrawn(self) -> Dimension | None:
+        """Return the dimension that refuses the next row, messages first."""
+        for d in self.limits.limited_dimensions:
+            if self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0:
+                return d
+        return None
+
+    @property
+    def owes_bytes(self) -> bool:
+        """Whether the scope has given bytes beyond what it had, and holds rows back for it."""
+        d = Dimension.BYTES
+        is_shut = self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
+        return self.limits.is_enforced and self.limits.limits(d) and is_shut
+
+    def debit(self, tokens: Pair, *, is_marked: bool) -> None:
+        """Take `tokens`, into debt where the grant is less."""
+        for d in self.limits.limited_dimensions:
+            floor_micro = debt_floor(self.limits, d, self.balance_micro[d], is_marked=is_marked)
+            self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, floor_micro)
+
+    def throttle_time_ms(self, dimension: Dimension) -> int:
+        """Return how long the shard's part of the rate takes to repay the debt."""
+        rate = self.limits.rate_micro_per_ms[dimension]
+        return throttle_time_ms(self.balance_micro[dimension], max(1, rate // self.shards) if rate else 0)
+
+
+@dataclass(slots=True)
+class Flow:
+    """A namespace in a batch: what it remembers, its rows, and how far they came."""
+
+    name: str
+    rules: NamespaceRules
+    buckets: dict[Dimension, TokenBucket]
+    """Of the limited dimensions."""
+
+    lead: list[int]
+    window_second: int
+    window_units: list[int]
+
+    rows: list[Row] = field(default_factory=list)
+    """The queued rows that are not too old, then the arrivals that Pegasus' rules did not reject."""
+
+    eligible: int = 0
+    """How many of `rows` neither a release time nor the namespace's own buckets hold back."""
+
+    is_held: bool = False
+    """Whether the first row that is not eligible waits for its release."""
+
+    base: dict[Dimension, int] = field(default_factory=dict)
+    """Where the flow stands relative to its domain's virtual time, by limited dimension of the domain."""
+
+    start_tags: list[int] = field(default_factory=list)
+    """Of the eligible rows."""
+
+    admitted: int = 0
+    """How many of `rows` are admitted."""
+
+    barred_by: Scope | None = None
+    """The narrowest shared scope of which the flow is too far ahead to take."""
+
+    blocked_by: Scope | None = None
+    """The shared scope that refused the flow's first refused row."""
+
+    @classmethod
+    def remembered(cls, policy: CompiledPolicy, name: str, memory: FlowMemory | None, *, elapsed_ms: int) -> Flow:
+        """Return the flow of a namespace, refilled; one that is not remembered starts with full buckets."""
+        rules = rules_of(policy, name)
+        flow = cls(name, rules, {}, [0, 0], 0, [0, 0])
+        for d in rules.limits.limited_dimensions:
+            bucket = TokenBucket.full(rules.limits.rate_micro_per_ms[d], rules.limits.burst_micro[d])
+            if memory is not None:
+                bucket.balance_micro = memory.balance_micro[d]
+                bucket.refill(elapsed_ms)
+            flow.buckets[d] = bucket
+        if memory is not None:
+            flow.lead = list(memory.lead)
+            flow.window_second = memory.window_second
+            flow.window_units = list(memory.window_units)
+        return flow
+
+    @property
+    def limits(self) -> ScopeLimits:
+        """The namespace's own limits."""
+        return self.rules.limits
+
+    def overdrawn(self) -> Dimension | None:
+        """Return the dimension in which the namespace refuses the next row, messages first."""
+        return next((d for d in DIMENSIONS if d in self.buckets and not self.buckets[d].admits()), None)
+
+    def throttle_time_ms(self, dimension: Dimension) -> int:
+        """Return how long the namespace's own rate takes to repay the debt."""
+        return self.buckets[dimension].throttle_time_ms()
+
+    def debit(self, tokens: Pair, *, is_marked: bool) -> None:
+        """Take `tokens`, into debt where the balances are less."""
+        for d, bucket in self.buckets.items():
+            bucket.debit(tokens[d], floor_micro=debt_floor(self.limits, d, bucket.balance_micro, is_marked=is_marked))
+
+    @property
+    def tie(self) -> tuple[int, int]:
+        """Who goes first at equal tags: who waits longest, then by a hash that prefers no spelling."""
+        return self.rows[0].arrival_ms, name_hash(self.name)
+
+    def ahead_milli(self) -> list[int]:
+        """Return by how many thousandths of a token the flow is ahead of those that it competes with."""
+        domain = self.rules.domain
+        if domain is None:
+            return [0, 0]
+        most = (1000, MAX_SIZE_BYTES * 1000)
+        rates = self.rules.turn_rates
+        return [
+            min(milli_tokens_in(self.lead[d] - 2, rates[d], self.limits.weight), most[d]) if domain.limits(d) else 0
+            for d in DIMENSIONS
+        ]
+
+    def find_eligible(self, now_ms: int) -> None:
+        """Count the rows before the first that must wait for its release or for the namespace's own buckets."""
+        balance_micro = {d: bucket.balance_micro for d, bucket in self.buckets.items()}
+        for row in self.rows:
+            if row.release_ms > now_ms:
+                self.is_held = True
+                return
+            if self.limits.is_enforced and any(balance < 0 for balance in balance_micro.values()):
+                return
+            for d in balance_micro:
+                balance_micro[d] -= row.tokens[d] * MICRO
+            self.eligible += 1
+
+    def tag(self) -> None:
+        """Give the eligible rows their start tags: the dominant of the virtual times of what is before them."""
+        domain = self.rules.domain
+        if domain is None:
+            self.start_tags = [0] * self.eligible
+            return
+        base = {d: max(self.lead[d], -VT_MEMORY) for d in domain.limited_dimensions}
+        behind = max(0, -max(base.values()))
+        self.base = {d: base[d] + behind for d in base}
+        before = [0, 0]
+        for row in self.rows[: self.eligible]:
+            rates = self.rules.turn_rates
+            tags = [self.base[d] + virtual_time(before[d], rates[d], self.limits.weight) for d in base]
+            self.start_tags.append(max(tags))
+            before = [before[d] + row.tokens[d] for d in DIMENSIONS]
+
+    def move(self, advance: int, *, still_waits: bool) -> None:
+        """Charge what was served to the lead, and move the origin by `advance`."""
+        domain = self.rules.domain
+        assert domain is not None
+        served = total_tokens(self.rows[: self.admitted])
+        lead = {}
+        for d in domain.limited_dimensions:
+            finish = self.lead[d]
+            if self.eligible:
+                finish = self.base[d] + virtual_time_up(served[d], self.rules.turn_rates[d], self.limits.weight)
+            lead[d] = max(finish - advance, -VT_MEMORY)
+        if not still_waits and max(lead.values()) <= 0:
+            lead = {}
+        self.lead = [lead.get(d, 0) for d in DIMENSIONS]

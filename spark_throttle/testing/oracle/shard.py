@@ -1,0 +1,89 @@
+"""A shard that is played by hand, a batch at a time, by the kernel or by the oracle.
+
+Examples
+--------
+>>> from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
+>>> shard = Shard("kernel", make_policy(default=Namespace(limit(messages_per_second=1))))
+>>> [decision.verdict.name for decision in shard.batch(0, [("acme/logs", 100)] * 3)]
+['ADMIT', 'ADMIT', 'DELAY']
+>>> [decision.throttle_time_ms for decision in shard.batch(400)]
+[600]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.policy_change import carried
+from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.state import ShardState
+from spark_throttle.testing.oracle.comparison import as_reference
+from spark_throttle.testing.oracle.reference import Decision, ReferencePlan, reference_admission
+from spark_throttle.testing.oracle.reference_change import reference_change
+from spark_throttle.testing.oracle.worlds import granted, make_arrivals
+
+START_MS = 1_760_000_000_000
+"""Batch time to which `Shard.batch` adds."""
+
+Engine: TypeAlias = Literal["kernel", "oracle"]
+
+
+@dataclass
+class Shard:
+    """What a shard remembers, and what its last batch decided."""
+
+    engine: Engine
+
+    policy: CompiledPolicy
+    """May be set: another one acts from the next batch on."""
+
+    shards: int = 1
+    state: ShardState = field(init=False)
+    plan: ReferencePlan = field(init=False)
+    in_force: CompiledPolicy = field(init=False)
+    """The policy of the last batch."""
+
+    def __post_init__(self) -> None:
+        self.in_force = self.policy
+        self.state = ShardState.initial(len(self.policy.shared))
+
+    def batch(
+        self,
+        at_ms: int,
+        rows: Iterable[tuple[str | None, int | None]] = (),
+        grant: dict[str, tuple[float, float]] | None = None,
+    ) -> list[Decision]:
+        """Decide one batch, after a new grant (whole tokens, by scope) if one is given."""
+        now_ms = START_MS + at_ms
+        if self.policy is not self.in_force:
+            self._change(now_ms)
+        if grant is not None:
+            self.state = granted(self.state, self.policy, grant, now_ms=now_ms)
+        arrivals = make_arrivals(rows)
+        if self.engine == "oracle":
+            self.plan = reference_admission(self.state, arrivals, self.policy, now_ms=now_ms, shards=self.shards)
+            self.state = self.plan.state.to_arrays()
+        else:
+            plan = plan_admission(self.state, arrivals, self.policy, now_ms=now_ms, shards=self.shards)
+            self.plan = as_reference(plan, self.policy)
+            self.state = plan.state
+        return self.plan.decisions
+
+    def _change(self, now_ms: int) -> None:
+        """Tell the state in the terms of the new policy; it grants nothing before its own grant comes."""
+        before, self.in_force = self.in_force, self.policy
+        if len(self.policy.shared) != len(before.shared):
+            grants = ShardState.initial(len(self.policy.shared)).grants
+            self.state = replace(self.state, grants=replace(grants, epoch=self.state.grants.epoch))
+        if self.engine == "oracle":
+            self.state = reference_change(self.state, before, self.policy, now_ms=now_ms).to_arrays()
+        else:
+            self.state = carried(self.state, before, self.policy, now_ms=now_ms)
+
+    def admitted(self) -> Counter[str]:
+        """Return the messages that the last batch admitted, by namespace."""
+        return Counter({name: usage.admitted[0] for name, usage in self.plan.usage.items()})

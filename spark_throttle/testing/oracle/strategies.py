@@ -1,0 +1,236 @@
+"""Hypothesis strategies: small worlds in which everything that can happen to a row happens often.
+
+Numbers are drawn from the edges (0, one micro-token, a fraction of a token, more than an int32 holds) and from a
+middle in which a few messages exhaust a quota. Names collide: tenants have named and unnamed namespaces, a
+namespace may be called as a tenant is, and some rows have no name at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from hypothesis import strategies as st
+
+from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.quota import (
+    MAX_BURST_TOKENS,
+    MAX_SIZE_BYTES,
+    MICRO,
+    UNLIMITED,
+    CompiledPolicy,
+    OnExcess,
+    Overflow,
+    QueueBounds,
+)
+from spark_throttle.core.state import Grants
+from spark_throttle.testing.oracle.history import History, Step
+from spark_throttle.testing.oracle.reference_state import NO_BOUND, pair
+from spark_throttle.testing.oracle.worlds import (
+    Limit,
+    Namespace,
+    Tenant,
+    Window,
+    make_arrivals,
+    make_grants,
+    make_policy,
+)
+
+START_TIMES_MS = (0, 1, 999, 1_000, 1_760_000_000_000)
+STEPS_MS = (0, 1, 7, 100, 999, 1_000, 2_500, 60_000, 86_400_000)
+BACKWARD_STEPS_MS = (-1, -1_500, -86_400_000)
+
+TENANT_NAMES = ("acme", "blue", "cora")
+GROUP_NAMES = ("gold", "iron", "wood")
+GLOBS = ("acme/lo*", "acme/*", "cora/*", "bl*", "*/logs", "*ü*o*", "*")
+"""Most specific first."""
+
+NAMESPACE_NAMES = ("acme/logs", "acme/clicks", "blue/logs", "blue", "cora/ü/logs", "dora/logs", "solo")
+LONGEST_NAME = "acme/" + "é" * 509 + "x"
+TOO_LONG_NAME = LONGEST_NAME + "x"
+MALFORMED_NAMES = (None, "", TOO_LONG_NAME)
+MALFORMED_SIZES_BYTES = (None, -1, -(2**63), MAX_SIZE_BYTES + 1, 2**63 - 1)
+
+MESSAGE_RATES = (0, 1, 200, 333, 1_000, 3_000, 3_000, 10_000, 10_000, 1_000_000, 2**30 - 1, 2**30 + 1)
+BYTE_RATES = (0, 1, 1_000, 99_999, 10**5, 10**5, 10**6, 10**9, 2**30, 1_000 * MAX_BURST_TOKENS)
+MAX_BURST_MICRO = MAX_BURST_TOKENS * MICRO
+
+
+FEW_TOKENS_MICRO = st.integers(0, 20 * MICRO)
+BURSTS_MICRO = st.one_of(
+    FEW_TOKENS_MICRO, st.sampled_from((0, 1, MICRO - 1, MICRO, 300 * MICRO, 1_000 * MICRO, MAX_BURST_MICRO))
+)
+MESSAGE_BOUNDS_BYTES = st.sampled_from((MAX_SIZE_BYTES,) * 8 + (1, 99, 100, 2**31))
+WEIGHTS = st.sampled_from((1, 1, 2, 3, 7, 1_000))
+
+GRANTS_MICRO = st.one_of(
+    st.integers(-3 * MICRO, 12 * MICRO),
+    st.integers(0, 1_000).map(lambda tokens: tokens * MICRO),
+    st.sampled_from((-1, 0, 1, MICRO - 1, MAX_BURST_MICRO // 2)),
+)
+HEADROOMS_MICRO = st.one_of(st.sampled_from((0, 0, 1, MAX_BURST_MICRO // 2)), st.integers(0, 5 * MICRO))
+
+NAMES = st.sampled_from((*NAMESPACE_NAMES, *NAMESPACE_NAMES, *TENANT_NAMES, LONGEST_NAME))
+SIZES_BYTES = st.one_of(
+    st.sampled_from((0, 1, 1, 10, 100, 1_000)), st.integers(0, 200), st.sampled_from((2**31, MAX_SIZE_BYTES))
+)
+RUNS = st.lists(st.tuples(NAMES, SIZES_BYTES, st.integers(1, 5)), max_size=8)
+MALFORMED_ROWS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(MALFORMED_NAMES), st.one_of(SIZES_BYTES, st.sampled_from(MALFORMED_SIZES_BYTES))),
+        st.tuples(NAMES, st.sampled_from(MALFORMED_SIZES_BYTES)),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@cache
+def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
+    """Return limits in one dimension or both; a rate of 0 has no burst."""
+    message_limits = st.tuples(st.sampled_from(MESSAGE_RATES), BURSTS_MICRO)
+    byte_limits = st.tuples(st.sampled_from(BYTE_RATES), BURSTS_MICRO)
+    absent = st.just((UNLIMITED, 0))
+    both = st.one_of(
+        st.tuples(message_limits, absent), st.tuples(absent, byte_limits), st.tuples(message_limits, byte_limits)
+    )
+    return st.builds(_limit, both, st.sampled_from(on_excess), WEIGHTS, MESSAGE_BOUNDS_BYTES)
+
+
+def _limit(limits: tuple[tuple[int, int], tuple[int, int]], on_excess: OnExcess, weight: int, bound: int) -> Limit:
+    (message_rate, message_burst), (byte_rate, byte_burst) = limits
+    bursts = message_burst if message_rate > 0 else 0, byte_burst if byte_rate > 0 else 0
+    return Limit((message_rate, byte_rate), bursts, on_excess, weight, bound)
+
+
+@cache
+def maybe_limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
+    """Return limits, or half of the time none."""
+    return st.one_of(st.just(Limit()), limits(on_excess))
+
+
+@cache
+def windows() -> st.SearchStrategy[tuple[Window, Window]]:
+    """Return Pegasus' rules by count and by size, mostly none."""
+    units = st.sampled_from((0, 1, 2, 5, 1_000))
+    waits_ms = st.sampled_from((0, 1, 50, 1_500))
+    rule = st.builds(Window, units, waits_ms, units, waits_ms)
+    off = st.just(Window())
+    return st.one_of(st.just((Window(), Window())), st.tuples(rule, off), st.tuples(off, rule), st.tuples(rule, rule))
+
+
+@cache
+def queue_bounds(*, may_fail: bool) -> st.SearchStrategy[QueueBounds]:
+    """Return bounds from one row to more than a test can fill."""
+    return st.builds(
+        QueueBounds,
+        messages=st.sampled_from((1, 3, 8, 2**50, 2**50)),
+        bytes=st.sampled_from((1, 150, 2**50, 2**50, 2**50)),
+        age_ms=st.sampled_from((None, None, 0, 500, 5_000)),
+        on_overflow=st.sampled_from(Overflow) if may_fail else st.just(Overflow.REJECT),
+    )
+
+
+@cache
+def members(on_excess: tuple[OnExcess, ...], groups: tuple[str, ...]) -> st.SearchStrategy[Namespace]:
+    """Return what a policy with these groups may say about a namespace."""
+    return st.builds(_namespace, maybe_limits(on_excess), st.sampled_from((None, *groups)), windows())
+
+
+def _namespace(limit: Limit, group: str | None, rules: tuple[Window, Window]) -> Namespace:
+    return Namespace(limit, group, *rules)
+
+
+SOME_GLOBS = ((), (), (), GLOBS, GLOBS[:3], GLOBS[2:4], GLOBS[4:], GLOBS[::2])
+SOME_EXEMPT = ((), (), (), (), ("acme/logs",), ("*/clicks", "solo"), ("blue*",))
+
+
+@st.composite
+def policies(
+    draw: st.DrawFn, *, on_excess: tuple[OnExcess, ...] = tuple(OnExcess), may_fail: bool = False
+) -> CompiledPolicy:
+    """Return policies of up to 3 tenants, 3 groups, 6 namespaces and some globs, beside the default and the job."""
+    groups = GROUP_NAMES[: draw(st.integers(0, len(GROUP_NAMES)))]
+    tenants = TENANT_NAMES[: draw(st.integers(0, len(TENANT_NAMES)))]
+    named = NAMESPACE_NAMES[: draw(st.integers(0, 6))]
+    scopes, member = maybe_limits(on_excess), members(on_excess, groups)
+    return make_policy(
+        job=draw(scopes),
+        tenants={name: Tenant(draw(scopes), draw(st.sampled_from((None, *groups)))) for name in tenants},
+        groups={name: draw(limits(on_excess)) for name in groups},
+        namespaces={name: draw(member) for name in (*named, *draw(st.sampled_from(SOME_GLOBS)))},
+        exempt=draw(st.sampled_from(SOME_EXEMPT)),
+        default=draw(member),
+        queue=draw(queue_bounds(may_fail=may_fail)),
+    )
+
+
+@st.composite
+def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int, is_bounded: bool = False) -> Grants:
+    """Return what a shard may be granted under `policy`: nothing where the rate is 0 or there is no limit."""
+    balances, headrooms = [], []
+    for rates in policy.shared.rate_micro_per_ms:
+        nothing = {0: (-1, 0), UNLIMITED: (0, 0)}
+        entries = [
+            nothing[rate] if rate in nothing else (draw(GRANTS_MICRO), draw(HEADROOMS_MICRO)) for rate in pair(rates)
+        ]
+        balances.append((entries[0][0], entries[1][0]))
+        headrooms.append((entries[0][1], entries[1][1]))
+    made = make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
+    scopes = len(policy.shared)
+    bound_milli = draw(st.sampled_from((None, None, NO_BOUND, 0, 1, 500, 1000, 60_000, 10**9))) if is_bounded else None
+    if bound_milli is None:
+        return made
+    bounds = np.full((scopes, 2), NO_BOUND, dtype=np.int64)
+    bounds[draw(st.integers(0, scopes - 1)), draw(st.integers(0, 1))] = bound_milli
+    return replace(made, ahead_bound_milli=bounds)
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, *, malformed: bool = True) -> Arrivals:
+    """Return a batch of runs of equal rows, and now and then rows that cannot be decided."""
+    rows: list[tuple[str | None, int | None]] = []
+    for name, size_bytes, count in draw(RUNS):
+        rows += [(name, size_bytes)] * count
+    if malformed and draw(st.integers(0, 4)) == 4:
+        for row in draw(MALFORMED_ROWS):
+            rows.insert(draw(st.integers(0, len(rows))), row)
+        return replace(make_arrivals(rows), is_writable=np.arange(len(rows)) % draw(st.integers(2, 5)) > 0)
+    return make_arrivals(rows)
+
+
+@st.composite
+def histories(  # noqa: PLR0913 - what histories differ in
+    draw: st.DrawFn,
+    *,
+    on_excess: tuple[OnExcess, ...] = tuple(OnExcess),
+    monotone: bool = False,
+    one_policy: bool = False,
+    malformed: bool = True,
+    may_fail: bool = False,
+    is_bounded: bool = False,
+    max_steps: int = 5,
+) -> History:
+    """Return up to `max_steps` batches; the first grants, later ones may, and so does a changed policy.
+
+    Parameters
+    ----------
+    is_bounded
+        Whether a grant may have bounds on who is ahead: then tokens may be left that a row waits for.
+    """
+    shards = draw(st.sampled_from((1, 1, 2, 7)))
+    steps: list[Step] = []
+    now_ms = draw(st.sampled_from(START_TIMES_MS))
+    policy = draw(policies(on_excess=on_excess, may_fail=may_fail))
+    for epoch in range(1, draw(st.integers(1, max_steps)) + 1):
+        is_new = not one_policy and epoch > 1 and draw(st.integers(0, 5)) == 0
+        if is_new:
+            policy = draw(policies(on_excess=on_excess, may_fail=may_fail))
+        new_grants = None
+        if epoch == 1 or is_new or draw(st.booleans()):
+            lag_ms = draw(st.sampled_from((0, 0, 1, 1_000)))
+            new_grants = draw(grants(policy, epoch=epoch, as_of_ms=max(0, now_ms - lag_ms), is_bounded=is_bounded))
+        steps.append(Step(now_ms, draw(arrivals(malformed=malformed)), policy, new_grants))
+        now_ms = max(0, now_ms + draw(st.sampled_from(STEPS_MS if monotone else STEPS_MS + BACKWARD_STEPS_MS)))
+    return History(shards, draw(st.integers(0, shards - 1)), steps)

@@ -1,0 +1,193 @@
+"""Small worlds for tests: policies, arrivals and grants written as plain Python values.
+
+Examples
+--------
+Two namespaces of one group that may use 100 messages a second together:
+
+>>> policy = make_policy(
+...     groups={"gold": limit(messages_per_second=100)},
+...     namespaces={"a/x": Namespace(group="gold"), "b/y": Namespace(limit(weight=3), group="gold")},
+... )
+>>> policy.shared.rate_micro_per_ms.tolist()
+[[-1, -1], [100000, -1]]
+>>> state = granted(ShardState.initial(2), policy, {"gold": (100, 0)}, now_ms=0)
+>>> state.grants.balance_micro.tolist()
+[[-1, -1], [100000000, 0]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    MICRO,
+    UNLIMITED,
+    CompiledPolicy,
+    Limits,
+    OnExcess,
+    Overflow,
+    QueueBounds,
+    WindowRules,
+)
+from spark_throttle.core.state import Grants, ShardState
+
+UNBOUNDED_QUEUE = QueueBounds(messages=2**50, bytes=2**50, age_ms=None, on_overflow=Overflow.REJECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The limits of one scope; pairs are messages, then bytes."""
+
+    rate_micro_per_ms: tuple[int, int] = (UNLIMITED, UNLIMITED)
+    burst_micro: tuple[int, int] = (0, 0)
+    on_excess: OnExcess = OnExcess.DELAY
+    weight: int = 1
+    max_message_bytes: int = MAX_SIZE_BYTES
+
+
+def limit(
+    *,
+    messages_per_second: float | None = None,
+    bytes_per_second: float | None = None,
+    burst_seconds: float = 1,
+    on_excess: OnExcess = OnExcess.DELAY,
+    weight: int = 1,
+    max_message_bytes: int = MAX_SIZE_BYTES,
+) -> Limit:
+    """Return the limits of one scope as a policy document gives them; `None` is unlimited.
+
+    Examples
+    --------
+    >>> limit(messages_per_second=0.2, burst_seconds=10)
+    Limit(rate_micro_per_ms=(200, -1), burst_micro=(2000000, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
+max_message_bytes=68719476736)
+    """
+    messages, in_bytes = (UNLIMITED if r is None else round(r * 1000) for r in (messages_per_second, bytes_per_second))
+    bursts = [0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in (messages, in_bytes)]
+    return Limit((messages, in_bytes), (bursts[0], bursts[1]), on_excess, weight, max_message_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Pegasus' rule in one dimension; 0 units is off."""
+
+    delay_units: int = 0
+    delay_ms: int = 0
+    reject_units: int = 0
+    reject_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What a policy says about one tenant."""
+
+    limit: Limit = Limit()
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What a policy says about one namespace, or about all that it does not name."""
+
+    limit: Limit = Limit()
+    group: str | None = None
+    by_count: Window = Window()
+    by_size: Window = Window()
+
+
+def make_policy(  # noqa: PLR0913 - as many parts as a policy has
+    *,
+    job: Limit = Limit(),
+    tenants: Mapping[str, Tenant] | None = None,
+    groups: Mapping[str, Limit] | None = None,
+    namespaces: Mapping[str, Namespace] | None = None,
+    exempt: Sequence[str] = (),
+    default: Namespace = Namespace(),
+    queue: QueueBounds = UNBOUNDED_QUEUE,
+    revision: str = "r1",
+) -> CompiledPolicy:
+    """Return a policy with every name resolved to an index; its globs are tried in the order of `namespaces`."""
+    tenants, groups, namespaces = tenants or {}, groups or {}, namespaces or {}
+    group_position = {name: i for i, name in enumerate(groups)} | {None: -1}
+    named = [name for name in namespaces if "*" not in name]
+    globs = [name for name in namespaces if "*" in name]
+    members = [*(namespaces[name] for name in (*named, *globs)), *([Namespace()] if exempt else []), default]
+    return CompiledPolicy(
+        revision=revision,
+        shared=make_limits([job, *(tenant.limit for tenant in tenants.values()), *groups.values()]),
+        tenant_names=pa.array(list(tenants), pa.string()),
+        group_names=pa.array(list(groups), pa.string()),
+        tenant_group=np.array([group_position[tenant.group] for tenant in tenants.values()], dtype=np.int64),
+        namespace_names=pa.array(named, pa.string()),
+        glob_patterns=pa.array(globs, pa.string()),
+        exempt_names=pa.array([name for name in exempt if "*" not in name], pa.string()),
+        exempt_globs=pa.array([name for name in exempt if "*" in name], pa.string()),
+        namespace_limits=make_limits([member.limit for member in members]),
+        namespace_windows=make_windows([(member.by_count, member.by_size) for member in members]),
+        namespace_group=np.array([group_position[member.group] for member in members], dtype=np.int64),
+        queue=queue,
+    )
+
+
+def make_limits(limits: list[Limit]) -> Limits:
+    """Return `limits` as columns."""
+    bounds = np.array([entry.max_message_bytes for entry in limits], dtype=np.int64)
+    return Limits(
+        np.array([entry.rate_micro_per_ms for entry in limits], dtype=np.int64),
+        np.array([entry.burst_micro for entry in limits], dtype=np.int64),
+        np.array([entry.on_excess for entry in limits], dtype=np.int64),
+        np.array([entry.weight for entry in limits], dtype=np.int64),
+        bounds if (bounds < MAX_SIZE_BYTES).any() else None,
+    )
+
+
+def make_windows(windows: list[tuple[Window, Window]]) -> WindowRules:
+    """Return rules by count and by size as columns."""
+    return WindowRules(
+        np.array([[rule.delay_units for rule in rules] for rules in windows], dtype=np.int64),
+        np.array([[rule.delay_ms for rule in rules] for rules in windows], dtype=np.int64),
+        np.array([[rule.reject_units for rule in rules] for rules in windows], dtype=np.int64),
+        np.array([[rule.reject_ms for rule in rules] for rules in windows], dtype=np.int64),
+    )
+
+
+def make_arrivals(rows: Iterable[tuple[str | None, int | None]]) -> Arrivals:
+    """Return arrivals of (namespace, size in bytes), in that order."""
+    rows = list(rows)
+    return Arrivals(
+        pa.array([namespace for namespace, _ in rows], pa.string()),
+        pa.array([size_bytes for _, size_bytes in rows], pa.int64()),
+    )
+
+
+def make_grants(
+    balance_micro: list[tuple[int, int]], headroom_micro: list[tuple[int, int]], *, epoch: int, as_of_ms: int
+) -> Grants:
+    """Return grants of all shared scopes, in their order."""
+    return Grants(
+        epoch,
+        np.array(balance_micro, dtype=np.int64).reshape(-1, 2),
+        np.array(headroom_micro, dtype=np.int64).reshape(-1, 2),
+        as_of_ms,
+    )
+
+
+def granted(
+    state: ShardState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, float]], *, now_ms: int
+) -> ShardState:
+    """Return `state` with the next epoch's grants: whole tokens by scope name, and nothing more until the next.
+
+    The job's name is the empty string. A scope that is not named may not even go into debt.
+    """
+    names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
+    micro = [(-1, -1)] * len(names)
+    for name, (messages, in_bytes) in tokens.items():
+        micro[names.index(name)] = (round(messages * MICRO), round(in_bytes * MICRO))
+    nothing = [(0, 0)] * len(names)
+    return replace(state, grants=make_grants(micro, nothing, epoch=state.grants.epoch + 1, as_of_ms=now_ms))

@@ -1,0 +1,72 @@
+"""What one batch of a simulated job came to, and the control source that planned it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_throttle.control.plane import ControlPlane
+from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.spark.shard.shard_batch import ShardOutcome
+from spark_throttle.spark.sources.control_source import ThrottleControlReader
+from spark_throttle.testing.simulation.rows import RejectedRow, Row
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedBatch:
+    """What one batch came to."""
+
+    number: int
+    now_ms: int
+    """The batch time, of the wall clock."""
+
+    steady_ms: int
+    """True time since the job began."""
+
+    revision: str
+    """Of the policies that the batch applied."""
+
+    epoch: int
+    arrived: tuple[Row, ...]
+    admitted: tuple[Row, ...]
+    """In the order in which they left: shard by shard."""
+
+    rejected: tuple[RejectedRow, ...]
+    usage: tuple[bytes, ...]
+    """What the shards reported."""
+
+    digest: str
+    """Of the rows that left, and of the new state, byte for byte."""
+
+
+def digest_of(outcomes: Mapping[int, ShardOutcome]) -> str:
+    """Return a digest of the rows that left, in their order, and of the new states, byte for byte.
+
+    The bytes of the frames that rows leave in are not compared: a column may or may not say that it has no nulls.
+    """
+    digest = hashlib.sha256()
+    for shard, outcome in outcomes.items():
+        digest.update(f"{shard}".encode() + outcome.state + outcome.usage)
+        for tables in (outcome.admitted, outcome.rejected):
+            digest.update(repr([row for table in tables for row in table.to_pylist()]).encode())
+    return digest.hexdigest()
+
+
+@dataclass(slots=True)
+class FollowedPolicies:
+    """The policies that the job follows."""
+
+    snapshot: PolicySnapshot
+
+    def current(self) -> PolicySnapshot:
+        """Return them."""
+        return self.snapshot
+
+
+class SimulatedSource(ThrottleControlReader):
+    """The control source of a job, with a plane that was made for it."""
+
+    def __init__(self, options: dict[str, str], plane: ControlPlane) -> None:
+        super().__init__(options)
+        self._plane = plane

@@ -1,0 +1,225 @@
+"""An exchange in memory, and jobs that share quotas through it: what a lease lets a member spend, by name of the scope.
+
+Who meets in one exchange lives in one time: when a job is told that time passes, it passes for all, and each visits the
+exchange when its lease keeper would. All that a visit does is the real job's; no thread is started.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from spark_throttle.control.demand import SharedScopes
+from spark_throttle.core.lending.allocation import PLENTY
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.model import Direction, PolicyDocument
+from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
+from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.testing.simulation.true_time import START_MS, SimulatedTime
+
+ScopeName: TypeAlias = tuple[Literal["tenant", "resource_group"], str]
+Rates: TypeAlias = dict[ScopeName, tuple[int, int]]
+"""By scope: micro-tokens a millisecond, of messages and of bytes; `UNLIMITED` where there is no limit."""
+
+_AWAKE_LEASES: Final = 8
+_PERCENT: Final = 100
+
+
+class Member(Protocol):
+    """Whoever spends a part of the quotas that are shared."""
+
+    def leased(self) -> Rates:
+        """Return what it may spend of every scope now."""
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedExchange:
+    """Objects in memory, and those who meet there.
+
+    Examples
+    --------
+    Two jobs that both want all get a half each:
+
+    >>> exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
+    >>> quota = {"publish": {"messages_per_second": 10, "burst_seconds": 1}}
+    >>> policies = {"version": 1, "resource_groups": {"gold": quota}, "defaults": {"resource_group": "gold"}}
+    >>> one, other = exchange.join("one", policies), exchange.join("other", policies)
+    >>> exchange.time.pass_by(10_000)
+    >>> [round(peer.leased()["resource_group", "gold"][0] / 1000) for peer in (one, other)]
+    [5, 5]
+    """
+
+    settings: ShareSettings = field(default_factory=ShareSettings)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    time: SimulatedTime = field(default_factory=SimulatedTime)
+    members: list[Member] = field(default_factory=list)
+    """Who lives."""
+
+    seats: int = 0
+    """How many have ever begun."""
+
+    def __post_init__(self) -> None:
+        self.time.awake_ms = _AWAKE_LEASES * self.settings.lease_ms
+
+    # What `sharing.exchanges.exchange.Exchange` asks for.
+
+    def names(self) -> list[str]:
+        """Return the names of all objects."""
+        return sorted(self.objects)
+
+    def read(self, name: str) -> bytes | None:
+        """Return an object; `None` where there is none."""
+        return self.objects.get(name)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace an object."""
+        self.objects[name] = content
+
+    def delete(self, name: str) -> None:
+        """Remove an object; one that is not there is no error."""
+        self.objects.pop(name, None)
+
+    # What happens to it.
+
+    def draw_run(self) -> int:
+        """Return bits that name a start of a member, as `sharing.seat.drawn_run` does, but the same always."""
+        self.seats += 1
+        return random.Random(f"run {self.seats}").getrandbits(61) | 1  # noqa: S311 - bits that replay
+
+    def join(
+        self,
+        name: str,
+        policies: Mapping[str, object] | PolicyDocument | str,
+        *,
+        direction: Direction = "publish",
+        percent: int = 100,
+    ) -> SimulatedPeer:
+        """Let another job begin to share; see `SimulatedPeer.want`."""
+        peer = SimulatedPeer(self, name, direction)
+        peer.want(load_policies(policies), percent)
+        self.members.append(peer)
+        self.time.actors.append(peer)
+        return peer
+
+    def leave(self, peer: SimulatedPeer) -> None:
+        """Let a peer die: it says nothing to anybody."""
+        peer.act()
+        self.members.remove(peer)
+        self.time.actors.remove(peer)
+
+
+class Lease:
+    """One member's lease, kept without a thread: an actor of the exchange's time."""
+
+    def __init__(self, exchange: SimulatedExchange, clocks: Clocks, sharing: Sharing) -> None:
+        self.keeper = LeaseKeeper(sharing, exchange, clocks)
+
+    def act(self) -> int:
+        """Visit the exchange, if that is due."""
+        while (wait_ms := self.keeper.act()) <= 0:
+            pass
+        return wait_ms
+
+    def rates(self, scopes: Mapping[int, ScopeName], pinned: Mapping[ScopeName, tuple[int, int]]) -> Rates:
+        """Return what may be spent now of what an epoch pinned: no more than the lease holds.
+
+        Parameters
+        ----------
+        scopes
+            By their ids in reports.
+        """
+        share, out = self.keeper.share(), Rates()
+        for number, rate in zip(share.ids.tolist(), share.rate.tolist(), strict=True):
+            name = scopes.get(number)
+            if name is not None:
+                one, other = (
+                    UNLIMITED if held == UNLIMITED else min(max(held, 0), now)
+                    for held, now in zip(pinned.get(name, (0, 0)), rate, strict=True)
+                )
+                out[name] = one, other
+        return out
+
+
+class SimulatedPeer:
+    """Another job that shares the quotas: its lease is real, what it wants is made up, and it spends all that it gets.
+
+    Parameters
+    ----------
+    name
+        Names its checkpoint, too: a peer that is joined under a name again is the same job, started again.
+    """
+
+    def __init__(self, exchange: SimulatedExchange, name: str, direction: Direction) -> None:
+        self.name = name
+        self.spent: dict[tuple[ScopeName, int], int] = defaultdict(int)
+        """By scope and dimension: micro-tokens since it began."""
+
+        self._time = exchange.time
+        self._direction: Direction = direction
+        run = exchange.draw_run()
+        sharing = Sharing(name, name, exchange.seats, exchange.settings, run)
+        clocks = Clocks(lambda: exchange.time.now_ms, lambda: START_MS + exchange.time.now_ms)
+        self._lease = Lease(exchange, clocks, sharing)
+        self._scopes: dict[int, ScopeName] = {}
+        self._pinned: Rates = {}
+        self._spent_to_ms = exchange.time.now_ms
+
+    def want(self, document: PolicyDocument, percent: int) -> None:
+        """Want such a part of every quota of some policies from now on; nothing of it for 0."""
+        self._spend()
+        policy = compile_policy(document, self._direction)
+        scopes = SharedScopes.of(policy, self._direction)
+        self._scopes |= scope_names(policy, self._direction)
+        kept = slice(None) if percent else slice(0)
+        ids, quota = scopes.ids[kept], policy.shared.rate_micro_per_ms[scopes.position][kept]
+        wanted = np.where(quota == UNLIMITED, PLENTY, quota) // _PERCENT * percent
+        one_each = np.arange(len(ids))
+        self._lease.keeper.measure(Measured(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
+
+    def leased(self) -> Rates:
+        """Return what it may spend of every scope now."""
+        return self._lease.rates(self._scopes, self._pinned)
+
+    def act(self) -> int:
+        """Spend, visit the exchange if that is due, and hold to what was found there."""
+        self._spend()
+        self._lease.act()
+        share, _ = self._lease.keeper.begin_pin()
+        self._pinned = rates_of(self._scopes, share.ids, share.rate)
+        self._lease.keeper.end_pin(share)
+        return self._lease.act()
+
+    def _spend(self) -> None:
+        """Spend what the lease has let pass since the last call: what was pinned then, no more than the floor after."""
+        now_ms = self._time.now_ms
+        passed_ms = now_ms - self._spent_to_ms
+        leased_ms = min(passed_ms, self._lease.keeper.paid_ms(self._spent_to_ms))
+        for name, rates in self.leased().items():
+            for dimension, rate in enumerate(rates):
+                held = self._pinned.get(name, (0, 0))[dimension]
+                if UNLIMITED not in (rate, held):
+                    self.spent[name, dimension] += held * leased_ms + rate * (passed_ms - leased_ms)
+        self._spent_to_ms = now_ms
+
+
+def scope_names(policy: CompiledPolicy, direction: Direction) -> dict[int, ScopeName]:
+    """Return the names of the scopes of a policy that jobs share, by their ids in reports."""
+    names: list[ScopeName] = [("tenant", name) for name in policy.tenant_names.to_pylist()]
+    names += [("resource_group", name) for name in policy.group_names.to_pylist()]
+    scopes = SharedScopes.of(policy, direction)
+    return {number: names[at - 1] for number, at in zip(scopes.ids.tolist(), scopes.position.tolist(), strict=True)}
+
+
+def rates_of(scopes: Mapping[int, ScopeName], ids: Int64s, rate: Int64s) -> Rates:
+    """Return rates by the names of their scopes."""
+    pairs = zip(ids.tolist(), rate.tolist(), strict=True)
+    return {scopes[number]: (one, other) for number, (one, other) in pairs if number in scopes}

@@ -1,0 +1,402 @@
+"""A whole job without Spark, to test policies with and to search for faults: the real parts, in Spark's order, no JVM.
+
+`SimulatedJob` runs the control plane, every shard's batches and the feedback between them as a query does, over a
+made-up source, offset log, state store and sinks. It has no clock of its own: time passes when it is told to. One
+sequence of calls gives one history, to the byte.
+
+A trigger makes Spark's calls in Spark's order::
+
+    epoch planned → batch time → offset logged → shards decided, state kept → table → plain sink → dead letters
+        → feedback → commit
+
+and may die before or after each write (`SimulatedJob.crash`). What survives is a `Checkpoint`, the source and the
+sinks. True time (`steady_ms`) and the wall clock are two: the latter may jump, and is all that Spark's batch time and
+the control plane see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from spark_throttle.control.clock import Clock
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.compile import revision_of
+from spark_throttle.policy.model import Direction, PolicyDocument
+from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch
+from spark_throttle.testing.simulation.disk import CRASH_POINTS, Checkpoint, CrashPoint, SimulatedCrash
+from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange
+from spark_throttle.testing.simulation.query import Given, Outside, SimulatedQuery
+from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, waiting_ids
+from spark_throttle.testing.simulation.true_time import START_MS, SimulatedMachine, SimulatedTime
+
+
+class SimulatedJob:
+    """A throttled job that is played by hand, a trigger at a time; deterministic, without a JVM.
+
+    Parameters
+    ----------
+    policies
+        A policy document: a mapping, or what `load_policies` reads.
+    shards
+        As `Throttle` has it.
+    direction
+        Which of a policy's quotas the job enforces.
+    batches_retained
+        How many batches can be put back.
+    exchange
+        Where it shares its quotas with others, if it does: those who meet there live in one time.
+
+    Examples
+    --------
+    A quota of 2 messages a second with a burst of one second: a full bucket holds 2, and 3 pass, for the message that
+    finds a balance of 0 goes into debt.
+
+    >>> limits = {"namespaces": {"acme/logs": {"publish": {"messages_per_second": 2, "burst_seconds": 1}}}}
+    >>> job = SimulatedJob({"version": 1, **limits}, shards=2)
+    >>> _ = job.offer([("acme/logs", 100)] * 10)
+    >>> _ = job.trigger()
+    >>> len(job.admitted), len(job.waiting), len(job.rejected)
+    (3, 7, 0)
+
+    After 1 s the debt of 1 is repaid and 1 token is there, so 2 pass. A crash behind the table's commit neither
+    loses nor doubles any:
+
+    >>> job.crash(at="after table")
+    >>> job.trigger(after_ms=1_000)
+    >>> job.restart().admitted
+    (Row(id=3, namespace='acme/logs', size_bytes=100), Row(id=4, namespace='acme/logs', size_bytes=100))
+    >>> [row.id for row in job.admitted]
+    [0, 1, 2, 3, 4]
+
+    A policy acts in the next batch:
+
+    >>> job.set_policies({"version": 1})
+    >>> len(job.trigger(after_ms=1_000).admitted), len(job.waiting)
+    (5, 0)
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, object] | PolicyDocument | str,
+        shards: int = 8,
+        *,
+        direction: Direction = "publish",
+        batches_retained: int = 100,
+        exchange: SimulatedExchange | None = None,
+    ) -> None:
+        self.shards = shards
+        self.direction: Direction = direction
+        self.batches_retained = batches_retained
+        self.exchange = exchange
+        self.is_sharing = exchange is not None
+        """Whether it shares its quotas, from its next start on."""
+
+        self.time = SimulatedTime() if exchange is None else exchange.time
+        self.checkpoint = Checkpoint()
+        self.place = "memory:0"
+        """Of the control directory; a copy's is another."""
+
+        self.outside = Outside()
+        self.documents: dict[str, PolicyDocument] = {}
+        """All policies that the job ever had, by the revision of its direction."""
+
+        self.attempts: list[SimulatedBatch] = []
+        """What every attempt at a batch decided, those that died later included."""
+
+        self.machine = SimulatedMachine()
+        """Where it runs."""
+
+        self._shift_ms = 0
+        self._crash_at: CrashPoint | None = None
+        self._held_up: tuple[CrashPoint, Callable[[], None]] | None = None
+        self._copies = 0
+        self.followed = FollowedPolicies(self._snapshot(policies))
+        """What the job reads before every batch."""
+
+        self._running: SimulatedQuery | None = None
+        self._waiting: dict[int, tuple[bytes, list[int]]] = {}
+        self.restart()
+
+    # ------------------------------------------------------------------------------------------ what a user does
+
+    def offer(self, rows: Iterable[tuple[Name, int | None]]) -> list[Row]:
+        """Append rows of (namespace, size in bytes) to the source, and return them; the next batch brings them."""
+        source = self.outside.source
+        offered = [Row(len(source) + at, namespace, size) for at, (namespace, size) in enumerate(rows)]
+        source += offered
+        return offered
+
+    def set_policies(self, policies: Mapping[str, object] | PolicyDocument | str) -> None:
+        """Put other policies in force; they act in the next batch that is planned.
+
+        Raises
+        ------
+        PolicyError
+            If the document cannot be applied; the policies in force stay.
+        """
+        self.followed.snapshot = self._snapshot(policies)
+
+    def trigger(
+        self, after_ms: int = 1_000, *, planning_ms: int = 0, most_rows: int | None = None
+    ) -> SimulatedBatch | None:
+        """Let time pass, then run a batch if one is due, and return it; `None` if none is, or if the job died in it.
+
+        Parameters
+        ----------
+        after_ms
+            Time since the last trigger.
+        planning_ms
+            Time between the epoch and the batch time, as another source may take.
+        most_rows
+            How many rows the source gives to one batch at most.
+
+        Raises
+        ------
+        ConfigurationError
+            If the job is down.
+        ThrottleError
+            As the job raises it; the job is then down.
+        """
+        self.pass_time(after_ms)
+        running = self._up()
+        return self._protected(lambda: running.next_batch(planning_ms, most_rows))
+
+    def drop(self, after_ms: int = 1_000) -> SimulatedBatch | None:
+        """Run a batch of the source that leaves no row, as behind a filter or `dropDuplicates`; see `trigger`."""
+        self.pass_time(after_ms)
+        running = self._up()
+        return self._protected(lambda: running.next_batch(0, 0, is_forced=True))
+
+    def crash(self, at: CrashPoint) -> None:
+        """Let the next batch that comes by there die at a write; until then nothing happens.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such point.
+        """
+        self._crash_at = _known(at)
+
+    def hold_up(self, at: CrashPoint, meanwhile: Callable[[], None]) -> None:
+        """Let something happen while the next batch that comes by there is held up; the job then goes on with it.
+
+        So a run that was given up for dead goes on beside another one that was started in its place (`twin`).
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such point.
+        """
+        self._held_up = _known(at), meanwhile
+
+    def stop(self) -> None:
+        """End the process between two batches."""
+        if self._running is not None and self._running.lease is not None and self.exchange is not None:
+            self.exchange.members.remove(self)
+            if self._running.lease in self.time.actors:
+                self.time.actors.remove(self._running.lease)
+        self._running = None
+
+    def restart(self, after_ms: int = 0) -> SimulatedBatch | None:
+        """Start the job from its checkpoint; return the batch that is run again, if one was planned and not committed.
+
+        Raises
+        ------
+        ThrottleError
+            As the job raises it; the job is then down.
+        """
+        self.pass_time(after_ms)
+        self.stop()
+        return self._protected(self._start)
+
+    def wait_ms(self) -> int | None:
+        """Return how long ``availableNow`` would wait for the next row to leave; `None` if it would end."""
+        return self._up().wait_ms()
+
+    # ------------------------------------------------------------------------------------- what happens to a job
+
+    def pass_time(self, by_ms: int) -> None:
+        """Let time pass in which no batch runs; a job that shares its quotas visits the exchange."""
+        self.time.pass_by(by_ms)
+
+    def set_clock(self, by_ms: int) -> None:
+        """Set the wall clock forward or back while no time passes."""
+        self._shift_ms += by_ms
+
+    def move(self, machine: SimulatedMachine) -> None:
+        """Let the job start on another machine, or on this one started anew; it is then down."""
+        self.stop()
+        self.machine, self._shift_ms = machine, machine.ahead_ms
+
+    def put_back(self, batches: int, *, with_control: Checkpoint | None = None) -> None:
+        """Undo the last batches in the checkpoint, the sinks and the source being as they are; the job is then down.
+
+        Parameters
+        ----------
+        with_control
+            A backup whose control directory is put back too; by default it stays.
+        """
+        self.stop()
+        self.checkpoint.put_back(batches)
+        if with_control is not None:
+            self.checkpoint.control = dict(with_control.control)
+
+    def lose_control(self) -> None:
+        """Delete the control directory; the job is then down."""
+        self.stop()
+        self.checkpoint.control = {}
+
+    def clone(self, *, with_sinks: bool = False, is_elsewhere: bool = True) -> SimulatedJob:
+        """Return a job that starts from a copy of this one's checkpoint, on the same source and sinks.
+
+        Parameters
+        ----------
+        with_sinks
+            Whether source and sinks are copied too, so that the two have nothing in common but an exchange.
+        is_elsewhere
+            Whether the copy can tell that it lies in another place.
+        """
+        outside = self.outside.copy() if with_sinks else self.outside
+        self._copies += is_elsewhere
+        place = f"{self.place}.{self._copies}" if is_elsewhere else self.place
+        return self._another(self.checkpoint.copy(), outside, place)
+
+    def twin(self, *, is_other_query: bool = False) -> SimulatedJob:
+        """Return a job that starts in this one's control directory, while this one may run.
+
+        Parameters
+        ----------
+        is_other_query
+            Whether it is a query with a checkpoint, a source and sinks of its own, that was given the same control
+            path; else it is the same query, started twice.
+        """
+        if not is_other_query:
+            twin = self._another(self.checkpoint, self.outside, self.place)
+            twin.attempts, twin.documents, twin.followed = self.attempts, self.documents, self.followed
+            return twin
+        return self._another(Checkpoint(control=self.checkpoint.control), Outside(), self.place)
+
+    def _another(self, checkpoint: Checkpoint, outside: Outside, place: str) -> SimulatedJob:
+        """Return a job, which is down, with other things around it."""
+        other = SimulatedJob(self.followed.snapshot.document, self.shards, direction=self.direction)
+        other.stop()
+        other.checkpoint, other.outside, other.place = checkpoint, outside, place
+        other.batches_retained, other.documents = self.batches_retained, dict(self.documents)
+        other.time, other.machine, other._shift_ms = self.time, self.machine, self._shift_ms
+        other.exchange, other.is_sharing = self.exchange, self.is_sharing
+        return other
+
+    # -------------------------------------------------------------------------------------------- what is there
+
+    @property
+    def steady_ms(self) -> int:
+        """True time since the simulation began; a machine's steady clock began at another time."""
+        return self.time.now_ms
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the wall clock is ahead of true time."""
+        return self._shift_ms
+
+    @property
+    def wall_ms(self) -> int:
+        """What the wall clock shows."""
+        return START_MS + self.time.now_ms + self._shift_ms
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the job has died or was stopped."""
+        return self._running is None
+
+    @property
+    def admitted(self) -> list[Row]:
+        """The rows in the table, which has transactions."""
+        return self.outside.table.rows
+
+    @property
+    def written(self) -> list[Row]:
+        """The rows in the sink that has none: at least those of the table."""
+        return self.outside.plain.rows
+
+    @property
+    def rejected(self) -> list[RejectedRow]:
+        """The dead letters."""
+        return self.outside.letters.rows
+
+    @property
+    def waiting(self) -> list[Row]:
+        """The rows in the queues of all shards, as the last committed batch left them."""
+        states = self.checkpoint.states[self.checkpoint.committed]
+        found = []
+        for shard, block in sorted(states.items()):
+            if shard not in self._waiting or self._waiting[shard][0] is not block:
+                self._waiting[shard] = (block, waiting_ids(block))
+            found += [self.outside.source[number] for number in self._waiting[shard][1]]
+        return found
+
+    def leased(self) -> Rates:
+        """Return what the job may spend now of the quotas that it shares: none where it shares none, or is down."""
+        return {} if self._running is None else self._running.leased()
+
+    @property
+    def policies(self) -> PolicyDocument:
+        """The policies that the next batch is planned with."""
+        return self.followed.snapshot.document
+
+    @property
+    def revision(self) -> str:
+        """Names the content of `policies`, in the direction that the job enforces."""
+        return revision_of(self.policies, self.direction)
+
+    # ------------------------------------------------------------------------------------------------ the query
+
+    def _snapshot(self, policies: Mapping[str, object] | PolicyDocument | str) -> PolicySnapshot:
+        document = load_policies(policies)
+        self.documents[revision_of(document, self.direction)] = document
+        return PolicySnapshot(document, revision_of(document), None)
+
+    def _up(self) -> SimulatedQuery:
+        if self._running is None:
+            raise ConfigurationError("the simulated job is down: call restart()")
+        return self._running
+
+    def _passes(self, point: CrashPoint) -> None:
+        if self._held_up is not None and point == self._held_up[0]:
+            meanwhile, self._held_up = self._held_up[1], None
+            meanwhile()
+        if point == self._crash_at:
+            self._crash_at = None
+            raise SimulatedCrash(point)
+
+    def _protected(self, run: Callable[[], SimulatedBatch | None]) -> SimulatedBatch | None:
+        """Run a part of the job; where it dies or fails, the job is down."""
+        try:
+            return run()
+        except SimulatedCrash:
+            self.stop()
+            return None
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> SimulatedBatch | None:
+        """Do what a query does when it starts."""
+        exchange = self.exchange if self.is_sharing else None
+        machine = self.machine
+        clock = Clock(lambda: self.wall_ms, lambda: machine.up_ms + self.steady_ms, machine.boot)
+        given = Given(
+            self.shards, self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
+            self.outside, self.time, clock, exchange, self._passes, self.attempts,
+        )  # fmt: skip
+        running = self._running = SimulatedQuery(given)
+        if exchange is not None and running.lease is not None:
+            exchange.members.append(self)
+        return running.resume()
+
+
+def _known(at: CrashPoint) -> CrashPoint:
+    if at not in CRASH_POINTS:
+        raise ConfigurationError(f"{at!r} is no point to crash at; there are {', '.join(CRASH_POINTS)}")
+    return at

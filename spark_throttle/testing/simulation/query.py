@@ -1,0 +1,243 @@
+"""One run of a simulated job: the process that a crash takes with it, and that makes Spark's calls in Spark's order.
+
+A run remembers what it planned, as Spark's does, and does not look into the log for it: so a second run on the same
+checkpoint, which logs a batch first, is told apart from this one (`ConcurrentRunError`).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_throttle.checkpoint.batch_mark import mark_of
+from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
+from spark_throttle.control.clock import Clock
+from spark_throttle.control.demand import SharedScopes
+from spark_throttle.control.epochs import NO_EPOCH, EpochName
+from spark_throttle.control.feedback import forget_reports, write_reports
+from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.run_fence import RunFence
+from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.core.codec import unpack_usage
+from spark_throttle.policy.compile import queue_bounds
+from spark_throttle.policy.model import Direction
+from spark_throttle.sharing.lease_keeper import Clocks
+from spark_throttle.sharing.seat import seat_of
+from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
+from spark_throttle.spark.sources.control_source import GrantPartition
+from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch, SimulatedSource, digest_of
+from spark_throttle.testing.simulation.disk import (
+    Checkpoint,
+    ConcurrentRunError,
+    CrashPoint,
+    LoggedBatch,
+    MemoryDirectory,
+)
+from spark_throttle.testing.simulation.exchange import Lease, Rates, SimulatedExchange, rates_of, scope_names
+from spark_throttle.testing.simulation.rows import RejectedRow, Row, dead_letters, frames_of, ids_of
+from spark_throttle.testing.simulation.sinks import PlainSink, TransactionalTable
+from spark_throttle.testing.simulation.true_time import SimulatedTime
+
+
+@dataclass(slots=True)
+class Outside:
+    """What is no part of the job and outlives it."""
+
+    source: list[Row] = field(default_factory=list)
+    table: TransactionalTable[Row] = field(default_factory=TransactionalTable)
+    plain: PlainSink[Row] = field(default_factory=PlainSink)
+    letters: TransactionalTable[RejectedRow] = field(default_factory=TransactionalTable)
+
+    def copy(self) -> Outside:
+        """Return a source and sinks with the same rows."""
+        return Outside(list(self.source), self.table.copy(), PlainSink(list(self.plain.rows)), self.letters.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a run finds when it starts."""
+
+    shards: int
+    direction: Direction
+    batches_retained: int
+    policies: FollowedPolicies
+    checkpoint: Checkpoint
+    place: str
+    """Of the control directory; a copy has another."""
+
+    outside: Outside
+    time: SimulatedTime
+    clock: Clock
+    exchange: SimulatedExchange | None
+    passes: Callable[[CrashPoint], None]
+    attempts: list[SimulatedBatch]
+
+
+class SimulatedQuery:
+    """One run of a simulated job."""
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        checkpoint, outside = given.checkpoint, given.outside
+        self._directory = MemoryDirectory(checkpoint.control, given.passes, given.place)
+        self._newest = len(checkpoint.log) - 1
+        """Number of the newest batch that this run knows of."""
+
+        self._planned: EpochName | None = None
+        """The newest epoch that this run planned."""
+
+        self._manifest = bind(
+            self._directory, shards=given.shards, direction=given.direction, may_begin=self._newest < 0
+        )
+        outside.table.check_start(self._manifest.query, self._newest)
+        outside.letters.check_start(f"{self._manifest.query}/rejected", self._newest)
+        if self._newest >= 0:
+            forget_reports(self._directory, from_batch=self._newest + 1)
+        self.lease = self._join(given.exchange, self._manifest)
+        fence = RunFence(self._directory, self._visit)
+        shared = None if self.lease is None else SharedQuotas(self.lease.keeper, given.direction)
+        self._room = queue_bounds(given.policies.snapshot.document.queue)
+        plane = ControlPlane(
+            self._directory, given.policies, given.direction, given.shards, given.clock, shared,
+            batches_retained=given.batches_retained, fence=fence,
+        )  # fmt: skip
+        self._reader = SimulatedSource({"shardkeys": json.dumps(list(range(given.shards)))}, plane)
+
+    def _visit(self) -> None:
+        """Let the others see the run from now on."""
+        if self.lease is not None:
+            self._given.time.actors.append(self.lease)
+
+    def _join(self, exchange: SimulatedExchange | None, manifest: Manifest) -> Lease | None:
+        """Take the job's seat among those that share, as `spark.sources.query_plane` does."""
+        if exchange is None:
+            return None
+        seat, incarnation = seat_of(self._directory, manifest.query), next_incarnation(self._directory)
+        sharing = Sharing(seat, manifest.query[:8], incarnation, exchange.settings, exchange.draw_run())
+        time = self._given.time
+        return Lease(exchange, Clocks(lambda: time.now_ms, self._given.clock.wall_ms), sharing)
+
+    def leased(self) -> Rates:
+        """Return what the job may spend now of the quotas that it shares: none where it shares none."""
+        if self.lease is None or self._planned is None:
+            return {}
+        plane = self._reader.plane()
+        share, policy = (
+            plane.epochs.load(self._planned).share_micro_per_ms,
+            plane.epochs.policy_for(NO_EPOCH, self._planned),
+        )
+        assert share is not None, "an epoch of a job that shares holds its share"
+        assert policy is not None, "after no epoch, every one brings a policy"
+        names = scope_names(policy, self._given.direction)
+        scopes = SharedScopes.of(policy, self._given.direction)
+        return self.lease.rates(names, rates_of(names, scopes.ids, share[scopes.position]))
+
+    def wait_ms(self) -> int | None:
+        """Return how long ``availableNow`` would wait for the next row to leave; `None` if it would end."""
+        return self._reader.plane().wait_ms()
+
+    def resume(self) -> SimulatedBatch | None:
+        """Run the batch again that was planned and is not committed."""
+        checkpoint = self._given.checkpoint
+        if len(checkpoint.log) > checkpoint.committed:
+            return self._run(checkpoint.committed, checkpoint.log[-1])
+        return None
+
+    def next_batch(self, planning_ms: int, most_rows: int | None, *, is_forced: bool = False) -> SimulatedBatch | None:
+        """Plan a batch as Spark does, and run it if the sources have something new."""
+        given, checkpoint, reader = self._given, self._given.checkpoint, self._reader
+        before = checkpoint.log[self._newest] if self._newest >= 0 else None
+        start = reader.initialOffset() if before is None else before.end
+        first_row = 0 if before is None else before.end_row
+        rows = len(given.outside.source)
+        end_row = rows if most_rows is None else min(rows, first_row + most_rows)
+        end = reader.latestOffset(start, None)  # type: ignore[arg-type]
+        if end != start:
+            self._planned = _name(end)
+        if end == start and end_row == first_row and not is_forced:
+            return None
+        given.time.pass_by(planning_ms)
+        logged = LoggedBatch(start, end, first_row, end_row, given.clock.wall_ms(), given.time.now_ms)
+        given.passes("before offset")
+        number = self._newest + 1
+        if len(checkpoint.log) > number:
+            raise ConcurrentRunError(number)
+        checkpoint.log.append(logged)
+        self._newest = number
+        given.passes("after offset")
+        if before is not None:
+            reader.commit(start)
+        return self._run(number, logged)
+
+    def _run(self, number: int, logged: LoggedBatch) -> SimulatedBatch:
+        """Decide and write a planned batch; once more the same if it was before."""
+        given, outside, checkpoint, passes = (
+            self._given,
+            self._given.outside,
+            self._given.checkpoint,
+            self._given.passes,
+        )
+        attempt = random.Random(f"{number} {len(given.attempts) + 1}")  # noqa: S311 - a shuffle that replays
+        arrived = outside.source[logged.first_row : logged.end_row]
+        outcomes = self._decide(number, logged, arrived, attempt)
+        admitted = [outside.source[row] for outcome in outcomes.values() for row in ids_of(outcome.admitted)]
+        rejected = [row for outcome in outcomes.values() for row in dead_letters(outcome.rejected, outside.source)]
+        usage = [outcome.usage for outcome in outcomes.values()]
+        epoch = self._reader.plane().epochs.load(_name(logged.end))
+        batch = SimulatedBatch(
+            number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
+            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcomes),
+        )  # fmt: skip
+        given.attempts.append(batch)
+        passes("before state")
+        states = {shard: outcome.state for shard, outcome in outcomes.items()}
+        if number in checkpoint.states:  # else another run is far ahead of this one
+            checkpoint.states[number + 1] = checkpoint.states[number] | states
+        passes("after state")
+        reports = [unpack_usage(block, "a simulated usage report") for block in usage]
+        mark = mark_of(self._manifest, number, reports)
+        passes("before table")
+        if admitted:
+            outside.table.append(mark, admitted)
+        passes("after table")
+        passes("before plain sink")
+        outside.plain.append(admitted)
+        passes("after plain sink")
+        passes("before dead letters")
+        if rejected:
+            outside.letters.append(mark.of_part("rejected"), rejected)
+        passes("after dead letters")
+        passes("before feedback")
+        write_reports(self._directory, number, usage)
+        passes("after feedback")
+        passes("before commit")
+        checkpoint.committed = max(checkpoint.committed, number + 1)
+        checkpoint.forget(given.batches_retained)
+        passes("after commit")
+        return batch
+
+    def _decide(
+        self, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
+    ) -> dict[int, ShardOutcome]:
+        """Let every shard that a control row or a row reaches decide, in any order."""
+        grants: dict[int, bytes] = {}
+        for partition in self._reader.partitions(logged.start, logged.end):
+            assert isinstance(partition, GrantPartition)
+            grants |= dict(partition.grants)
+        shards = self._given.shards
+        frames = frames_of(arrived, shards, attempt)
+        before = self._given.checkpoint.states[number]
+        return {
+            shard: run_batch(
+                before.get(shard), grants.get(shard), frames.get(shard, []), shard=shard, shards=shards,
+                now_ms=logged.now_ms, is_explained=False, room=self._room,
+            )
+            for shard in sorted(grants.keys() | frames.keys())
+        }  # fmt: skip
+
+
+def _name(offset: dict[str, object]) -> EpochName:
+    return EpochName(int(str(offset["epoch"])), str(offset["file"]))

@@ -1,0 +1,121 @@
+"""Rows of a simulated job, as frames on their way in and as tables on their way out.
+
+A row's payload is its number alone. Frames are made by the same code as on executors; how many there are, and in which
+order the rows stand in them, differs between the attempts at a batch, as a shuffle's.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from spark_throttle.core.codec import unpack_shard
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode
+from spark_throttle.spark.rows.pack_frames import PackFrames
+
+Name: TypeAlias = str | bytes | None
+"""A namespace as a stream may hold it: text, text that is no UTF-8, or nothing."""
+
+_ID: Final = "id"
+_HASH_FACTOR: Final = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row that was offered."""
+
+    id: int
+    """Its place in the source, which is what rows are ordered by."""
+
+    namespace: Name
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A dead letter."""
+
+    row: Row
+    reason: str
+    level: str | None
+    scope: str | None
+    dimension: str | None
+    throttle_time_ms: int | None
+
+
+def shard_of(namespace: Name, shards: int) -> int:
+    """Return the shard that a namespace lives in.
+
+    Examples
+    --------
+    >>> [shard_of(name, 4) for name in ("a", "b", None)]
+    [3, 1, 0]
+    """
+    return zlib.crc32(_bytes(namespace) or b"") % shards
+
+
+def _bytes(namespace: Name) -> bytes | None:
+    return namespace.encode() if isinstance(namespace, str) else namespace
+
+
+def frames_of(rows: Sequence[Row], shards: int, attempt: random.Random) -> dict[int, list[bytes]]:
+    """Return the frames of every shard that rows come to."""
+    shuffled = list(rows)
+    attempt.shuffle(shuffled)
+    pack = PackFrames(tuple(range(shards)))
+    frames: dict[int, list[bytes]] = {}
+    while shuffled:
+        count = attempt.randint(1, len(shuffled))
+        task, shuffled = shuffled[:count], shuffled[count:]
+        for batch in pack([_arrow(task)]):
+            for shard, frame in zip(batch.column("shard").to_pylist(), batch.column("frame").to_pylist(), strict=True):
+                frames.setdefault(shard, []).append(frame)
+    return frames
+
+
+def _arrow(rows: Sequence[Row]) -> pa.RecordBatch:
+    ids = pa.array([row.id for row in rows], pa.int64())
+    # Not `cast`, which would refuse what is no UTF-8: Spark sends text as it is.
+    names = pa.array([_bytes(row.namespace) for row in rows], pa.binary()).view(pa.string())
+    ties = [(row.id * _HASH_FACTOR) % 2**64 - 2**63 for row in rows]
+    return pa.RecordBatch.from_pydict({
+        _ID: ids, NAMESPACE: names, SIZE: pa.array([row.size_bytes for row in rows], pa.int64()),
+        TIE: pa.array(ties, pa.int64()), f"{ORDER_PREFIX}000": ids,
+    })  # fmt: skip
+
+
+def ids_of(tables: Iterable[pa.Table]) -> list[int]:
+    """Return the numbers of the rows that left, in the order in which they stand."""
+    return [number for table in tables for number in table.column(_ID).to_pylist()]
+
+
+def dead_letters(tables: Iterable[pa.Table], source: Sequence[Row]) -> list[RejectedRow]:
+    """Return the rejected rows with what was said of them."""
+    out = []
+    for table in tables:
+        # A scope may be a namespace that is no UTF-8, which has no Python text.
+        verdict = table.column("throttle").combine_chunks()
+        scope = [_text(name) for name in verdict.field("scope").view(pa.binary()).to_pylist()]
+        fields = [verdict.field(name).to_pylist() for name in ("reason", "level", "dimension", "throttle_time_ms")]
+        for number, where, (reason, level, dimension, wait_ms) in zip(
+            table.column(_ID).to_pylist(), scope, zip(*fields, strict=True), strict=True
+        ):
+            out.append(RejectedRow(source[number], reason, level, where, dimension, wait_ms))
+    return out
+
+
+def _text(name: bytes | None) -> str | None:
+    return None if name is None else name.decode(errors="backslashreplace")
+
+
+def waiting_ids(state: bytes) -> list[int]:
+    """Return the numbers of the rows that wait in a shard's state, in the order of its queue."""
+    stored = unpack_shard(state, "the state of a simulated shard")
+    ids = [decode(frame).column(_ID).to_pylist() for frame in stored.frames]
+    assert len(stored.state.queue) == len(stored.frame_of_row), "as many rows wait as have a payload"
+    return [ids[f][r] for f, r in zip(stored.frame_of_row.tolist(), stored.row_in_frame.tolist(), strict=True)]
