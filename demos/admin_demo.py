@@ -37,10 +37,10 @@ from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.files.storage import Directory
 from spark_throttle.load.options import LoadOptions
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.policy_location import load_policies
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 
@@ -165,7 +165,7 @@ def _change_by_cli(store: DeltaStore) -> int:
     command = [
         sys.executable,
         "-m",
-        "spark_throttle.admin.cli.app",
+        "spark_throttle.admin.cli",
         "group",
         "update",
         GROUP,
@@ -212,7 +212,7 @@ def _server(out: Path, store: str, control: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, "-m", "spark_throttle.admin.cli.app", "serve", "--tokens", str(out / "tokens.json"),
+        sys.executable, "-m", "spark_throttle.admin.cli", "serve", "--tokens", str(out / "tokens.json"),
         "--store", store, "--port", str(port), "--job", f"demo={control}",
     ]  # fmt: skip
     with (out / "server.log").open("w") as log:

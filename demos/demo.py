@@ -26,10 +26,10 @@ from demos.plots import Story, draw
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 from spark_throttle.load.options import LoadOptions
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.state_reader import read_queued
+from spark_throttle.store.policy_location import load_policies
 
 ROOT: Final = Path(__file__).parent.parent
 GROUPS: Final[list[dict[str, Any]]] = [

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobs.settings import JobSettings, load_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreError
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.spark import Throttle
+from spark_throttle.store.policy_location import load_policies
 
 logger = logging.getLogger("throttle_stream")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import PolicyError
-from spark_throttle.policy.codec import load_policies
+from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import PolicyDocument
 
 
@@ -23,7 +23,7 @@ class Imported:
     @classmethod
     def of(cls, values: Mapping[str, Any], unexpressed: list[str]) -> Imported:
         """Return what plain values make, without empty sections."""
-        return cls(load_policies({key: value for key, value in values.items() if value}), tuple(unexpressed))
+        return cls(parse_document({key: value for key, value in values.items() if value}), tuple(unexpressed))
 
 
 def mapping_of(value: object, path: str) -> Mapping[str, Any]:

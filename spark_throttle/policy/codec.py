@@ -7,12 +7,11 @@ lists the other things wrong.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -29,8 +28,6 @@ from spark_throttle.policy.model import (
     TenantPolicy,
 )
 from spark_throttle.policy.yaml_text import read_yaml
-
-PolicySource: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | PolicyDocument"
 
 _MOST_LISTED: Final = 10
 _LONGEST_PART: Final = 64
@@ -58,41 +55,6 @@ _TYPE_PROBLEMS: Final = {
 }
 
 
-def load_policies(source: PolicySource) -> PolicyDocument:
-    """Return the checked policy document of `source`.
-
-    Parameters
-    ----------
-    source : str, os.PathLike, Mapping or PolicyDocument
-        A document, or where there is one: `policy_location` has the rules.
-
-    Raises
-    ------
-    PolicyError
-        If the document cannot be applied.
-    ConfigurationError
-        If the file cannot be read.
-    StoreUnavailableError
-        If the store cannot be read.
-
-    Examples
-    --------
-    >>> load_policies("tenants: {acme: {publish: {mesages_per_second: 5}}}")
-    Traceback (most recent call last):
-    ...
-    spark_throttle.errors.PolicyError: tenants.acme.publish.mesages_per_second: unknown key; did you mean \
-messages_per_second?
-    """
-    if isinstance(source, PolicyDocument):
-        return source
-    if isinstance(source, Mapping):
-        return parse_document(source)
-    # Most give a document: file systems and stores are loaded for the others.
-    from spark_throttle.store.policy_location import PolicyLocation
-
-    return PolicyLocation.parse(source).load()
-
-
 def parse_policies(text: str | bytes) -> PolicyDocument:
     """Return the checked policy document that a YAML or JSON text holds."""
     return parse_document(read_yaml(text))
@@ -113,11 +75,11 @@ def parse_document(value: object) -> PolicyDocument:
 
 
 def dump_policies(document: PolicyDocument) -> str:
-    """Return `document` as YAML without what is default; `load_policies` reads an equal document from it.
+    """Return `document` as YAML without what is default; `parse_policies` reads an equal document from it.
 
     Examples
     --------
-    >>> print(dump_policies(load_policies({"job": {"publish": {"bytes_per_second": "1MiB"}}})))
+    >>> print(dump_policies(parse_document({"job": {"publish": {"bytes_per_second": "1MiB"}}})))
     version: 1
     job:
       publish:

@@ -36,10 +36,10 @@ That holds while both reach the exchange, or the one before is dead. A copy, who
 another member therefore (`seat`). And a register that is deleted is written again within a cycle, but by nobody while
 its job is cut off: then newcomers do not know of that job.
 
-*Division.* The claim is the job's part of a division (`core.lending.division`) of what was reported, its own demand included,
-which is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows until they
-agree. PIP-82's policies give out more than there is at times, so under them a job uses what its policy says, lease or
-not.
+*Division.* The claim is the job's part of a division (`core.lending.division`) of what was reported, its own demand
+included, which is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows
+until they agree. PIP-82's policies give out more than there is at times, so under them a job uses what its policy says,
+lease or not.
 """
 
 from __future__ import annotations

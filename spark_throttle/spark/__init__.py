@@ -1,5 +1,9 @@
 """Spark in, the core in the middle, Spark out.
 
+The rooms, the upper ones first: `sinks` and `sources`, `columns` and `start`, `shard` and `delta`, `rows`. It may
+import all but `admin`, `load` and `testing`. Begin with `throttle`, what users import, then `pipeline`, which puts a
+query together.
+
 Names are loaded when they are first asked for: every Python worker of Spark's imports this package for a single module.
 """
 

@@ -1,8 +1,8 @@
 """Usage by scope: what the shards' reports add up to, as rows of the usage table and of `status`.
 
 A namespace is counted in its own scope, its tenant's, its group's and the job's; scopes that the policy does not name
-have no row of their own, a namespace that was active always has. Its name stands there as `core.names.shown_names` has it:
-what a namespace is called may be no text.
+have no row of their own, a namespace that was active always has. Its name stands there as `core.names.shown_names` has
+it: what a namespace is called may be no text.
 """
 
 from __future__ import annotations

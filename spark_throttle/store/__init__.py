@@ -1,0 +1,30 @@
+"""Where policies live between the people who change them and the jobs that follow them: in Delta, in a file, in memory.
+
+It may import `policy` and what is below; it knows no job and no Spark. Begin with `store`, the protocol, then
+`service`, which checks every change. What `policies=` may be is told apart in `policy_location`. Names are loaded when
+they are first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_throttle.store.opening import open_store
+    from spark_throttle.store.policy_location import load_policies
+    from spark_throttle.store.service import PolicyService
+
+__all__ = ["PolicyService", "load_policies", "open_store"]
+
+_MODULES = {
+    "PolicyService": "spark_throttle.store.service",
+    "load_policies": "spark_throttle.store.policy_location",
+    "open_store": "spark_throttle.store.opening",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

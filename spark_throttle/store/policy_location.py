@@ -190,6 +190,38 @@ class PolicyLocation:
         raise ConfigurationError(f"policies {self.place!r} was understood as {what}, which {problem}; {_REMEDY}")
 
 
+def load_policies(source: Policies) -> PolicyDocument:
+    """Return the checked policy document of `source`.
+
+    Parameters
+    ----------
+    source : str, os.PathLike, Mapping or PolicyDocument
+        A document, or where there is one: this module has the rules.
+
+    Raises
+    ------
+    PolicyError
+        If the document cannot be applied.
+    ConfigurationError
+        If the file cannot be read.
+    StoreUnavailableError
+        If the store cannot be read.
+
+    Examples
+    --------
+    >>> load_policies("tenants: {acme: {publish: {mesages_per_second: 5}}}")
+    Traceback (most recent call last):
+    ...
+    spark_throttle.errors.PolicyError: tenants.acme.publish.mesages_per_second: unknown key; did you mean \
+messages_per_second?
+    """
+    if isinstance(source, PolicyDocument):
+        return source
+    if isinstance(source, Mapping):
+        return parse_document(source)
+    return PolicyLocation.parse(source).load()
+
+
 def _absolute(place: str) -> str:
     """Return a path that does not depend on the working directory; a URI is one."""
     return place if _SCHEME.match(place) or place.startswith("/") else str(Path(place).absolute())

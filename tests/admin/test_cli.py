@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.policy_location import load_policies
 from tests.control.test_explain import run_batch
 
 RUNNER = CliRunner()

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULES = sorted(path for top in ("spark_throttle", "jobs", "tests", "scripts") for path in (ROOT / top).rglob("*.py"))
+MODULES = sorted(
+    path for top in ("spark_throttle", "jobs", "demos", "tests", "scripts") for path in (ROOT / top).rglob("*.py")
+)
 LIBRARY = sorted((ROOT / "spark_throttle").rglob("*.py"))
 MAX_LINES = 500
+MAX_FILES = 16  # with the package's own
 
 
 def relative(path: Path) -> str:
@@ -27,6 +30,28 @@ def test_module_is_short_enough_to_read(path: Path) -> None:
     assert len(path.read_text().splitlines()) < MAX_LINES
 
 
+PACKAGES = sorted(path.parent for path in LIBRARY if path.name == "__init__.py")
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, ROOT / "jobs", ROOT / "demos"], ids=relative)
+def test_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
+    assert len(list(folder.glob("*.py"))) <= MAX_FILES
+
+
+@pytest.mark.parametrize("folder", PACKAGES[1:], ids=relative)
+def test_package_says_where_to_begin_and_what_it_may_import(folder: Path) -> None:
+    words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    assert re.search(r"Begin\s+with\s+`([\w.]+)`", words)
+    assert re.search(r"[Ii]t\s+may\s+import", words)
+    for name in re.findall(r"Begin\s+with\s+`([\w.]+)`", words):
+        assert folder.joinpath(*name.split(".")).with_suffix(".py").exists(), name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.py")), ids=relative)
+def test_job_knows_no_demonstration(path: Path) -> None:
+    assert not re.search(r"^(from|import) demos\b", path.read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("path", LIBRARY, ids=relative)
 def test_library_does_not_import_its_jobs_or_tests(path: Path) -> None:
     roots = set()
@@ -35,7 +60,7 @@ def test_library_does_not_import_its_jobs_or_tests(path: Path) -> None:
             roots |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             roots.add(node.module.partition(".")[0])
-    assert not roots & {"jobs", "tests", "scripts"}
+    assert not roots & {"jobs", "demos", "tests", "scripts"}
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=relative)

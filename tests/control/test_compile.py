@@ -16,9 +16,9 @@ from spark_throttle.core.quota import (
     QueueBounds,
 )
 from spark_throttle.errors import ConfigurationError, PolicyError
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.policy.compile import compile_policy, revision_of
 from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.store.policy_location import load_policies
 
 POLICY = load_policies("""
 resource_groups:

@@ -12,8 +12,8 @@ from PIL import Image
 from demos.account import Books, Run, take_account
 from demos.plots import Story, draw
 from spark_throttle.load.traffic import SCHEMA, Traffic, TrafficGroup
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.policy.compile import compile_policy
+from spark_throttle.store.policy_location import load_policies
 from tests.jobs.made_up import write_checkpoint, write_table
 
 TRAFFIC = Traffic(

@@ -25,8 +25,8 @@ from demos.recount import (
 from demos.tables import Batch, BatchRows
 from spark_throttle.core.quota import MICRO, CompiledPolicy
 from spark_throttle.load.traffic import Traffic, TrafficGroup
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.policy.compile import compile_policy
+from spark_throttle.store.policy_location import load_policies
 
 TRAFFIC = Traffic((TrafficGroup("gold", 3, 2, 100, 1.0), TrafficGroup("free", 2, 1, 100, 1.0)), seed=5)
 

@@ -13,8 +13,8 @@ from demos.demo import GROUPS, OVERLOADED, demo_settings
 from jobs.settings import JobSettings, load_settings, parse_settings
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.load.options import LoadOptions
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.policy.yaml_text import read_yaml
+from spark_throttle.store.policy_location import load_policies
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf" / "throttle.yaml"

@@ -1,4 +1,4 @@
-"""How many requests a caller may make: one token bucket a caller, by the kernel's own rule (`core.limits.token_bucket`)."""
+"""How many requests a caller may make: a token bucket each, by the kernel's rule (`core.limits.token_bucket`)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,14 @@
+"""The command `spark-throttle`: a module for each group of commands.
+
+It may import `admin.tokens` and what is below `admin`; each command imports what it needs when it runs. Begin with
+`app`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+
+def main() -> None:
+    """Run the command line; the entry point `spark-throttle`."""
+    import_module("spark_throttle.admin.cli.app").main()

@@ -40,10 +40,10 @@ RevisionNumber = Annotated[int, typer.Argument(metavar="REVISION", help="A revis
 @app.command()
 def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
     """Check a document without a store."""
-    from spark_throttle.policy.codec import load_policies
     from spark_throttle.policy.compile import compile_policy, revision_of
     from spark_throttle.policy.model import DIRECTIONS
     from spark_throttle.store.effects import idle_parts_of
+    from spark_throttle.store.policy_location import load_policies
 
     document = load_policies(file)
     for direction in DIRECTIONS:
@@ -72,7 +72,7 @@ def apply(
     output: OutputForm = Form.TEXT,
 ) -> None:
     """Make the store say what a document says, and nothing else, in one commit."""
-    from spark_throttle.policy.codec import load_policies
+    from spark_throttle.store.policy_location import load_policies
 
     document = load_policies(file)
     service = service_of(store, is_created=is_created and not is_dry)

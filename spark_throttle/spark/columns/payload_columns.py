@@ -151,9 +151,9 @@ def with_helpers(
     """Return the events as they travel, with the columns that decisions need, but for those that are `derived`.
 
     The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. One
-    that is no number of 64 bits is missing, whether or not the session's casts would fail on it.
-    The order defaults to Kafka's (partition, offset) where the stream has those columns. What is `volatile`
-    (`spark.columns.volatile`) counts for neither size nor hash: rows that differ in nothing else may stand for each other.
+    that is no number of 64 bits is missing, whether or not the session's casts would fail on it. The order defaults to
+    Kafka's (partition, offset) where the stream has those columns. What is `volatile` (`spark.columns.volatile`) counts
+    for neither size nor hash: rows that differ in nothing else may stand for each other.
     """
     schema = events.schema
     check_columns(schema)

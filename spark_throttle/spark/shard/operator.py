@@ -1,7 +1,8 @@
 """The function that Spark calls for every shard with something to do: state in, frames out.
 
 `applyInPandasWithState` keeps one value a shard: the version of its format, and the block that `core.codec` packs. The
-batch time is Spark's own, from the offset log, and the same when a batch is run again; `core.limits.paying` says what it pays.
+batch time is Spark's own, from the offset log, and the same when a batch is run again; `core.limits.paying` says what
+it pays.
 """
 
 from __future__ import annotations

@@ -1,0 +1,4 @@
+"""A whole job without Spark: the real parts in Spark's order, over a simulated source, disk, sinks, exchange and time.
+
+It may import everything but `admin`, jobs and the oracle. Begin with `job`.
+"""

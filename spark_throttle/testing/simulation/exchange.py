@@ -17,13 +17,13 @@ import numpy as np
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.core.lending.allocation import PLENTY
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.sharing.measured import Measured
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.true_time import START_MS, SimulatedTime
 
 ScopeName: TypeAlias = tuple[Literal["tenant", "resource_group"], str]

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.policy.codec import load_policies
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch
 from spark_throttle.testing.simulation.disk import CRASH_POINTS, Checkpoint, CrashPoint, SimulatedCrash
 from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange

@@ -1,0 +1,6 @@
+"""``python -m spark_throttle.admin.cli``: the command `spark-throttle`, where no script is installed."""
+
+from spark_throttle.admin.cli import main
+
+if __name__ == "__main__":
+    main()
