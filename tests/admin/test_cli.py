@@ -16,7 +16,7 @@ from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.store.delta_store import DeltaStore
 from spark_throttle.store.policy_location import load_policies
-from tests.control.test_explain import run_batch
+from tests.status.test_explain import run_batch
 
 RUNNER = CliRunner()
 

@@ -1,6 +1,6 @@
 """A quota that is accepted is applied: every field of a group, written over the API, changes what a job decides.
 
-`tests/control/test_every_field_acts.py` says so of every field of every document.
+`tests/policy/test_every_field_acts.py` says so of every field of every document.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from spark_throttle.core.lending.division import max_min, residual, static, stea
 from spark_throttle.core.quota import Int64s
 from spark_throttle.sharing.pip82 import proportional
 from tests.benchmarks.results import save
-from tests.control.share_world import GOLD, SETTINGS, SimulatedJob, World
+from tests.sharing.share_world import GOLD, SETTINGS, SimulatedJob, World
 
 JOBS, CASES, ROUNDS, MOST_CYCLES = 10, 60, 200, 200
 QUOTA = 1_000_000

@@ -15,7 +15,7 @@ from spark_throttle.core.limits.token_bucket import admissible_messages
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
 from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query, per_second
-from tests.control.test_share_register import MemoryExchange
+from tests.sharing.test_register import MemoryExchange
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=100)
 JOB, GOLD = 0, 1

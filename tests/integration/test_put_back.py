@@ -18,7 +18,7 @@ from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.start.executor_sight import look
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from tests.integration.streams import Lake, finish, policies, publish
-from tests.spark.delta_tables import rows_of
+from tests.spark.delta.delta_tables import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from spark_throttle.core.lending.advances import carried_advance, scopes_that_st
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, limit, make_policy
-from tests.core.test_shared_quota import START_MS, Job
+from tests.core.lending.test_shared_quota import START_MS, Job
 
 BYTES_PER_SECOND = 10_000
 

@@ -13,7 +13,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark, identity_of, parse_m
 from spark_throttle.core.codec import pack_usage, unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import CheckpointMismatchError
-from tests.control.test_status import report
+from tests.status.test_status import report
 
 REPORTS = [report(0, {"acme/a": (5, 3, 1, 1)}), report(1, {"acme/b": (2, 2, 0, 0), "idle/c": (0, 0, 0, 4)})]
 

@@ -19,7 +19,7 @@ from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflo
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
 from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
 from spark_throttle.testing.oracle.worlds import Namespace, Window, limit, make_policy
-from tests.spark.shards import PLENTY, START_MS, Shard, column, grant_block, with_helpers
+from tests.spark.shard.shards import PLENTY, START_MS, Shard, column, grant_block, with_helpers
 
 QUEUE = QueueBounds(60, 2**30, 30_000, Overflow.REJECT)
 

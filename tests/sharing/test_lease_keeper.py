@@ -13,8 +13,8 @@ from spark_throttle.sharing.lease_keeper import HURRYING_SCOPES, Clocks, LeaseKe
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.sharing.status import Observation
-from tests.control.share_world import GOLD, measured
-from tests.control.test_share_register import MemoryExchange
+from tests.sharing.share_world import GOLD, measured
+from tests.sharing.test_register import MemoryExchange
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000)
 QUOTA = 1_000_000

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from spark_throttle.errors import ConfigurationError, NativeWriterError
 from spark_throttle.spark.sinks.table_features import check_table, check_types
-from tests.spark.delta_tables import make_table
+from tests.spark.delta.delta_tables import make_table
 
 ROWS = StructType().add("id", "long").add("s", "string")
 INNER = StructType().add("a", "integer").add("b", "string", nullable=False)

@@ -11,7 +11,7 @@ import pytest
 from demos.tables import Batch, read_batches, read_commits, read_rows
 from spark_throttle.errors import DamagedError
 from spark_throttle.load.traffic import SCHEMA, Traffic, TrafficGroup
-from tests.jobs.made_up import write_checkpoint, write_table
+from tests.demos.made_up import write_checkpoint, write_table
 
 TRAFFIC = Traffic((TrafficGroup("gold", 3, 1, 100, 1.0),))
 

@@ -25,9 +25,9 @@ from spark_throttle.spark.sinks import destination
 from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaWriter
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.start.start_check import Sinks, check_start
-from tests.control.test_status import POLICY, report
-from tests.spark.delta_tables import make_table, rows_of
-from tests.spark.test_delta_sink import ROWS, USAGE, frames_of
+from tests.spark.delta.delta_tables import make_table, rows_of
+from tests.spark.sinks.test_delta_sink import ROWS, USAGE, frames_of
+from tests.status.test_status import POLICY, report
 
 BATCH_MS = 60_000
 START_MS = 1_760_000_000_000

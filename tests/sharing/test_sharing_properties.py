@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.control.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, cloned, lag, reborn, roam
+from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, cloned, lag, reborn, roam
 
 SEEDS = int(os.environ.get("SHARE_SEEDS", "4"))
 STEPS = int(os.environ.get("SHARE_STEPS", "700"))

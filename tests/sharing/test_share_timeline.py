@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.control.queries import FakePolicies, snapshot
-from tests.control.share_timeline import SETTINGS, TimedJob, run
-from tests.control.test_share_register import MemoryExchange
+from tests.sharing.share_timeline import SETTINGS, TimedJob, run
+from tests.sharing.test_register import MemoryExchange
 
 QUOTA = 1_000
 POLICY = {

@@ -15,7 +15,7 @@ from spark_throttle.spark.rows.frames import FrameKind, decode, encode
 from spark_throttle.spark.shard.operator import ShardOperator
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
-from tests.spark.shards import START_MS, grant_block, group_state, with_helpers
+from tests.spark.shard.shards import START_MS, grant_block, group_state, with_helpers
 
 KEYS = (31, 4, 15)
 SHARD = 1

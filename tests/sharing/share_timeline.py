@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from spark_throttle.core.limits.token_bucket import admissible_messages
 from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query
-from tests.control.test_share_register import MemoryExchange
+from tests.sharing.test_register import MemoryExchange
 
 SETTINGS = ShareSettings(interval_ms=4_000, lease_ms=40_000)
 STEP_MS = 20

@@ -14,7 +14,7 @@ from demos.plots import Story, draw
 from spark_throttle.load.traffic import SCHEMA, Traffic, TrafficGroup
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.store.policy_location import load_policies
-from tests.jobs.made_up import write_checkpoint, write_table
+from tests.demos.made_up import write_checkpoint, write_table
 
 TRAFFIC = Traffic(
     (TrafficGroup("bronze", 2, 1, 900, 0.0), TrafficGroup("gold", 3, 1, 100, 1.0)), seed=2, size_sigma=0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_throttle.sharing.status import Observation
-from tests.control.share_world import GOLD, SETTINGS, SimulatedJob, World
+from tests.sharing.share_world import GOLD, SETTINGS, SimulatedJob, World
 
 QUOTA = 1_000_000
 FLOOR = QUOTA * SETTINGS.floor_percent // 100

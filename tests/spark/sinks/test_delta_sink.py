@@ -32,8 +32,8 @@ from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaSink,
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
 from spark_throttle.status.usage_table import USAGE_SCHEMA
-from tests.control.test_status import POLICY, report
-from tests.spark.delta_tables import make_table, rows_of
+from tests.spark.delta.delta_tables import make_table, rows_of
+from tests.status.test_status import POLICY, report
 
 ROWS = StructType().add("id", "long").add("ns", "string")
 USAGE = from_arrow_schema(USAGE_SCHEMA)
