@@ -15,7 +15,7 @@ from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, MarkedFrom, Marks
 from spark_throttle.core.fair import contention
 from spark_throttle.core.fair.ends import Claims, Room, rows_before_end
-from spark_throttle.core.fair.fair_order import FairOrder, ahead_of_others
+from spark_throttle.core.fair.fair_order import FairOrder, ahead_of_others, limited_by
 from spark_throttle.core.fair.fair_rows import FairRows
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit
@@ -110,12 +110,12 @@ def plan_flows(
         # Nothing was held back, so that the busy period of every scope is over that is not overdrawn.
         lead = flows.lead
         if lead.any():
-            stays = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
-            lead = np.where(by_row(np.logical_or, stays)[:, None], lead, 0)
+            owes = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
+            owing = np.where(owes, matches.shared_scope, -1)
+            lead = np.where(limited_by(owing, policy.shared.is_limited), lead, 0)
         return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     order = FairOrder.of(flows.lead, limits, matches, policy)
-    contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
     by_messages, passing = own.prefixes(layout)
     is_observing = limits.on_excess == OnExcess.OBSERVE
     released = counts
@@ -123,7 +123,10 @@ def plan_flows(
         released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
     competing = eligible if barred is None else barred.left_out(eligible)
-    count, stops = contest.decide(competing)
+    short = _running_short(order.enforcing, competing, layout.bytes_of_first(competing), room)
+    order = order.counting(short, flows.lead, policy)
+    contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
+    count, stops = contest.decide(competing, short)
     if barred is not None:
         barred.stop(stops, eligible)
     levels = contest.marked_from(count)
@@ -146,7 +149,7 @@ def plan_flows(
     )
     left = room.less(*_taken(outcome.served, matches, policy).T)
     is_contended = np.append(held_back | _is_overdrawn(left, policy), False)
-    lead = order.leads_after(flows.lead, layout, eligible, outcome.served, is_contended)
+    lead = order.leads_after(flows.lead, layout, eligible, outcome.served, is_contended, policy)
     floors = DebtFloors.none()
     if levels:
         floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
@@ -291,10 +294,15 @@ class _Contest:
     names: pa.StringArray
     now_ms: int
 
-    def decide(self, eligible: Int64s) -> tuple[Int64s, Stops]:
-        """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped it."""
+    def decide(self, eligible: Int64s, scope: Int64s) -> tuple[Int64s, Stops]:
+        """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped it.
+
+        Parameters
+        ----------
+        scope
+            Shape (flows, 3): those of its scopes that run short, -1 for the others.
+        """
         stops = Stops.none(len(eligible))
-        scope = _running_short(self.order.enforcing, eligible, self.layout.bytes_of_first(eligible), self.room)
         contenders = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (eligible > 0))
         if not len(contenders):
             return eligible, stops

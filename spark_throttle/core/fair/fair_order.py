@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -39,11 +39,15 @@ class FairOrder:
     domain: Int64s
     """The shared scope whose tokens the flow competes for, -1 for none."""
 
-    is_limited: Bools
-    """Shape (flows, 2): the dimensions that the domain limits."""
+    has_clock: Bools
+    """Shape (flows, 2): the dimensions that a scope limits which can stop the flow."""
+
+    is_counted: Bools
+    """Shape (flows, 2): those of them that its domain limits, or, where some scopes are short, that these do."""
 
     rate_micro_per_ms: Int64s
-    """Shape (flows, 2): of the domain, in the time of the widest scope that can stop the flow (`_common_rates`)."""
+    """Shape (flows, 2): of the domain, or of a wider scope where only that limits the dimension; in the time of the
+    widest scope that can stop the flow (`_common_rates`)."""
 
     weight: Int64s
     domain_weight: Int64s
@@ -65,17 +69,36 @@ class FairOrder:
         for column in _WIDEST_COLUMNS:
             widest = np.where(enforcing[:, column] >= 0, enforcing[:, column], widest)
         is_limited = shared.is_limited.take(domain, axis=0) & has_domain[:, None]
-        rate = shared.rate_micro_per_ms
+        own, rate = shared.rate_micro_per_ms.take(domain, axis=0), shared.rate_micro_per_ms
+        told = _common_rates(own, rate.take(widest, axis=0), domain != widest)
+        has_clock = limited_by(enforcing, shared.is_limited)
+        for column in _WIDEST_COLUMNS:
+            wider = enforcing[:, column]
+            adds = ~is_limited & (shared.is_limited.take(wider, axis=0) & (wider >= 0)[:, None])
+            told = np.where(adds, _in_time_of(rate.take(wider, axis=0), own, told, wider == widest), told)
         return cls(
             enforcing,
             observing,
             domain,
+            has_clock,
             is_limited,
-            _common_rates(rate.take(domain, axis=0), rate.take(widest, axis=0), domain != widest),
+            told,
             limits.weight,
             np.where(domain != widest, shared.weight[domain], 1),
             base_clocks(lead, is_limited),
         )
+
+    def counting(self, short: Int64s, lead: Int64s, policy: CompiledPolicy) -> FairOrder:
+        """Return the order in which service counts in what is scarce: in the dimensions that short scopes limit.
+
+        Parameters
+        ----------
+        short
+            Shape (flows, 3): the scopes that run short, -1 where none does.
+        """
+        limited = limited_by(short, policy.shared.is_limited)
+        is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
+        return replace(self, is_counted=is_counted, clock=base_clocks(lead, is_counted))
 
     def take(self, at: Int64s) -> FairOrder:
         """Return this of the flows at `at`, in that order."""
@@ -85,10 +108,10 @@ class FairOrder:
         """Return the start tags of rows, relative to their domain's virtual time; 0 without a domain."""
         tag = np.full(len(flow), -DELTA, dtype=np.int64)
         for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
-            is_limited = self.is_limited[flow, dimension]
-            if is_limited.any():
+            is_counted = self.is_counted[flow, dimension]
+            if is_counted.any():
                 service = virtual_time(before, self.rate_micro_per_ms[flow, dimension], self.weight[flow])
-                tag = np.where(is_limited, np.maximum(tag, self.clock[flow, dimension] + service), tag)
+                tag = np.where(is_counted, np.maximum(tag, self.clock[flow, dimension] + service), tag)
         return np.where(self.domain[flow] >= 0, tag, 0)
 
     def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
@@ -96,13 +119,20 @@ class FairOrder:
         return self.tags(flow, messages_before, bytes_before) // self.domain_weight[flow]
 
     def leads_after(
-        self, lead: Int64s, layout: Layout, eligible: Int64s, served: Int64s, is_contended: Bools
+        self,
+        lead: Int64s,
+        layout: Layout,
+        eligible: Int64s,
+        served: Int64s,
+        is_contended: Bools,
+        policy: CompiledPolicy,
     ) -> Int64s:
         """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
 
         The virtual time of a scope is the largest key that was served in it. A flow competes where that is least, among
         its contended scopes: there it was stopped first. So those whom one scope stops keep a common order, whatever
-        their domains are, and however far others of their domains went.
+        their domains are, and however far others of their domains went. In a dimension that is not counted, a flow
+        stays as far ahead as it was, while a scope that limits it holds anybody back.
 
         Parameters
         ----------
@@ -124,7 +154,24 @@ class FairOrder:
         service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
         clock = np.where((eligible > 0)[:, None], self.clock + service, lead)
         after = np.maximum(clock - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -DELTA)
-        return np.where(competes[:, None] & self.is_limited, after, 0)
+        is_kept = limited_by(contended, policy.shared.is_limited)
+        return np.where(is_kept, np.where(self.is_counted, after, lead), 0)
+
+
+def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
+    """Return which dimensions some of the scopes of shape (flows, 3) limit; -1 stands for none."""
+    table = np.concatenate([is_limited, np.zeros((1, 2), dtype=np.bool_)])
+    out = table[scopes[:, 0]]
+    for column in scopes.T[1:]:
+        out = out | table[column]
+    return out
+
+
+def _in_time_of(rate: Int64s, own: Int64s, told: Int64s, is_widest: Bools) -> Int64s:
+    """Return rates of wider scopes, shape (flows, 2), in the time in which domains of rates `own` are `told`."""
+    reference = np.where(own[:, _MESSAGES] > 0, _MESSAGES, _BYTES)[:, None]
+    of, to = (np.take_along_axis(rates, reference, axis=1) for rates in (own, told))
+    return np.where(is_widest[:, None], rate, _proportional(rate, to, of))
 
 
 def _common_rates(rate: Int64s, widest: Int64s, is_within: Bools) -> Int64s:
@@ -175,5 +222,5 @@ def ahead_of_others(lead: Int64s, limits: Limits, matches: Matches, policy: Comp
     if not (lead > 0).any():
         return np.zeros_like(lead)
     order = FairOrder.of(lead, limits, matches, policy)
-    ahead = np.where(order.is_limited, np.maximum(lead, 0), 0)
+    ahead = np.where(order.has_clock, np.maximum(lead, 0), 0)
     return np.minimum(least_service(ahead, order.rate_micro_per_ms, order.weight[:, None]), MESSAGE_MILLI)

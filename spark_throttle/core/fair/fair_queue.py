@@ -187,15 +187,15 @@ class Served:
         return np.where(virtual < 0, -1, tokens)
 
 
-def base_clocks(lead: Int64s, is_limited: np.ndarray) -> Int64s:
+def base_clocks(lead: Int64s, is_counted: Bools) -> Int64s:
     """Return the clocks at which flows enter a batch, relative to the virtual time.
 
     Parameters
     ----------
     lead
         Shape (n, 2).
-    is_limited
-        Shape (n, 2): whether the flow's domain limits the resource; the other resource has no clock.
+    is_counted
+        Shape (n, 2): whether the resource counts in the order; the other one has no clock.
 
     Examples
     --------
@@ -206,6 +206,6 @@ def base_clocks(lead: Int64s, is_limited: np.ndarray) -> Int64s:
     [[0, -2], [9, -7]]
     """
     base = np.maximum(lead, -DELTA)
-    dominant = by_row(np.maximum, np.where(is_limited, base, -DELTA))
+    dominant = by_row(np.maximum, np.where(is_counted, base, -DELTA))
     shifted = base + np.maximum(0, -dominant)[:, None]
-    return np.where(is_limited, shifted, 0)
+    return np.where(is_counted, shifted, 0)

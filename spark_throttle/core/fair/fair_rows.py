@@ -58,9 +58,9 @@ class FairRows:
     def counts(self, flow: Int64s, most: Int64s) -> FairCounts:
         """Prepare to ask for the rows of `flow` up to keys, each at most `most`."""
         order = self.order
-        weight, rate, is_limited = order.weight[flow], order.rate_micro_per_ms, order.is_limited
+        weight, rate, is_counted = order.weight[flow], order.rate_micro_per_ms, order.is_counted
         messages, size_bytes = (
-            Served.of(rate[flow, dimension], weight, tokens, order.clock[flow, dimension], is_limited[flow, dimension])
+            Served.of(rate[flow, dimension], weight, tokens, order.clock[flow, dimension], is_counted[flow, dimension])
             for dimension, tokens in ((Dimension.MESSAGES, most), (Dimension.BYTES, self.bytes_before(flow, most)))
         )
         return FairCounts(self, flow, most, order.domain_weight[flow], messages, size_bytes)

@@ -150,7 +150,10 @@ class _Batch:
         self.take_arrivals()
         for flow in self.flows.values():
             flow.find_eligible(self.now_ms)
-            flow.tag()
+            flow.barred_by = next((scope for scope in self.enforced(flow) if scope.bars(flow) is not None), None)
+        short = [scope for scope in self.scopes.values() if self.runs_short(scope)]
+        for flow in self.flows.values():
+            flow.tag(short)
         self.take_turns()
         for flow in self.flows.values():
             self.decide_rest(flow)
@@ -240,7 +243,6 @@ class _Batch:
             for k, tag in enumerate(flow.start_tags):
                 turns.append((tag // flow.rules.domain_weight, flow.tie, k, flow.name))
         for flow in self.flows.values():
-            flow.barred_by = next((scope for scope in self.enforced(flow) if scope.bars(flow) is not None), None)
             if flow.eligible:
                 flow.blocked_by = flow.barred_by
         for _, _, k, name in sorted(turns):
@@ -249,6 +251,12 @@ class _Batch:
                 flow.blocked_by = next((each for each in self.enforced(flow) if each.overdrawn() is not None), None)
             if flow.blocked_by is None:
                 self.admit(flow, flow.rows[k])
+
+    def runs_short(self, scope: Scope) -> bool:
+        """Return whether a scope has no room for all that would be taken of it."""
+        flows = [each for each in self.flows.values() if scope.limits in each.rules.enforced and each.barred_by is None]
+        wanted = total_tokens([row for flow in flows for row in flow.rows[: flow.eligible]])
+        return scope.lacks(wanted)
 
     def enforced(self, flow: Flow) -> list[Scope]:
         return [self.scopes[limits.index] for limits in flow.rules.enforced]
@@ -350,9 +358,10 @@ class _Batch:
             if scope.owes_bytes or any(flow.blocked_by is scope for flow in members):
                 virtual_now[scope.limits.index] = max(keys, default=0)
         for flow in self.flows.values():
-            own = [virtual_now[limits.index] for limits in flow.rules.enforced if limits.index in virtual_now]
-            if own:
-                flow.move(min(own) * flow.rules.domain_weight, still_waits=bool(self.waiting(flow)))
+            kept = [limits for limits in flow.rules.enforced if limits.index in virtual_now]
+            if kept:
+                advance = min(virtual_now[limits.index] for limits in kept) * flow.rules.domain_weight
+                flow.move(advance, kept, still_waits=bool(self.waiting(flow)))
             else:
                 flow.lead = [0, 0]
 

@@ -87,7 +87,7 @@ def changed_lead(old: NamespaceRules, new: NamespaceRules, lead: Pair, *, is_sam
             return lead
     ahead = [0, 0]
     for d in DIMENSIONS:
-        if was is None or becomes is None or not was.limits(d) or not becomes.limits(d):
+        if was is None or becomes is None or d not in old.clocked_dimensions or d not in new.clocked_dimensions:
             continue
         thousandths = milli_tokens_in(lead[d] - 2, old.turn_rates[d], old.limits.weight)
         thousandths = min(thousandths, 1000 * (1 if d == Dimension.MESSAGES else MAX_SIZE_BYTES))

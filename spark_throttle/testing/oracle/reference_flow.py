@@ -100,6 +100,17 @@ class Scope:
                 return d
         return None
 
+    def lacks(self, wanted: Pair) -> bool:
+        """Return whether not all of `wanted` can be taken; the last message may overdraw."""
+        if not wanted[0] or not self.limits.is_enforced:
+            return False
+        for d in self.limits.limited_dimensions:
+            is_shut = self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
+            room = -1 if is_shut else self.balance_micro[d] // MICRO + (d == Dimension.MESSAGES)
+            if wanted[d] > room:
+                return True
+        return False
+
     @property
     def owes_bytes(self) -> bool:
         """Whether the scope has given bytes beyond what it had, and holds rows back for it."""
@@ -142,7 +153,7 @@ class Flow:
     """Whether the first row that is not eligible waits for its release."""
 
     base: dict[Dimension, int] = field(default_factory=dict)
-    """Where the flow stands relative to its domain's virtual time, by limited dimension of the domain."""
+    """Where the flow stands relative to its domain's virtual time, by dimension that counts."""
 
     start_tags: list[int] = field(default_factory=list)
     """Of the eligible rows."""
@@ -204,7 +215,9 @@ class Flow:
         most = (1000, MAX_SIZE_BYTES * 1000)
         rates = self.rules.turn_rates
         return [
-            min(milli_tokens_in(self.lead[d] - 2, rates[d], self.limits.weight), most[d]) if domain.limits(d) else 0
+            min(milli_tokens_in(self.lead[d] - 2, rates[d], self.limits.weight), most[d])
+            if d in self.rules.clocked_dimensions
+            else 0
             for d in DIMENSIONS
         ]
 
@@ -221,13 +234,18 @@ class Flow:
                 balance_micro[d] -= row.tokens[d] * MICRO
             self.eligible += 1
 
-    def tag(self) -> None:
-        """Give the eligible rows their start tags: the dominant of the virtual times of what is before them."""
+    def tag(self, short: list[Scope]) -> None:
+        """Give the eligible rows their start tags: the dominant of the virtual times of what is before them.
+
+        Those dimensions count that the scopes limit which run short; else the domain's.
+        """
         domain = self.rules.domain
         if domain is None:
             self.start_tags = [0] * self.eligible
             return
-        base = {d: max(self.lead[d], -VT_MEMORY) for d in domain.limited_dimensions}
+        limited = [scope.limits for scope in short if scope.limits in self.rules.enforced] or [domain]
+        counted = [d for d in DIMENSIONS if any(limits.limits(d) for limits in limited)]
+        base = {d: max(self.lead[d], -VT_MEMORY) for d in counted}
         behind = max(0, -max(base.values()))
         self.base = {d: base[d] + behind for d in base}
         before = [0, 0]
@@ -237,17 +255,22 @@ class Flow:
             self.start_tags.append(max(tags))
             before = [before[d] + row.tokens[d] for d in DIMENSIONS]
 
-    def move(self, advance: int, *, still_waits: bool) -> None:
-        """Charge what was served to the lead, and move the origin by `advance`."""
-        domain = self.rules.domain
-        assert domain is not None
+    def move(self, advance: int, kept: list[ScopeLimits], *, still_waits: bool) -> None:
+        """Charge what was served to the lead, and move the origin by `advance`.
+
+        In a dimension that does not count the lead stays; in one that none of `kept` limits it is forgotten.
+        """
         served = total_tokens(self.rows[: self.admitted])
         lead = {}
-        for d in domain.limited_dimensions:
-            finish = self.lead[d]
-            if self.eligible:
-                finish = self.base[d] + virtual_time_up(served[d], self.rules.turn_rates[d], self.limits.weight)
-            lead[d] = max(finish - advance, -VT_MEMORY)
-        if not still_waits and max(lead.values()) <= 0:
+        for d in DIMENSIONS:
+            if not any(limits.limits(d) for limits in kept):
+                continue
+            lead[d] = self.lead[d]
+            if d in self.base:
+                finish = self.lead[d]
+                if self.eligible:
+                    finish = self.base[d] + virtual_time_up(served[d], self.rules.turn_rates[d], self.limits.weight)
+                lead[d] = max(finish - advance, -VT_MEMORY)
+        if not still_waits and max(lead.values(), default=0) <= 0:
             lead = {}
         self.lead = [lead.get(d, 0) for d in DIMENSIONS]

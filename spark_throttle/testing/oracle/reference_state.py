@@ -155,8 +155,30 @@ class NamespaceRules:
         return 1 if self.domain is None or self.domain == self.widest else self.domain.weight
 
     @property
+    def clocked_dimensions(self) -> list[Dimension]:
+        """The dimensions that a scope limits which can hold a row back."""
+        return [d for d in DIMENSIONS if any(scope.limits(d) for scope in self.enforced)]
+
+    @property
     def turn_rates(self) -> Pair:
-        """The domain's rates, in the time of the widest scope: a token takes the same time in all domains."""
+        """The rates of all that has a clock: the domain's, else those of a wider scope, in the time of the widest."""
+        domain, widest = self.domain, self.widest
+        assert domain is not None
+        assert widest is not None
+        told, own = list(self._domain_rates), domain.rate_micro_per_ms
+        reference = Dimension.MESSAGES if own[Dimension.MESSAGES] > 0 else Dimension.BYTES
+        for level in (Level.TENANT, Level.JOB):
+            for scope in self.enforced:
+                for d in DIMENSIONS:
+                    if scope.level == level and scope.limits(d) and not domain.limits(d):
+                        rate = scope.rate_micro_per_ms[d]
+                        is_known = rate > 0 and told[reference] > 0 and own[reference] > 0
+                        in_time = _times(rate, told[reference], own[reference]) if is_known else 1
+                        told[d] = rate if scope == widest else in_time
+        return pair(told)
+
+    @property
+    def _domain_rates(self) -> Pair:
         domain, widest = self.domain, self.widest
         assert domain is not None
         assert widest is not None
