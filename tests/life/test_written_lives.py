@@ -165,9 +165,6 @@ def test_rows_that_cannot_go_claim_nothing_that_others_wait_for(entry: dict[str,
     assert admitted[waits] * SMALL_BYTES >= 0.9 * 40 * 10_000 - 2 * 10 * 5_000
 
 
-@pytest.mark.xfail(
-    strict=True, reason="rows are ordered by what their group limits, and the job may be short of another"
-)
 def test_large_and_small_messages_share_a_limit_on_messages_above_groups_of_bytes() -> None:
     job = SimulatedJob(
         {

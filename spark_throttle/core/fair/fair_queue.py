@@ -12,7 +12,8 @@ differs by at most one message of each::
 
 1. base: both clocks, the lesser one at most `DELTA` behind the virtual time, shifted so that the larger is
    not behind it. An idle flow returns without credit and without penalty. Memory of the lesser clock keeps flows that
-   alternate between many small and few large messages from being overcharged.
+   alternate between many small and few large messages from being overcharged. The clocks count of the resources that
+   scopes which run short limit; where none is short, of the domain's.
 2. tag of a message: max over the resources of base + what goes before it in this batch.
 3. after the batch: the virtual time of a scope is the largest tag that was served in it; a lead is a finish time less
    that of the scope that stopped the flow first, or would have, of all that it passes.

@@ -162,9 +162,13 @@ def test_l3_dominant_shares_are_equal_for_flows_of_one_size(
 GROUP_RATES = st.lists(st.sampled_from((100_000, 100_000, 300_000, 2_000_000)), min_size=2, max_size=2)
 
 
+GROUP_LIMITS = st.sampled_from(("bytes", "messages", "both"))
+
+
 @law
 @given(
     st.sampled_from(("job", "tenant")),
+    st.tuples(GROUP_LIMITS, GROUP_LIMITS),
     GROUP_RATES,
     st.lists(GROUP_WEIGHTS, min_size=2, max_size=2),
     WEIGHTS,
@@ -172,13 +176,23 @@ GROUP_RATES = st.lists(st.sampled_from((100_000, 100_000, 300_000, 2_000_000)), 
     st.lists(st.integers(0, 4_000), min_size=1, max_size=8),
 )
 def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_and_their_groups_weight(
-    short: str, group_rates: list[int], group_weights: list[int], weights: list[int], sizes: Sizes, batches: list[int]
+    short: str,
+    limits: tuple[str, str],
+    group_rates: list[int],
+    group_weights: list[int],
+    weights: list[int],
+    sizes: Sizes,
+    batches: list[int],
 ) -> None:
-    """The job's limit, or a tenant's over two groups, is short for ever, and no group is."""
+    """The job's limit on bytes, or a tenant's over two groups, is short for ever; no group is, whatever it limits."""
     limited = Limit((UNLIMITED, 50_000), (0, MICRO))
     groups = {
-        name: Limit((UNLIMITED, rate), (0, MICRO), weight=weight)
-        for name, rate, weight in zip("ab", group_rates, group_weights, strict=True)
+        name: Limit(
+            (UNLIMITED if limits_of == "bytes" else 90_000, UNLIMITED if limits_of == "messages" else rate),
+            (0 if limits_of == "bytes" else MICRO, 0 if limits_of == "messages" else MICRO),
+            weight=weight,
+        )
+        for name, limits_of, rate, weight in zip("ab", limits, group_rates, group_weights, strict=True)
     }
     of_group = list("aabb")
     policy = make_policy(
@@ -196,7 +210,7 @@ def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_a
         (limited.rate_micro_per_ms, weight * group_weights["ab".index(group)])
         for group, weight in zip(of_group, weights, strict=True)
     ]
-    plenty = (0, 10**9 * MICRO)
+    plenty = (10**9 * MICRO, 10**9 * MICRO)
     epochs = [[(0, n * MICRO) if short == "job" else plenty, (0, n * MICRO), plenty, plenty] for n in batches]
     history = service_under(policy, rows, tags, epochs)
     largest = [dominant([0, max(own)], *of) for own, of in zip(sizes, tags, strict=True)]
