@@ -384,9 +384,8 @@ def owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
 
     >>> debt, ahead = np.array([[0, 55_000], [0, 9]]), np.array([[0, 59_000], [0, 1_000], [0, 7]])
     >>> owed_by_those_ahead(debt, ahead, np.array([0, 0, 1]))[:, 1].tolist()
-    [54017, 982, 7]
+    [54083, 916, 7]
     """
-    ahead = np.minimum(ahead, debt[seat])
     bits = np.maximum(bit_length(ahead.max(axis=0, initial=0)) + len(ahead).bit_length() - _PART_BITS, 0)
     total = sums(seat, ahead >> bits, len(debt))
     known = np.minimum(debt >> bits, total) << bits
