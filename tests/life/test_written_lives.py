@@ -97,6 +97,23 @@ def test_namespace_of_a_large_group_and_one_of_none_share_the_jobs_limit_evenly(
     assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
 
 
+def test_quota_of_one_tenant_does_not_change_the_turns_in_its_group() -> None:
+    job = SimulatedJob(
+        {
+            "version": 1,
+            "resource_groups": {"g": {"publish": {"messages_per_second": 0.5, "burst_seconds": 1}}},
+            "tenants": {"a": {"publish": {"messages_per_second": 5}}},
+            "defaults": {"resource_group": "g"},
+        },
+        shards=1,
+    )
+    job.offer([("a/x", 1)] * 100 + [("b/x", 1)] * 100)
+    for _ in range(60):
+        job.trigger(1_000)
+    admitted = Counter(row.namespace for row in job.admitted)
+    assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
+
+
 @pytest.mark.parametrize("shards", [1, 8])
 def test_weight_of_a_group_counts_in_the_job_in_one_shard_and_in_many(shards: int) -> None:
     heavy, light = name_in(0, shards, "heavy"), name_in(shards - 1, shards, "light")

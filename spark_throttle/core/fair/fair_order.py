@@ -15,8 +15,10 @@ from spark_throttle.core.names.matching import Matches, domains_of, enforcing_sc
 from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
-_WIDEST_COLUMNS = (0, 2)
-"""Columns of `Matches.shared_scope` of scopes that may be wider than a domain; the last is the widest."""
+_WIDER_COLUMNS = (0, 2)
+"""Columns of `Matches.shared_scope` of scopes that may be wider than a domain: the tenant, the job."""
+
+_JOB_COLUMN = 2
 
 _MESSAGE_BYTES = 1 << 10
 _MOST_RATE = 1 << 50
@@ -46,12 +48,12 @@ class FairOrder:
     """Shape (flows, 2): those of them that its domain limits, or, where some scopes are short, that these do."""
 
     rate_micro_per_ms: Int64s
-    """Shape (flows, 2): of the domain, or of a wider scope where only that limits the dimension; in the time of the
-    widest scope that can stop the flow (`_common_rates`)."""
+    """Shape (flows, 2): of the domain, or of a wider scope where only that limits the dimension; in the time of the job
+    if it can stop the flow (`_common_rates`), so that all flows of a domain count in one time."""
 
     weight: Int64s
     domain_weight: Int64s
-    """Claim of the domain in that scope; 1 where it is that scope itself."""
+    """Claim of the domain in wider scopes; 1 where it is the job."""
 
     clock: Int64s
     """Shape (flows, 2): virtual time at which the flow enters the batch."""
@@ -65,14 +67,12 @@ class FairOrder:
         observing = np.where(observes[matches.shared_scope], matches.shared_scope, -1)
         domain = domains_of(enforcing)
         has_domain = domain >= 0
-        widest = domain
-        for column in _WIDEST_COLUMNS:
-            widest = np.where(enforcing[:, column] >= 0, enforcing[:, column], widest)
+        widest = np.where(enforcing[:, _JOB_COLUMN] >= 0, enforcing[:, _JOB_COLUMN], domain)
         is_limited = shared.is_limited.take(domain, axis=0) & has_domain[:, None]
         own, rate = shared.rate_micro_per_ms.take(domain, axis=0), shared.rate_micro_per_ms
         told = _common_rates(own, rate.take(widest, axis=0), domain != widest)
         has_clock = limited_by(enforcing, shared.is_limited)
-        for column in _WIDEST_COLUMNS:
+        for column in _WIDER_COLUMNS:
             wider = enforcing[:, column]
             adds = ~is_limited & (shared.is_limited.take(wider, axis=0) & (wider >= 0)[:, None])
             told = np.where(adds, _in_time_of(rate.take(wider, axis=0), own, told, wider == widest), told)
@@ -84,7 +84,7 @@ class FairOrder:
             is_limited,
             told,
             limits.weight,
-            np.where(domain != widest, shared.weight[domain], 1),
+            np.where(domain > 0, shared.weight[domain], 1),
             base_clocks(lead, is_limited),
         )
 

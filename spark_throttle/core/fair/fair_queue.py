@@ -20,8 +20,9 @@ differs by at most one message of each::
 4. a scope that held nobody back, and owes nothing, forgets leads: its busy period is over.
 
 Flows of several domains may share the tokens of a wider scope: groups those of the job, or of a tenant with namespaces
-in several groups. All clocks are told in the time of the widest scope (`fair_order`), and rows go in the order of their
-tags over their domains' weights. So while that scope is short, a flow is served in it by its weight times its domain's.
+in several groups. Rows go in the order of their tags over their domains' weights. Where the job has a limit, all clocks
+are told in its time (`fair_order`): while it is short, a flow is served by its weight times its domain's. Else a domain
+goes by its own time, so that under a tenant's limit a group of twice the rate goes twice as far.
 
 All of it is integers. Tags are floored and finish times rounded up, so that no flow is ever served for free;
 the error is one unit a batch, a billionth of a second of the domain's rate.

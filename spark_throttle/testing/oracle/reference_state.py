@@ -145,14 +145,13 @@ class NamespaceRules:
 
     @property
     def widest(self) -> ScopeLimits | None:
-        """The scope in whose time turns are counted: the job if it is enforced, else the tenant, else the domain."""
-        by_level = {scope.level: scope for scope in self.enforced}
-        return by_level.get(Level.JOB) or by_level.get(Level.TENANT) or self.domain
+        """The scope in whose time turns are counted: the job if it is enforced, else the domain."""
+        return next((scope for scope in self.enforced if scope.level == Level.JOB), self.domain)
 
     @property
     def domain_weight(self) -> int:
         """How far the domain goes in a turn, against others that share a wider scope with it."""
-        return 1 if self.domain is None or self.domain == self.widest else self.domain.weight
+        return 1 if self.domain is None or self.domain.level == Level.JOB else self.domain.weight
 
     @property
     def clocked_dimensions(self) -> list[Dimension]:
