@@ -165,7 +165,8 @@ def _demand(
     if (passing == wanted).all():
         return wanted
     part = np.where(wanted > 0, quotient(passing, wanted, FACTOR_BITS, round_up=True), WHOLE)
-    return np.minimum(times(wanted, by_row(np.minimum, part)[:, None]) + 1, passing)
+    part = by_row(np.minimum, part)[:, None]
+    return np.where(part > 0, np.minimum(times(wanted, part) + 1, passing), 0)
 
 
 def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:

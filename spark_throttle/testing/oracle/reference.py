@@ -438,7 +438,7 @@ class _Batch:
         if passing == wanted:
             return pair(wanted)
         part = min(ceil_div(passing[d] << 30, wanted[d]) for d in DIMENSIONS if wanted[d])
-        return pair([min((wanted[d] * part >> 30) + 1, passing[d]) for d in DIMENSIONS])
+        return pair([min((wanted[d] * part >> 30) + 1, passing[d]) if part else 0 for d in DIMENSIONS])
 
 
 def part_of(amount: int, bound: int) -> int:
