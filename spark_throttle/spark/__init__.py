@@ -9,8 +9,9 @@ Names are loaded when they are first asked for: every Python worker of Spark's i
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from spark_throttle.doors import door
 
 if TYPE_CHECKING:
     from spark_throttle.spark.throttle import Throttle
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter"]
 
-_MODULES = {
-    "ScopeStatus": "spark_throttle.status.status",
-    "Status": "spark_throttle.status.status",
-    "Throttle": "spark_throttle.spark.throttle",
-    "ThrottledStreamWriter": "spark_throttle.spark.writer",
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__ = door(
+    __name__,
+    {
+        "ScopeStatus": "spark_throttle.status.status",
+        "Status": "spark_throttle.status.status",
+        "Throttle": "spark_throttle.spark.throttle",
+        "ThrottledStreamWriter": "spark_throttle.spark.writer",
+    },
+)

@@ -7,8 +7,9 @@ they are first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from spark_throttle.doors import door
 
 if TYPE_CHECKING:
     from spark_throttle.store.opening import open_store
@@ -17,14 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PolicyService", "load_policies", "open_store"]
 
-_MODULES = {
-    "PolicyService": "spark_throttle.store.service",
-    "load_policies": "spark_throttle.store.policy_location",
-    "open_store": "spark_throttle.store.opening",
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__ = door(
+    __name__,
+    {
+        "PolicyService": "spark_throttle.store.service",
+        "load_policies": "spark_throttle.store.policy_location",
+        "open_store": "spark_throttle.store.opening",
+    },
+)

@@ -6,8 +6,9 @@ read the rules a row at a time. Names are loaded when they are first asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from spark_throttle.doors import door
 
 if TYPE_CHECKING:
     from spark_throttle.testing.simulation.exchange import SimulatedExchange
@@ -16,14 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SimulatedExchange", "SimulatedJob", "StoreSuite"]
 
-_MODULES = {
-    "SimulatedExchange": "spark_throttle.testing.simulation.exchange",
-    "SimulatedJob": "spark_throttle.testing.simulation.job",
-    "StoreSuite": "spark_throttle.testing.store_suite",
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__ = door(
+    __name__,
+    {
+        "SimulatedExchange": "spark_throttle.testing.simulation.exchange",
+        "SimulatedJob": "spark_throttle.testing.simulation.job",
+        "StoreSuite": "spark_throttle.testing.store_suite",
+    },
+)
