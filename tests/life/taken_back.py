@@ -64,7 +64,7 @@ MENDS: Final = (
     Mend(
         "left to others",
         "a namespace that is ahead takes what its shard is lent for another",
-        (("core/batch/flow_plan.py", "if grants.ahead_bound_milli is None:", "if grants is not None:"),),
+        (("core/batch/flow_plan.py", "if grants.ahead_bound_milli is not None:", "if grants is None:"),),
     ),
     Mend(
         "carried debts",
@@ -104,7 +104,7 @@ MENDS: Final = (
         (
             (
                 "core/policy_change.py",
-                "return np.where(is_same[:, None], lead, np.where(becomes.is_limited, told, 0))",
+                "return np.where(is_same[:, None], lead, np.where(becomes.has_clock, told, 0))",
                 "return lead",
             ),
         ),
