@@ -56,8 +56,8 @@ def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *,
     if lead.any():
         lead = _carried_leads(
             lead,
-            FairOrder.of(lead, old, was, before),
-            FairOrder.of(lead, new, becomes, after),
+            FairOrder.of(old, was, before),
+            FairOrder.of(new, becomes, after),
             former_scopes(before, after),
         )
     balance_micro = carried_balances(earned_micro, old, new)

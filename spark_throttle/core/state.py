@@ -8,11 +8,15 @@ in the table at all, and comes back exactly as it left: so an idle namespace cos
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.quota import CompiledPolicy, Int64s
+
+NO_BOUND: Final = 1 << 62
+"""Of a scope in which no flow is too far ahead (`Grants.ahead_bound_milli`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, sums
-from spark_throttle.core.fair.fair_order import ahead_of_others
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.match_memory import taken
 from spark_throttle.core.names.matching import Matches
@@ -126,9 +125,8 @@ def report(
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
     demand = _demand(wants, still_waiting, moved.waiting, plan.balance_micro, limits, batch)
-    ahead_milli = ahead_of_others(plan.lead, limits, entered.matches, policy)
     moved_messages = offered + admitted + rejected + still_waiting
-    active = np.flatnonzero((moved_messages[:, _MESSAGES] > 0) | (by_row(np.maximum, ahead_milli) > 0))
+    active = np.flatnonzero((moved_messages[:, _MESSAGES] > 0) | (by_row(np.maximum, plan.ahead_milli) > 0))
     return UsageReport(
         batch.shard, plan.grants.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
@@ -140,7 +138,7 @@ def report(
         _expires_ms(moved.waiting, policy),
         len(entered.unusable),
         _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
-        ahead_milli=ahead_milli.take(active, axis=0),
+        ahead_milli=plan.ahead_milli.take(active, axis=0),
     )  # fmt: skip
 
 

@@ -12,14 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.batch.barred import Barred
 from spark_throttle.core.batch.marks import DebtFloors, MarkedFrom, Marks
 from spark_throttle.core.fair import contention
 from spark_throttle.core.fair.ends import Claims, Room, rows_before_end
-from spark_throttle.core.fair.fair_order import FairOrder, ahead_of_others, limited_by
+from spark_throttle.core.fair.fair_order import FairOrder, limited_by
 from spark_throttle.core.fair.fair_rows import FairRows
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit
-from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches
 from spark_throttle.core.quota import (
     Bools,
     CompiledPolicy,
@@ -70,6 +71,12 @@ class Outcome:
     served: Int64s
     """Shape (flows, 2): messages and bytes of those admitted."""
 
+    @classmethod
+    def of_all(cls, wanted: Int64s) -> Outcome:
+        """Return that all is admitted."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls(nothing, Marks(nothing, nothing, nothing, nothing), Stops.none(len(wanted)), wanted, wanted)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowPlan:
@@ -81,6 +88,9 @@ class FlowPlan:
 
     lead: Int64s
     """Shape (flows, 2): after the batch."""
+
+    ahead_milli: Int64s
+    """Shape (flows, 2): what the leads come to, in thousandths of a token (`FairOrder.ahead_milli`)."""
 
     grants: Grants
     """After the debits."""
@@ -100,22 +110,21 @@ def plan_flows(
     room = _room(grants, policy)
     own = _OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))
-    barred = _Barred.of(flows.lead, limits, matches, grants, policy)
-    wanted = None
+    order, barred, wanted = None, None, None
+    if grants.ahead_bound_milli is not None:
+        order = FairOrder.of(limits, matches, policy)
+        barred = Barred.of(order, flows.lead, grants.ahead_bound_milli)
     if barred is None or not counts[barred.flow].any():
         wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
     if wanted is not None:
-        nothing = np.zeros(0, dtype=np.int64)
-        outcome = Outcome(nothing, Marks(*(nothing,) * 4), Stops.none(len(flows)), wanted, wanted)
-        # Nothing was held back, so that the busy period of every scope is over that is not overdrawn.
-        lead = flows.lead
+        outcome = Outcome.of_all(wanted)
+        lead = _lead_where_all_fits(flows.lead, room, matches, policy)
+        leads = _Leads.none(len(flows))
         if lead.any():
-            owes = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
-            owing = np.where(owes, matches.shared_scope, -1)
-            lead = np.where(limited_by(owing, policy.shared.is_limited), lead, 0)
-        return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=DebtFloors.none())
+            leads = _Leads.of(lead, order or FairOrder.of(limits, matches, policy))
+        return _settled(outcome, leads, flows, limits, matches, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
-    order = FairOrder.of(flows.lead, limits, matches, policy)
+    order = order or FairOrder.of(limits, matches, policy)
     by_messages, passing = own.prefixes(layout)
     is_observing = limits.on_excess == OnExcess.OBSERVE
     released = counts
@@ -124,7 +133,7 @@ def plan_flows(
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
     competing = eligible if barred is None else barred.left_out(eligible)
     short = _running_short(order.enforcing, competing, layout.bytes_of_first(competing), room)
-    order = order.counting(short, flows.lead, policy)
+    order = order.entered(flows.lead, short, policy)
     contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
     count, stops = contest.decide(competing, short)
     if barred is not None:
@@ -153,46 +162,34 @@ def plan_flows(
     floors = DebtFloors.none()
     if levels:
         floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
-    return _settled(outcome, lead, flows, limits, matches, grants, policy, floors=floors)
+    return _settled(outcome, _Leads.of(lead, order), flows, limits, matches, grants, policy, floors=floors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Barred:
-    """The flows that are too far ahead to take of what a scope of theirs granted."""
+class _Leads:
+    """Where a batch leaves the flows; as in `FlowPlan`."""
 
-    flow: Int64s
-    level: Int64s
-    dimension: Int64s
-    scope: Int64s
+    lead: Int64s
+    ahead_milli: Int64s
 
     @classmethod
-    def of(
-        cls, lead: Int64s, limits: Limits, matches: Matches, grants: Grants, policy: CompiledPolicy
-    ) -> _Barred | None:
-        """Return them with the narrowest of these scopes; `None` where there is no bound."""
-        if grants.ahead_bound_milli is None:
-            return None
-        ahead_milli = ahead_of_others(lead, limits, matches, policy) // limits.weight[:, None]
-        bound_milli = np.concatenate([grants.ahead_bound_milli, np.full((1, 2), _UNBOUNDED)])
-        is_over = ahead_milli[:, None, :] >= bound_milli[enforcing_scopes(matches.shared_scope, policy)]
-        flow, column = np.nonzero(is_over.any(axis=2))
-        flow, first = np.unique(flow, return_index=True)
-        column = column[first]
-        dimension = np.where(is_over[flow, column, _MESSAGES], _MESSAGES, _BYTES)
-        return cls(flow, np.array(SHARED_LEVELS)[column], dimension, matches.shared_scope[flow, column])
+    def of(cls, lead: Int64s, order: FairOrder) -> _Leads:
+        """Return leads with what they come to."""
+        return cls(lead, order.ahead_milli(lead))
 
-    def left_out(self, eligible: Int64s) -> Int64s:
-        """Return how many first rows of each flow compete, these flows left out."""
-        competing = eligible.copy()
-        competing[self.flow] = 0
-        return competing
+    @classmethod
+    def none(cls, flows: int) -> _Leads:
+        """Return that nobody is ahead."""
+        nothing = np.zeros((flows, 2), dtype=np.int64)
+        return cls(nothing, nothing)
 
-    def stop(self, stops: Stops, eligible: Int64s) -> None:
-        """Say of those of them that have rows what stopped them."""
-        stopped = eligible[self.flow] > 0
-        flow = self.flow[stopped]
-        stops.level[flow], stops.dimension[flow] = self.level[stopped], self.dimension[stopped]
-        stops.scope[flow] = self.scope[stopped]
+
+def _lead_where_all_fits(lead: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return the leads after a batch that held nobody back: the busy period of scopes that owe nothing is over."""
+    if not lead.any():
+        return lead
+    owes = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
+    return np.where(limited_by(np.where(owes, matches.shared_scope, -1), policy.shared.is_limited), lead, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,7 +349,7 @@ class _Contest:
 
 def _settled(  # noqa: PLR0913 - all that a batch debits
     outcome: Outcome,
-    lead: Int64s,
+    leads: _Leads,
     flows: Flows,
     limits: Limits,
     matches: Matches,
@@ -366,7 +363,8 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     return FlowPlan(
         outcome,
         _debited(flows.balance_micro, outcome.served, limits.is_limited, floors.own),
-        lead,
+        leads.lead,
+        leads.ahead_milli,
         replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited, floors.shared)),
     )
 

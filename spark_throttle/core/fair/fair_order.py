@@ -56,25 +56,24 @@ class FairOrder:
     """Claim of the domain in wider scopes; 1 where it is the job."""
 
     clock: Int64s
-    """Shape (flows, 2): virtual time at which the flow enters the batch."""
+    """Shape (flows, 2): virtual time at which the flow enters the batch; 0 before it is known who is ahead."""
 
     @classmethod
-    def of(cls, lead: Int64s, limits: Limits, matches: Matches, policy: CompiledPolicy) -> FairOrder:
-        """Find the domain of every flow, and where it stands in it with its `lead`."""
+    def of(cls, limits: Limits, matches: Matches, policy: CompiledPolicy) -> FairOrder:
+        """Find the domain of every flow, and the time that it counts in."""
         shared = policy.shared
         enforcing = enforcing_scopes(matches.shared_scope, policy)
         observes = np.append(by_row(np.logical_or, shared.is_limited) & (shared.on_excess == OnExcess.OBSERVE), False)
         observing = np.where(observes[matches.shared_scope], matches.shared_scope, -1)
         domain = domains_of(enforcing)
-        has_domain = domain >= 0
         widest = np.where(enforcing[:, _JOB_COLUMN] >= 0, enforcing[:, _JOB_COLUMN], domain)
-        is_limited = shared.is_limited.take(domain, axis=0) & has_domain[:, None]
+        is_limited = limited_by(domain[:, None], shared.is_limited)
         own, rate = shared.rate_micro_per_ms.take(domain, axis=0), shared.rate_micro_per_ms
         told = _common_rates(own, rate.take(widest, axis=0), domain != widest)
         has_clock = limited_by(enforcing, shared.is_limited)
         for column in _WIDER_COLUMNS:
             wider = enforcing[:, column]
-            adds = ~is_limited & (shared.is_limited.take(wider, axis=0) & (wider >= 0)[:, None])
+            adds = ~is_limited & limited_by(wider[:, None], shared.is_limited)
             told = np.where(adds, _in_time_of(rate.take(wider, axis=0), own, told, wider == widest), told)
         return cls(
             enforcing,
@@ -85,14 +84,16 @@ class FairOrder:
             told,
             limits.weight,
             np.where(domain > 0, shared.weight[domain], 1),
-            base_clocks(lead, is_limited),
+            np.zeros(is_limited.shape, dtype=np.int64),
         )
 
-    def counting(self, short: Int64s, lead: Int64s, policy: CompiledPolicy) -> FairOrder:
-        """Return the order in which service counts in what is scarce: in the dimensions that short scopes limit.
+    def entered(self, lead: Int64s, short: Int64s, policy: CompiledPolicy) -> FairOrder:
+        """Return the order of a batch, which flows enter with their leads: service counts in what is scarce.
 
         Parameters
         ----------
+        lead
+            Shape (flows, 2).
         short
             Shape (flows, 3): the scopes that run short, -1 where none does.
         """
@@ -117,6 +118,11 @@ class FairOrder:
     def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return what rows of different domains are ordered by: a domain of twice the weight goes twice as far."""
         return self.tags(flow, messages_before, bytes_before) // self.domain_weight[flow]
+
+    def ahead_milli(self, lead: Int64s) -> Int64s:
+        """Return by how many thousandths of a token flows are ahead of their competitors, shape (flows, 2)."""
+        ahead = np.where(self.has_clock, np.maximum(lead, 0), 0)
+        return np.minimum(least_service(ahead, self.rate_micro_per_ms, self.weight[:, None]), MESSAGE_MILLI)
 
     def leads_after(
         self,
@@ -159,7 +165,15 @@ class FairOrder:
 
 
 def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
-    """Return which dimensions some of the scopes of shape (flows, 3) limit; -1 stands for none."""
+    """Return which dimensions some of the scopes of every flow limit, shape (flows, 2).
+
+    Parameters
+    ----------
+    scopes
+        Shape (flows, k); -1 stands for none.
+    is_limited
+        Shape (scopes, 2).
+    """
     table = np.concatenate([is_limited, np.zeros((1, 2), dtype=np.bool_)])
     out = table[scopes[:, 0]]
     for column in scopes.T[1:]:
@@ -215,12 +229,3 @@ def _proportional(rate: Int64s, to: Int64s, of: Int64s) -> Int64s:
     shift = wide_rate + wide_to - wide_of
     room = _MOST_RATE >> np.maximum(shift, 0)
     return np.maximum(shifted(np.minimum(product, room), shift), 1)
-
-
-def ahead_of_others(lead: Int64s, limits: Limits, matches: Matches, policy: CompiledPolicy) -> Int64s:
-    """Return by how many thousandths of a token flows are ahead of those that they compete with, shape (flows, 2)."""
-    if not (lead > 0).any():
-        return np.zeros_like(lead)
-    order = FairOrder.of(lead, limits, matches, policy)
-    ahead = np.where(order.has_clock, np.maximum(lead, 0), 0)
-    return np.minimum(least_service(ahead, order.rate_micro_per_ms, order.weight[:, None]), MESSAGE_MILLI)

@@ -19,10 +19,11 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import divide_whole
-from spark_throttle.core.lending.shard_parts import NO_BOUND, Claims, Holding, divide_among_shards
+from spark_throttle.core.lending.shard_parts import Claims, Holding, divide_among_shards
 from spark_throttle.core.limits.size_bounds import bounded_floor
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit, full, observed_floor, refill
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.state import NO_BOUND
 from spark_throttle.core.usage import UsageReport
 
 _LAST = 1 << 62

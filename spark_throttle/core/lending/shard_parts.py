@@ -35,7 +35,6 @@ Amounts are counted in ``2**-20`` tokens, or in coarser parts where a scope hold
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -52,13 +51,13 @@ from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import MOST_STRETCH, PLENTY, Filling
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.state import NO_BOUND
 
 _FINE_BITS = 20
 _FINE_MASK = (1 << _FINE_BITS) - 1
 _HALF_MILLI = (1 << _FINE_BITS) // 2000
 _MOST_TOKENS_BITS = 42
 _NO_CREDIT = 1 << 62
-NO_BOUND: Final = 1 << 62
 _MOST_WEIGHT = 1000
 _PART_BITS = 52
 """Of what all flows of a seat are ahead by, together."""

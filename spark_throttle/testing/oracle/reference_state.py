@@ -19,13 +19,10 @@ from spark_throttle.core.quota import (
     OnExcess,
     WindowRules,
 )
-from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import NO_BOUND, Flows, Grants, Queue, ShardState
 
 Pair = tuple[int, int]
 """Messages, then bytes: an array of shape (2,) by `Dimension`."""
-
-NO_BOUND = 1 << 62
-"""Of a scope in which no flow is too far ahead."""
 
 DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES)
 

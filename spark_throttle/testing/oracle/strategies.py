@@ -24,9 +24,9 @@ from spark_throttle.core.quota import (
     Overflow,
     QueueBounds,
 )
-from spark_throttle.core.state import Grants
+from spark_throttle.core.state import NO_BOUND, Grants
 from spark_throttle.testing.oracle.history import History, Step
-from spark_throttle.testing.oracle.reference_state import NO_BOUND, pair
+from spark_throttle.testing.oracle.reference_state import pair
 from spark_throttle.testing.oracle.worlds import (
     Limit,
     Namespace,

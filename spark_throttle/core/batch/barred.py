@@ -1,0 +1,51 @@
+"""Flows that are too far ahead leave what a scope granted to those that it is due to (`core.lending.shard_parts`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_throttle.core.fair.fair_order import FairOrder
+from spark_throttle.core.names.matching import SHARED_LEVELS
+from spark_throttle.core.quota import Dimension, Int64s
+from spark_throttle.core.state import NO_BOUND
+
+if TYPE_CHECKING:
+    from spark_throttle.core.batch.flow_plan import Stops
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Barred:
+    """The flows that are too far ahead to take of what a scope of theirs granted."""
+
+    flow: Int64s
+    level: Int64s
+    dimension: Int64s
+    scope: Int64s
+
+    @classmethod
+    def of(cls, order: FairOrder, lead: Int64s, bound_milli: Int64s) -> Barred:
+        """Return them with the narrowest of these scopes; `bound_milli` is that of the grants."""
+        ahead_milli = order.ahead_milli(lead) // order.weight[:, None]
+        bound_milli = np.concatenate([bound_milli, np.full((1, 2), NO_BOUND)])
+        is_over = ahead_milli[:, None, :] >= bound_milli[order.enforcing]
+        flow, column = np.nonzero(is_over.any(axis=2))
+        flow, first = np.unique(flow, return_index=True)
+        column = column[first]
+        dimension = np.where(is_over[flow, column, Dimension.MESSAGES], Dimension.MESSAGES, Dimension.BYTES)
+        return cls(flow, np.array(SHARED_LEVELS)[column], dimension, order.enforcing[flow, column])
+
+    def left_out(self, eligible: Int64s) -> Int64s:
+        """Return how many first rows of each flow compete, these flows left out."""
+        competing = eligible.copy()
+        competing[self.flow] = 0
+        return competing
+
+    def stop(self, stops: Stops, eligible: Int64s) -> None:
+        """Say of those of them that have rows what stopped them."""
+        stopped = eligible[self.flow] > 0
+        flow = self.flow[stopped]
+        stops.level[flow], stops.dimension[flow] = self.level[stopped], self.dimension[stopped]
+        stops.scope[flow] = self.scope[stopped]
