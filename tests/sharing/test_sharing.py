@@ -207,24 +207,13 @@ def test_restarted_job_uses_nothing_before_it_is_answered_as_the_new_one() -> No
     assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
 
 
-def test_process_that_another_run_of_its_job_replaced_uses_nothing_any_more() -> None:
+@pytest.mark.parametrize("cut_off_ms", [0, 2 * SETTINGS.lease_ms])
+def test_process_that_another_run_of_its_job_replaced_uses_nothing_any_more(cut_off_ms: int) -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     old = world.jobs[0]
     new = SimulatedJob("job0", 0, incarnation=9, demands={GOLD: 5 * QUOTA})
     new.trigger(world.now_ms)
-    visit(world, new)
-    old.visit(world.store.read(world.now_ms), world.now_ms, world.now_ms)
-    old.trigger(world.now_ms)
-    assert old.sharing.is_superseded
-    assert old.pinned[GOLD] == 0
-
-
-def test_process_that_was_replaced_while_it_was_cut_off_does_not_come_back() -> None:
-    world = world_of(5 * QUOTA, 5 * QUOTA)
-    old = world.jobs[0]
-    new = SimulatedJob("job0", 0, incarnation=9, demands={GOLD: 5 * QUOTA})
-    new.trigger(world.now_ms)
-    world.now_ms += 2 * SETTINGS.lease_ms
+    world.now_ms += cut_off_ms
     old.trigger(world.now_ms)
     visit(world, new)
     old.visit(world.store.read(world.now_ms), world.now_ms, world.now_ms)

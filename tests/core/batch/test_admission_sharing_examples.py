@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import get_args
 
@@ -29,23 +28,9 @@ from spark_throttle.testing.oracle.worlds import (
     limit,
     make_policy,
 )
-
-NS = "acme/logs"
-ADMITTED = Decision(Verdict.ADMIT)
+from tests.core.batch.worked_numbers import ADMITTED, NS, by_quota, one_namespace, verdicts
 
 pytestmark = pytest.mark.parametrize("engine", get_args(Engine))
-
-
-def one_namespace(rules: Namespace) -> CompiledPolicy:
-    return make_policy(namespaces={NS: rules})
-
-
-def by_quota(verdict: Verdict, throttle_time_ms: int, dimension: Dimension = Dimension.BYTES) -> Decision:
-    return Decision(verdict, "quota", Level.NAMESPACE, dimension, -1, throttle_time_ms)
-
-
-def verdicts(decisions: list[Decision]) -> Counter[Verdict]:
-    return Counter(decision.verdict for decision in decisions)
 
 
 def test_weights_divide_a_group(engine: Engine) -> None:
