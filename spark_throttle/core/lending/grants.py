@@ -26,8 +26,6 @@ from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, 
 from spark_throttle.core.state import NO_BOUND
 from spark_throttle.core.usage import UsageReport
 
-_LAST = 1 << 62
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
@@ -179,8 +177,8 @@ def lend(
         if dimension == Dimension.MESSAGES:
             balance[:, scope, dimension] = _messages_balance(lent, micro)
         else:
-            ahead, is_counted = parts.account_micro[:, scope, dimension], parts.is_counted[:, scope, dimension]
-            balance[:, scope, dimension] = _bytes_balance(lent, micro, np.where(is_counted, ahead, _LAST), turn)
+            ahead = parts.next_ahead_micro[:, scope, dimension], parts.account_micro[:, scope, dimension]
+            balance[:, scope, dimension] = _bytes_balance(lent, micro, *ahead, turn)
         if policy.shared.rate_micro_per_ms[scope, dimension] > 0:
             room = int(policy.shared.burst_micro[scope, dimension]) - micro
             headroom[:, scope, dimension] = max(0, room) // shards
@@ -210,15 +208,17 @@ def _messages_balance(lent: Int64s, micro: int) -> Int64s:
     return np.where(lent > 0, (lent - 1) * MICRO, -1)
 
 
-def _bytes_balance(lent: Int64s, micro: int, ahead_micro: Int64s, turn: int) -> Int64s:
+def _bytes_balance(lent: Int64s, micro: int, next_ahead_micro: Int64s, account_micro: Int64s, turn: int) -> Int64s:
     """Return every shard's balance of bytes in one scope, whose own is `micro`.
 
-    A balance of 0 lets a message pass: only a shard that is lent something, or the one that is least ahead, may.
+    A balance of 0 lets a message pass: only a shard that is lent something may, or, if none is, the one whose next flow
+    is least ahead; among equals the shard that is.
     """
     shards = len(lent)
     if micro < 0:
         return np.full(shards, micro // shards, dtype=np.int64)
     is_open = lent > 0
     if not is_open.any():
-        is_open[np.lexsort(((np.arange(shards) - turn) % shards, ahead_micro))[0]] = True
+        order = np.lexsort(((np.arange(shards) - turn) % shards, account_micro, next_ahead_micro))
+        is_open[order[0]] = True
     return np.where(is_open, lent * MICRO, -1)

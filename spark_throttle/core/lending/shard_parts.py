@@ -57,10 +57,14 @@ _FINE_BITS = 20
 _FINE_MASK = (1 << _FINE_BITS) - 1
 _HALF_MILLI = (1 << _FINE_BITS) // 2000
 _MOST_TOKENS_BITS = 42
+NOBODY = 1 << 62
 _NO_CREDIT = 1 << 62
 _MOST_WEIGHT = 1000
 _PART_BITS = 52
 """Of what all flows of a seat are ahead by, together."""
+
+_LOST_BITS, _LOST_UNITS = 28, 4
+"""Rounding takes no more from one claim than ``2**-28`` of what a level gives out, and 4 units (`allocation`)."""
 
 _SUM_BITS = 50
 """What the claims on a scope together may take: they are at most twice what it has."""
@@ -121,6 +125,9 @@ class ShardParts:
     ahead_bound_milli: Int64s
     """How far ahead a flow of weight 1 may be to take of what is lent; `NO_BOUND` where none is too far."""
 
+    next_ahead_micro: Int64s
+    """How far ahead for its weight that flow of the shard still is which is least; `NOBODY` where none runs short."""
+
 
 def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
     """Divide what the scopes hold.
@@ -138,6 +145,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     due, account = np.zeros((2, seats, 2), dtype=np.int64)
     is_counted, is_filled = np.zeros((2, seats, 2), dtype=np.bool_)
     bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
+    next_ahead = np.full((seats, 2), NOBODY, dtype=np.int64)
     filled = []
     domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
     for scope in claims.shared_scope.T:
@@ -153,6 +161,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
         due, account = due + outcome.due, account + outcome.account
         is_counted, is_filled = is_counted | outcome.is_counted, is_filled | outcome.is_filled
         bound = np.minimum(bound, outcome.ahead_bound_milli)
+        next_ahead = np.minimum(next_ahead, outcome.next_ahead)
     part = np.zeros((seats, 2), dtype=np.int64)
     for rows, scope, seat, granted in filled:
         part += sums(seat, np.where(observes[scope][:, None], granted, demand[rows]), seats)
@@ -160,7 +169,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     return ShardParts(
         _in_units(part + _HALF_MILLI, 1000).reshape(shape), _in_units(due, MICRO).reshape(shape),
         _in_units(account, MICRO).reshape(shape), is_counted.reshape(shape), is_filled.reshape(shape),
-        bound.reshape(shape),
+        bound.reshape(shape), np.where(next_ahead < NOBODY, _in_units(next_ahead, MICRO), NOBODY).reshape(shape),
     )  # fmt: skip
 
 
@@ -190,6 +199,7 @@ class _Division:
     is_counted: Bools
     is_filled: Bools
     ahead_bound_milli: Int64s
+    next_ahead: Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,7 +260,7 @@ class _Level:
         wants, is_forgiven = by_row(np.logical_or, self.demand > 0), np.zeros(scopes, dtype=np.bool_)
         while True:
             repaid = np.where(is_forgiven[self.scope][:, None], 0, owed)
-            fill = self._fill(demand + repaid, repaid, held, credit, is_short, bits)
+            fill = self._fill(demand + repaid, repaid, wants, held, credit, is_short, bits)
             # What all others leave goes to those who are too far ahead: nobody is left whom they owe.
             is_left = np.bincount(self.scope[fill.is_out & wants], minlength=scopes) > 0
             is_left &= is_short & (np.bincount(self.scope[fill.is_cut], minlength=scopes) == 0)
@@ -271,7 +281,7 @@ class _Level:
         passed = passes.passed(levels)
         settled = sums(self.seat, filled + owed - repaid, seats)
         settled += sums(np.concatenate([self.seat[out], idle]), passed, seats)
-        granted = np.where(is_out[:, None], 0, filled - repaid)
+        granted = np.where(is_out[:, None], 0, np.maximum(filled - repaid, 0))
         lent = sums(self.seat, granted, seats)
         due = lent + np.where(takes_part[:, None], credit, 0)
         granted = np.where(
@@ -279,6 +289,9 @@ class _Level:
         )
         granted = np.minimum(granted, demand)
         after = np.where(has_flow[:, None], account - settled, np.maximum(account - settled, 0))
+        still_owed = np.maximum(repaid - filled, 0)
+        still_owed[out] -= passed[: len(out)]
+        next_ahead = self._next_ahead(still_owed << (_FINE_BITS - bits)[self.scope], wants)
         stands = self._stands(seat_scope)
         fine = _FINE_BITS - bits
         is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
@@ -291,12 +304,23 @@ class _Level:
             counts & has_flow[:, None],
             counts & takes_part[:, None],
             self._ahead_bound(out, repaid > filled, np.bincount(self.seat[~is_out & wants], minlength=seats) > 0),
+            np.where(counts, next_ahead, NOBODY),
         )
 
     def _fill(
-        self, claimed: Int64s, owed: Int64s, held: Int64s, credit: Int64s, is_short: Bools, bits: Int64s
+        self,
+        claimed: Int64s,
+        owed: Int64s,
+        wants: Bools,
+        held: Int64s,
+        credit: Int64s,
+        is_short: Bools,
+        bits: Int64s,
     ) -> _Fill:
-        """Fill the claims of those who owe no more than their level gives them; the first have had what they owe."""
+        """Fill the claims of those who owe no more than their level gives them; the first have had what they owe.
+
+        Somebody who wants something always takes part: where all of a scope owe more, they do.
+        """
         scopes, seats = len(held), len(credit)
         seat_scope = np.arange(seats) % scopes
         is_out, filled = np.zeros(len(claimed), dtype=np.bool_), np.zeros_like(claimed)
@@ -318,7 +342,10 @@ class _Level:
             levels = np.where(again, found, levels)
             filled[is_asked] = 0
             filled[rows] = filling.granted(levels)
-            is_over = ~is_out & is_asked & by_row(np.logical_or, owed > filled)
+            lost = (available >> _LOST_BITS) + _LOST_UNITS
+            is_over = ~is_out & is_asked & by_row(np.logical_or, owed > filled + lost[self.scope])
+            stays = np.bincount(self.scope[~is_out & ~is_over & wants], minlength=scopes) > 0
+            is_over &= stays[self.scope] | ~wants
             if not is_over.any():
                 is_cut = ~is_out & by_row(np.logical_or, filled < claimed)
                 return _Fill(filled, is_out, is_cut, levels, available, stretch)
@@ -348,6 +375,12 @@ class _Level:
         np.maximum.at(most, self.seat[stays], ahead[stays])
         between = np.where(bound > most, most + (bound - most + 1) // 2, most + 1)
         return np.where((bound < NO_BOUND) & takes_part[:, None], between, NO_BOUND)
+
+    def _next_ahead(self, owed: Int64s, wants: Bools) -> Int64s:
+        """Return what those flows that want something, and owe least for their weight, owe; by seat."""
+        least = np.full(self.advance_micro.shape, NOBODY, dtype=np.int64)
+        np.minimum.at(least, self.seat[wants], (owed // self.weight[:, None])[wants])
+        return least
 
     def _stands(self, seat_scope: Int64s) -> Bools:
         """Return where nothing is lent, so that no account changes: in scopes of this level that are shut."""
