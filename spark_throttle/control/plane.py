@@ -154,6 +154,11 @@ class ControlPlane:
         """Delete the files that no batch which Spark retains can need; called once the batch of `name` is committed."""
         self.epochs.forget_before(name, self._policy_in_force().revision)
 
+    def stop(self) -> None:
+        """Visit the exchange no more; called when the query's reader ends, and not when its process is killed."""
+        if self._shared is not None:
+            self._shared.stop()
+
     def _policy_in_force(self) -> CompiledPolicy:
         snapshot = self._policies.current()
         if self._snapshot is None or self._snapshot[0] is not snapshot:

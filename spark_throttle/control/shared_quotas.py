@@ -85,6 +85,10 @@ class SharedQuotas:
         _, steady_ms, pinned_ms = self._pinned
         return min(now_ms, pinned_ms + self._keeper.paid_ms(steady_ms))
 
+    def stop(self) -> None:
+        """Visit the exchange no more."""
+        self._keeper.stop()
+
     def _by_scope(self, policy: CompiledPolicy, share: Share) -> Int64s:
         scopes = self._meter.scopes(policy)
         rate = policy.shared.rate_micro_per_ms.copy()

@@ -81,6 +81,7 @@ class LeaseKeeper:
         self._shrinks_since_ms: int | None = None
         self._unreadable: Mapping[str, str] = {}
         self._warned_of = ""
+        self._is_untold = False
         self.problem: str | None = None
         """What went wrong in the last visit; `None` if nothing did."""
 
@@ -278,7 +279,14 @@ class LeaseKeeper:
         with self._lock:
             observation = self._sharing.observed(self._clocks.steady_ms())
         problem = self.problem or ""
-        self._on_visit(replace(observation, as_of_ms=self._clocks.wall_ms(), problem=problem))
+        try:
+            self._on_visit(replace(observation, as_of_ms=self._clocks.wall_ms(), problem=problem))
+        except Exception as error:  # noqa: BLE001 - leases do not depend on who is told of them
+            if not self._is_untold:
+                logger.warning("exchange: %s: %s; visits go on without a status", type(error).__name__, error)
+            self._is_untold = True
+        else:
+            self._is_untold = False
 
     @property
     def hangs_for_ms(self) -> int:

@@ -241,6 +241,20 @@ def test_thread_visits_until_it_is_stopped(exchange: MemoryExchange, time: Time)
     assert exchange.names() == ["job.head"]
 
 
+def test_visits_go_on_though_nobody_can_be_told(
+    exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_: Observation) -> None:
+        raise OSError(28, "no space left on device")
+
+    job = Job(exchange, time)
+    job.keeper._on_visit = full
+    for _ in range(20):
+        job.visit()
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+    assert ["no space left" in text for text in warnings(caplog)] == [True]
+
+
 def test_time_is_paid_while_the_lease_held_and_no_longer(job: Job, time: Time) -> None:
     since_ms = time.now_ms
     time.now_ms += 1_000

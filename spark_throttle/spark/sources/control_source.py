@@ -158,6 +158,11 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Forget old epochs; called for a batch when the next one but one is planned, possibly more than once."""
         self.plane().forget_before(_epoch_name(end))
 
+    def stop(self) -> None:
+        """Visit the exchange no more; called once when the query ends, if its process is not killed."""
+        if self._plane is not None:
+            self._plane.stop()
+
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return nothing: what is newest is decided only when a batch is planned."""
         return None

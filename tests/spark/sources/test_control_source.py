@@ -387,6 +387,7 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_gran
     assert (member, kind) == (read_manifest(directory).query, "head")  # type: ignore[union-attr]
     assert 0 < int(run, 16) < 2**62
     assert directory.read("incarnation") == b"1"
+    driver.reader.stop()
 
 
 def test_reader_of_a_copied_checkpoint_shares_from_a_seat_of_its_own(tmp_path: Path) -> None:
@@ -401,6 +402,8 @@ def test_reader_of_a_copied_checkpoint_shares_from_a_seat_of_its_own(tmp_path: P
     while len(registers := exchange.names(".")) < 2:
         pause.wait(0.01)
     query = read_manifest(Directory(str(tmp_path / "copy"))).query  # type: ignore[union-attr]
+    driver.reader.stop()
+    copy.reader.stop()
     members = {each.partition(".")[0] for each in registers}
     assert len(members) == 2
     assert query in members
