@@ -14,6 +14,9 @@ FACTOR_BITS = 30
 WHOLE = 1 << FACTOR_BITS
 """The factor 1."""
 
+_PROPORTION_BITS = 50
+MOST_PROPORTION = 1 << _PROPORTION_BITS
+
 _DIGIT = 10
 """Bits of a quotient that are drawn at a time: a divisor may take 52."""
 
@@ -57,3 +60,26 @@ def floor_shifted(amount_micro: Int64s, bits: Int64s) -> Int64s:
     """Return micro-tokens in parts of ``2**-bits`` tokens, rounded down."""
     tokens, rest = np.divmod(amount_micro, MICRO)
     return shifted(tokens, bits) + shifted(rest, bits) // MICRO
+
+
+def proportional(amount: Int64s, to: Int64s, of: Int64s, bits: Int64s | int = 0) -> Int64s:
+    """Return ``amount * to / of * 2**bits``, at most `MOST_PROPORTION`, from the 31 leading bits of each; else 0.
+
+    Examples
+    --------
+    >>> proportional(np.array([6, 6, 0]), np.array([10, 1 << 40, 10]), np.array([4, 3 << 40, 4])).tolist()
+    [15, 2, 0]
+    >>> proportional(np.array([5]), np.array([1]), np.array([1 << 31]), np.array([33])).tolist()
+    [20]
+    """
+    is_known = (amount > 0) & (to > 0) & (of > 0)
+    amount, to, of = (np.where(is_known, each, 1) for each in (amount, to, of))
+    wide_amount, wide_to, wide_of = (np.maximum(bit_length(each) - 31, 0) for each in (amount, to, of))
+    product = (amount >> wide_amount) * (to >> wide_to)
+    room = 62 - bit_length(product)
+    shift = wide_amount + wide_to - wide_of - room + bits
+    part = (product << room) // (of >> wide_of)
+    result = np.where(
+        bit_length(part) + shift > _PROPORTION_BITS, MOST_PROPORTION, shifted(part, np.clip(shift, -62, 50))
+    )
+    return np.where(is_known, result, 0)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import bit_length, shifted
+from spark_throttle.core.arithmetic.fixed_point import MOST_PROPORTION, proportional
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.fair_queue import DELTA, VT_MAX, base_clocks, least_service, virtual_time
 from spark_throttle.core.fair.layout import Layout
@@ -21,7 +21,6 @@ _WIDER_COLUMNS = (0, 2)
 _JOB_COLUMN = 2
 
 _MESSAGE_BYTES = 1 << 10
-_MOST_RATE = 1 << 50
 
 
 MESSAGE_MILLI: Final = np.array([1, MAX_SIZE_BYTES], dtype=np.int64) * 1000
@@ -214,18 +213,11 @@ def _common_rates(rate: Int64s, widest: Int64s, is_within: Bools) -> Int64s:
     is_of_bytes &= (rate[:, _BYTES] > 0) & (widest[:, _BYTES] > 0)
     told = np.where(is_of_bytes[:, None] & (rate > 0), np.stack([by_bytes, widest[:, _BYTES]], axis=1), told)
     as_messages = np.maximum(widest[:, _BYTES] // _MESSAGE_BYTES, 1)
-    as_bytes = np.minimum(np.maximum(widest[:, _MESSAGES], 0), _MOST_RATE // _MESSAGE_BYTES) * _MESSAGE_BYTES
+    as_bytes = np.minimum(np.maximum(widest[:, _MESSAGES], 0), MOST_PROPORTION // _MESSAGE_BYTES) * _MESSAGE_BYTES
     shares_none = by_row(np.logical_and, (rate < 0) | (widest < 0))
     told = np.where(shares_none[:, None] & (rate > 0), np.stack([as_messages, as_bytes], axis=1), told)
     return np.where(is_within[:, None], told, rate)
 
 
 def _proportional(rate: Int64s, to: Int64s, of: Int64s) -> Int64s:
-    """Return `rate` times `to` over `of`, from the 31 leading bits of each; at least 1. Where one is negative, 1."""
-    is_known = (rate > 0) & (to > 0) & (of > 0)
-    rate, to, of = (np.where(is_known, each, 1) for each in (rate, to, of))
-    wide_rate, wide_to, wide_of = (np.maximum(bit_length(each) - 31, 0) for each in (rate, to, of))
-    product = (rate >> wide_rate) * (to >> wide_to) // (of >> wide_of)
-    shift = wide_rate + wide_to - wide_of
-    room = _MOST_RATE >> np.maximum(shift, 0)
-    return np.maximum(shifted(np.minimum(product, room), shift), 1)
+    return np.maximum(proportional(rate, to, of), 1)

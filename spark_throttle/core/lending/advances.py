@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from spark_throttle.core.lending.debts import owed_by_those_ahead
 from spark_throttle.core.lending.grants import Lending, by_scope, lent_tokens, scopes_of
-from spark_throttle.core.lending.shard_parts import owed_by_those_ahead
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport

@@ -202,7 +202,7 @@ def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) 
 
 
 def divide_whole(total: int, claims: Int64s, *, turn: int, urgency: Int64s | None = None) -> Int64s:
-    """Divide `total` whole units: to each its claim, rounded up or down; then what is left, equally.
+    """Divide `total` whole units: to each its claim, rounded up while there are units; then what is left, equally.
 
     The most urgent parts of a unit are rounded up first, by default the largest. The caller keeps what rounding
     withheld (`shard_parts`): so nobody starves where there is a unit a turn. The sum is exact.
@@ -226,7 +226,7 @@ def divide_whole(total: int, claims: Int64s, *, turn: int, urgency: Int64s | Non
     n = len(claims)
     whole, part = np.divmod(claims, _THOUSAND)
     rank = np.where(part > 0, 1 + (part if urgency is None else urgency), 0)
-    rounded_up = -(-int(part.sum()) // _THOUSAND)
+    rounded_up = max(-(-int(part.sum()) // _THOUSAND), min(int((part > 0).sum()), total - int(whole.sum())))
     whole[np.lexsort(((np.arange(n) - turn) % n, -rank))[:rounded_up]] += 1
     each, over = divmod(total - int(whole.sum()), n)
     whole += each

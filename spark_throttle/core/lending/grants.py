@@ -177,7 +177,7 @@ def lend(
         if dimension == Dimension.MESSAGES:
             balance[:, scope, dimension] = _messages_balance(lent, micro)
         else:
-            ahead = parts.next_ahead_micro[:, scope, dimension], parts.account_micro[:, scope, dimension]
+            ahead = parts.next_ahead[:, scope], parts.account_micro[:, scope, dimension]
             balance[:, scope, dimension] = _bytes_balance(lent, micro, *ahead, turn)
         if policy.shared.rate_micro_per_ms[scope, dimension] > 0:
             room = int(policy.shared.burst_micro[scope, dimension]) - micro
@@ -208,7 +208,7 @@ def _messages_balance(lent: Int64s, micro: int) -> Int64s:
     return np.where(lent > 0, (lent - 1) * MICRO, -1)
 
 
-def _bytes_balance(lent: Int64s, micro: int, next_ahead_micro: Int64s, account_micro: Int64s, turn: int) -> Int64s:
+def _bytes_balance(lent: Int64s, micro: int, next_ahead: Int64s, account_micro: Int64s, turn: int) -> Int64s:
     """Return every shard's balance of bytes in one scope, whose own is `micro`.
 
     A balance of 0 lets a message pass: only a shard that is lent something may, or, if none is, the one whose next flow
@@ -219,6 +219,6 @@ def _bytes_balance(lent: Int64s, micro: int, next_ahead_micro: Int64s, account_m
         return np.full(shards, micro // shards, dtype=np.int64)
     is_open = lent > 0
     if not is_open.any():
-        order = np.lexsort(((np.arange(shards) - turn) % shards, account_micro, next_ahead_micro))
+        order = np.lexsort(((np.arange(shards) - turn) % shards, account_micro, next_ahead))
         is_open[order[0]] = True
     return np.where(is_open, lent * MICRO, -1)

@@ -34,7 +34,7 @@ Amounts are counted in ``2**-20`` tokens, or in coarser parts where a scope hold
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,7 +48,10 @@ from spark_throttle.core.arithmetic.fixed_point import (
     times,
 )
 from spark_throttle.core.arithmetic.segments import by_row, sums
-from spark_throttle.core.lending.allocation import MOST_STRETCH, PLENTY, Filling
+from spark_throttle.core.lending.allocation import PLENTY, Filling
+from spark_throttle.core.lending.debts import NOBODY, Debts, ahead_bound
+from spark_throttle.core.lending.repaying_fill import RepayingFill, Stock
+from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.state import NO_BOUND
@@ -57,15 +60,8 @@ _FINE_BITS = 20
 _FINE_MASK = (1 << _FINE_BITS) - 1
 _HALF_MILLI = (1 << _FINE_BITS) // 2000
 _MOST_TOKENS_BITS = 42
-NOBODY = 1 << 62
 _NO_CREDIT = 1 << 62
 _MOST_WEIGHT = 1000
-_PART_BITS = 52
-"""Of what all flows of a seat are ahead by, together."""
-
-_LOST_BITS, _LOST_UNITS = 28, 4
-"""Rounding takes no more from one claim than ``2**-28`` of what a level gives out, and 4 units (`allocation`)."""
-
 _SUM_BITS = 50
 """What the claims on a scope together may take: they are at most twice what it has."""
 
@@ -125,8 +121,9 @@ class ShardParts:
     ahead_bound_milli: Int64s
     """How far ahead a flow of weight 1 may be to take of what is lent; `NO_BOUND` where none is too far."""
 
-    next_ahead_micro: Int64s
-    """How far ahead for its weight that flow of the shard still is which is least; `NOBODY` where none runs short."""
+    next_ahead: Int64s
+    """Shape (shards, scopes): how far ahead for its weight that flow still is which is least; `NOBODY` where none runs
+    short. Comparable within a scope."""
 
 
 def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
@@ -145,7 +142,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     due, account = np.zeros((2, seats, 2), dtype=np.int64)
     is_counted, is_filled = np.zeros((2, seats, 2), dtype=np.bool_)
     bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
-    next_ahead = np.full((seats, 2), NOBODY, dtype=np.int64)
+    next_ahead = np.full(seats, NOBODY, dtype=np.int64)
     filled = []
     domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
     for scope in claims.shared_scope.T:
@@ -169,7 +166,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     return ShardParts(
         _in_units(part + _HALF_MILLI, 1000).reshape(shape), _in_units(due, MICRO).reshape(shape),
         _in_units(account, MICRO).reshape(shape), is_counted.reshape(shape), is_filled.reshape(shape),
-        bound.reshape(shape), np.where(next_ahead < NOBODY, _in_units(next_ahead, MICRO), NOBODY).reshape(shape),
+        bound.reshape(shape), next_ahead.reshape(shape[:2]),
     )  # fmt: skip
 
 
@@ -200,26 +197,6 @@ class _Division:
     is_filled: Bools
     ahead_bound_milli: Int64s
     next_ahead: Int64s
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fill:
-    """Claims filled to levels; arrays run over the claims, or over the scopes."""
-
-    filled: Int64s
-    """Shape (n, 2): of those who take part; 0 of the others."""
-
-    is_out: Bools
-    """Who owes more than the level gives."""
-
-    is_cut: Bools
-    """Who takes part and gets less than is claimed."""
-
-    levels: Int64s
-    available: Int64s
-    """Shape (scopes, 2): what there was to fill them from."""
-
-    stretch: Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,20 +233,15 @@ class _Level:
         account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
         credit = _usable(-account, held, seat_scope)
         debt = np.maximum(account, 0)
-        owed = self._owed(debt, weights, bits)
-        wants, is_forgiven = by_row(np.logical_or, self.demand > 0), np.zeros(scopes, dtype=np.bool_)
-        while True:
-            repaid = np.where(is_forgiven[self.scope][:, None], 0, owed)
-            fill = self._fill(demand + repaid, repaid, wants, held, credit, is_short, bits)
-            # What all others leave goes to those who are too far ahead: nobody is left whom they owe.
-            is_left = np.bincount(self.scope[fill.is_out & wants], minlength=scopes) > 0
-            is_left &= is_short & (np.bincount(self.scope[fill.is_cut], minlength=scopes) == 0)
-            if not is_left.any():
-                break
-            is_forgiven |= is_left
-        filled, is_out, levels = fill.filled, fill.is_out, fill.levels
+        clock = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
+        owed = self._debts(debt, bits, clock)
+        wants = by_row(np.logical_or, self.demand > 0)
+        fill = RepayingFill(
+            demand, self.weight, self.scope, self.seat, owed, wants, Stock(held, is_short, clock), credit
+        ).fill()
+        filled, is_out, repaid = fill.filled, fill.is_out, fill.repaid
         takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
-        claimed = demand + repaid
+        claimed = demand + repaid.tokens
         # What flows that are too far ahead, and seats without flows, are ahead by passes at the level of the others.
         idle = np.flatnonzero(by_row(np.logical_or, debt > 0) & ~has_flow)
         out = np.flatnonzero(is_out)
@@ -278,10 +250,10 @@ class _Level:
             np.concatenate([self.weight[out], np.ones(len(idle), dtype=np.int64)]),
             np.concatenate([self.scope[out], seat_scope[idle]]), fill.available, is_short, fill.stretch,
         )  # fmt: skip
-        passed = passes.passed(levels)
-        settled = sums(self.seat, filled + owed - repaid, seats)
+        passed = passes.passed(fill.levels)
+        settled = sums(self.seat, filled + owed.tokens - repaid.tokens, seats)
         settled += sums(np.concatenate([self.seat[out], idle]), passed, seats)
-        granted = np.where(is_out[:, None], 0, np.maximum(filled - repaid, 0))
+        granted = np.where(is_out[:, None], 0, np.maximum(filled - repaid.tokens, 0))
         lent = sums(self.seat, granted, seats)
         due = lent + np.where(takes_part[:, None], credit, 0)
         granted = np.where(
@@ -289,9 +261,9 @@ class _Level:
         )
         granted = np.minimum(granted, demand)
         after = np.where(has_flow[:, None], account - settled, np.maximum(account - settled, 0))
-        still_owed = np.maximum(repaid - filled, 0)
-        still_owed[out] -= passed[: len(out)]
-        next_ahead = self._next_ahead(still_owed << (_FINE_BITS - bits)[self.scope], wants)
+        had = filled.copy()
+        had[out] = passed[: len(out)]
+        next_ahead = self._next_ahead(np.maximum(repaid.time - clock.of(had, self.scope), 0), wants)
         stands = self._stands(seat_scope)
         fine = _FINE_BITS - bits
         is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
@@ -303,83 +275,29 @@ class _Level:
             np.where(counts, after << fine[seat_scope], unchanged),
             counts & has_flow[:, None],
             counts & takes_part[:, None],
-            self._ahead_bound(out, repaid > filled, np.bincount(self.seat[~is_out & wants], minlength=seats) > 0),
-            np.where(counts, next_ahead, NOBODY),
+            self._ahead_bound(is_out, np.bincount(self.seat[~is_out & wants], minlength=seats) > 0, clock),
+            np.where(is_short[seat_scope], next_ahead, NOBODY),
         )
 
-    def _fill(
-        self,
-        claimed: Int64s,
-        owed: Int64s,
-        wants: Bools,
-        held: Int64s,
-        credit: Int64s,
-        is_short: Bools,
-        bits: Int64s,
-    ) -> _Fill:
-        """Fill the claims of those who owe no more than their level gives them; the first have had what they owe.
-
-        Somebody who wants something always takes part: where all of a scope owe more, they do.
-        """
-        scopes, seats = len(held), len(credit)
-        seat_scope = np.arange(seats) % scopes
-        is_out, filled = np.zeros(len(claimed), dtype=np.bool_), np.zeros_like(claimed)
-        levels, again = np.zeros(scopes, dtype=np.int64), np.ones(scopes, dtype=np.bool_)
-        while True:
-            takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
-            repaid = sums(self.scope, np.where(is_out[:, None], 0, owed), scopes)
-            lacking = sums(seat_scope, np.where(takes_part[:, None], credit, 0), scopes)
-            available = np.maximum(held + repaid - lacking, 0)
-            stretch = _stretch(available, bits, self.holding)
-            is_asked = again[self.scope]
-            rows = np.flatnonzero(~is_out & is_asked)
-            filling = Filling.of_scopes(
-                claimed[rows], self.weight[rows], self.scope[rows], available, is_short, stretch
-            )
-            found = filling.levels()
-            # Where all are too far ahead, no time passes.
-            found = np.where(np.bincount(self.scope[rows], minlength=scopes) > 0, found, 0)
-            levels = np.where(again, found, levels)
-            filled[is_asked] = 0
-            filled[rows] = filling.granted(levels)
-            lost = (available >> _LOST_BITS) + _LOST_UNITS
-            is_over = ~is_out & is_asked & by_row(np.logical_or, owed > filled + lost[self.scope])
-            stays = np.bincount(self.scope[~is_out & ~is_over & wants], minlength=scopes) > 0
-            is_over &= stays[self.scope] | ~wants
-            if not is_over.any():
-                is_cut = ~is_out & by_row(np.logical_or, filled < claimed)
-                return _Fill(filled, is_out, is_cut, levels, available, stretch)
-            is_out |= is_over
-            again = np.bincount(self.scope[is_over], minlength=scopes) > 0
-
-    def _owed(self, debt: Int64s, weights: Int64s, bits: Int64s) -> Int64s:
-        """Return what every flow owes of its seat's debt, shape (n, 2).
-
-        That is as much as it is ahead of the others; what nobody is ahead by, all of the seat have had together.
-        """
+    def _debts(self, debt: Int64s, bits: Int64s, clock: ScopeTime) -> Debts:
+        """Return what every flow owes of its seat's debt."""
         tokens, rest_milli = np.divmod(self.ahead_milli, 1000)
-        bits = bits[self.scope]
-        known = owed_by_those_ahead(debt, shifted(tokens, bits) + shifted(rest_milli, bits) // 1000, self.seat)
-        common = (debt - sums(self.seat, known, len(debt)))[self.seat]
-        return known + common * self.weight[:, None] // weights[self.seat][:, None]
+        fine = bits[self.scope]
+        ahead = shifted(tokens, fine) + shifted(rest_milli, fine) // 1000
+        return Debts.of(debt, ahead, self.weight, self.seat, self.scope, clock)
 
-    def _ahead_bound(self, out: Int64s, is_over: Bools, takes_part: Bools) -> Int64s:
-        """Return the bounds, by seat, between flows that take part and those of them, at `out`, that do not."""
-        bound = np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
-        if not len(out):
-            return bound
-        ahead = self.ahead_milli // self.weight[:, None]
-        np.minimum.at(bound, self.seat[out], np.where(is_over[out], ahead[out], NO_BOUND))
-        most = np.full_like(bound, -1)
-        stays = np.setdiff1d(np.arange(len(self.seat)), out)
-        np.maximum.at(most, self.seat[stays], ahead[stays])
-        between = np.where(bound > most, most + (bound - most + 1) // 2, most + 1)
-        return np.where((bound < NO_BOUND) & takes_part[:, None], between, NO_BOUND)
+    def _ahead_bound(self, is_out: Bools, takes_part: Bools, clock: ScopeTime) -> Int64s:
+        """Return the bounds, by seat, between flows that take part and those that are out."""
+        if not is_out.any():
+            return np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
+        in_milli = replace(clock, bits=np.zeros_like(clock.bits))
+        time = in_milli.of_each(self.ahead_milli, self.scope)
+        return ahead_bound(self.ahead_milli, time, self.weight, self.seat, is_out, takes_part)
 
-    def _next_ahead(self, owed: Int64s, wants: Bools) -> Int64s:
+    def _next_ahead(self, owed_time: Int64s, wants: Bools) -> Int64s:
         """Return what those flows that want something, and owe least for their weight, owe; by seat."""
-        least = np.full(self.advance_micro.shape, NOBODY, dtype=np.int64)
-        np.minimum.at(least, self.seat[wants], (owed // self.weight[:, None])[wants])
+        least = np.full(len(self.advance_micro), NOBODY, dtype=np.int64)
+        np.minimum.at(least, self.seat[wants], (owed_time // self.weight)[wants])
         return least
 
     def _stands(self, seat_scope: Int64s) -> Bools:
@@ -405,50 +323,6 @@ class _Level:
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << _MOST_TOKENS_BITS), 1)
         surplus = (bit_length(self.demand >> _FINE_BITS) - bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
         return _FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
-
-
-def owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
-    """Return what every flow owes of its seat's debt, shape (n, 2): no more than it is ahead, and in that proportion.
-
-    Examples
-    --------
-    One flow is ahead by a large message, one by a small one; the other seat owes more than its flow is ahead by:
-
-    >>> debt, ahead = np.array([[0, 55_000], [0, 9]]), np.array([[0, 59_000], [0, 1_000], [0, 7]])
-    >>> owed_by_those_ahead(debt, ahead, np.array([0, 0, 1]))[:, 1].tolist()
-    [54083, 916, 7]
-    """
-    bits = np.maximum(bit_length(ahead.max(axis=0, initial=0)) + len(ahead).bit_length() - _PART_BITS, 0)
-    total = sums(seat, ahead >> bits, len(debt))
-    known = np.minimum(debt >> bits, total) << bits
-    return times(known[seat], quotient(ahead >> bits, total[seat], FACTOR_BITS))
-
-
-def _stretch(available: Int64s, bits: Int64s, holding: Holding) -> Int64s:
-    """Return what the whole of each resource counts as: the time in which it is earned, against the other's.
-
-    So a level is a span of virtual time, as in `fair_queue`, however full either bucket is. The shorter time counts as
-    the whole, but where the other is more than four times as long.
-    """
-    time, exponent = _time_to_earn(available, bits, holding.rate_micro_per_ms)
-    ratio = np.minimum((time << FACTOR_BITS) // np.maximum(time[:, ::-1], 1), WHOLE << 3)
-    exponent = exponent - exponent[:, ::-1]
-    against = np.minimum(shifted(ratio, np.clip(exponent, -62, 3)), MOST_STRETCH)
-    of_four = shifted(ratio, np.clip(exponent + 2, -62, 3))
-    is_far_shorter = against[:, ::-1] == MOST_STRETCH
-    both = np.where(against >= WHOLE, against, np.where(is_far_shorter, np.maximum(of_four, 1), WHOLE))
-    is_limited = holding.is_limited
-    return np.where(by_row(np.logical_and, is_limited)[:, None], both, np.where(is_limited, WHOLE, 0))
-
-
-def _time_to_earn(available: Int64s, bits: Int64s, rate_micro_per_ms: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the time in which each rate earns what is there, as numbers of 31 bits and exponents of 2."""
-    room = np.minimum(62 - bit_length(available), 62)
-    rate = np.maximum(rate_micro_per_ms, 1)
-    wide = np.maximum(bit_length(rate) - 31, 0)
-    time = (available << room) // (rate >> wide)
-    surplus = np.maximum(bit_length(time) - 31, 0)
-    return time >> surplus, surplus - room - wide - bits
 
 
 def _common_credit(account: Int64s, weights: Int64s, has_flow: Bools, seat_scope: Int64s) -> Int64s:

@@ -1,0 +1,128 @@
+"""Claims that are filled to a common level, of which everyone has had what it owes (`shard_parts`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.lending.allocation import Filling
+from spark_throttle.core.lending.debts import Debts
+from spark_throttle.core.lending.scope_time import ScopeTime
+from spark_throttle.core.quota import Bools, Int64s
+
+_LOST_BITS, _LOST_UNITS = 28, 4
+"""Rounding takes no more from one claim than ``2**-28`` of what a level gives out, and 4 units (`allocation`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stock:
+    """What the scopes have; arrays run over the scopes."""
+
+    held: Int64s
+    """Shape (scopes, 2)."""
+
+    is_short: Bools
+    """Whether it is less than what is claimed."""
+
+    time: ScopeTime
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill:
+    """What claims come to; arrays run over the claims, or over the scopes."""
+
+    filled: Int64s
+    """Shape (n, 2): of those who take part, what they have had of their level included; 0 of the others."""
+
+    repaid: Debts
+    """What is held against everyone: what it owes, or nothing where that is forgiven."""
+
+    is_out: Bools
+    """Who owes more than the level gives."""
+
+    is_cut: Bools
+    """Who takes part and gets less than is claimed."""
+
+    levels: Int64s
+    available: Int64s
+    """Shape (scopes, 2): what there was to fill them from."""
+
+    stretch: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RepayingFill:
+    """Claims of flows, each of which is in one scope and has its seat there with its shard."""
+
+    demand: Int64s
+    """Shape (n, 2)."""
+
+    weight: Int64s
+    scope: Int64s
+    seat: Int64s
+    """A shard and a scope: ``shard * scopes + scope``."""
+
+    owed: Debts
+    wants: Bools
+    """Who claims anything."""
+
+    stock: Stock
+    credit: Int64s
+    """Shape (seats, 2): what a seat that takes part gets beside what its level gives."""
+
+    def fill(self) -> Fill:
+        """Fill the claims of those who owe no more than their level gives them.
+
+        What all of those leave goes to the others, who are too far ahead: nobody is left whom they owe, so it is
+        forgiven.
+        """
+        scopes = len(self.stock.held)
+        is_forgiven = np.zeros(scopes, dtype=np.bool_)
+        while True:
+            owes = ~is_forgiven[self.scope]
+            fill = self._filled(Debts(np.where(owes[:, None], self.owed.tokens, 0), np.where(owes, self.owed.time, 0)))
+            is_left = np.bincount(self.scope[fill.is_out & self.wants], minlength=scopes) > 0
+            is_left &= self.stock.is_short & (np.bincount(self.scope[fill.is_cut], minlength=scopes) == 0)
+            if not is_left.any():
+                return fill
+            is_forgiven |= is_left
+
+    def _filled(self, owed: Debts) -> Fill:
+        """Fill claims, round by round, until nobody who takes part owes more than is due to it.
+
+        Somebody who wants something always takes part: where all of a scope owe more, they do.
+        """
+        stock, time = self.stock, self.stock.time
+        scopes, seats = len(stock.held), len(self.credit)
+        seat_scope = np.arange(seats) % scopes
+        claimed = self.demand + owed.tokens
+        is_out, filled = np.zeros(len(claimed), dtype=np.bool_), np.zeros_like(claimed)
+        levels, again = np.zeros(scopes, dtype=np.int64), np.ones(scopes, dtype=np.bool_)
+        while True:
+            takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
+            repaid = sums(self.scope, np.where(is_out[:, None], 0, owed.tokens), scopes)
+            lacking = sums(seat_scope, np.where(takes_part[:, None], self.credit, 0), scopes)
+            available = np.maximum(stock.held + repaid - lacking, 0)
+            stretch = time.stretch(available)
+            is_asked = again[self.scope]
+            rows = np.flatnonzero(~is_out & is_asked)
+            filling = Filling.of_scopes(
+                claimed[rows], self.weight[rows], self.scope[rows], available, stock.is_short, stretch
+            )
+            found = filling.levels()
+            # Where all are too far ahead, no time passes.
+            found = np.where(np.bincount(self.scope[rows], minlength=scopes) > 0, found, 0)
+            levels = np.where(again, found, levels)
+            filled[is_asked] = 0
+            filled[rows] = filling.granted(levels)
+            lost = time.of((available >> _LOST_BITS) + _LOST_UNITS, np.arange(scopes))
+            is_over = ~is_out & is_asked & (owed.time > time.of(filled, self.scope) + lost[self.scope])
+            stays = np.bincount(self.scope[~is_out & ~is_over & self.wants], minlength=scopes) > 0
+            is_over &= stays[self.scope] | ~self.wants
+            if not is_over.any():
+                is_cut = ~is_out & by_row(np.logical_or, filled < claimed)
+                return Fill(filled, owed, is_out, is_cut, levels, available, stretch)
+            is_out |= is_over
+            again = np.bincount(self.scope[is_over], minlength=scopes) > 0

@@ -1,0 +1,82 @@
+"""The time in which a scope earns tokens: what its messages and its bytes are compared by.
+
+Time is told in tokens of one resource of the scope, that one of which a unit takes longer; so no number grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, bit_length, proportional, shifted
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.lending.allocation import MOST_STRETCH
+from spark_throttle.core.quota import Bools, Dimension, Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScopeTime:
+    """How tokens of scopes are told in time; arrays run over the scopes.
+
+    Examples
+    --------
+    Of 2 messages and 1,000 bytes a second, a message and a half, told in 1024ths, takes as long as 750 bytes:
+
+    >>> per_second = np.array([[2, 1000]])
+    >>> time = ScopeTime(per_second * 1000, per_second > 0, np.array([[10, 0]]))
+    >>> time.of_each(np.array([[1536, 600]]), np.zeros(1, dtype=int)).tolist()
+    [[750, 600]]
+    """
+
+    rate_micro_per_ms: Int64s
+    """Shape (scopes, 2)."""
+
+    is_limited: Bools
+    """Shape (scopes, 2): a resource that is not limited takes no time."""
+
+    bits: Int64s
+    """Shape (scopes, 2): tokens are counted in ``2**-bits``."""
+
+    def of_each(self, tokens: Int64s, scope: Int64s) -> Int64s:
+        """Return the times that tokens of scopes take, of each resource; shape (n, 2)."""
+        limited = np.where(self.is_limited[scope], tokens, 0)
+        is_both = by_row(np.logical_and, self.is_limited)[scope]
+        if not is_both.any():
+            return limited
+        width = bit_length(self.rate_micro_per_ms) + self.bits
+        slower = np.where(
+            width[:, Dimension.BYTES] <= width[:, Dimension.MESSAGES], Dimension.BYTES, Dimension.MESSAGES
+        )
+        rate = np.maximum(self.rate_micro_per_ms, 1)
+        to, to_bits = (np.take_along_axis(each, slower[:, None], axis=1) for each in (rate, self.bits))
+        told = proportional(limited, to[scope], rate[scope], (to_bits - self.bits)[scope])
+        return np.where(is_both[:, None] & (slower[scope][:, None] != np.arange(2)), told, limited)
+
+    def of(self, tokens: Int64s, scope: Int64s) -> Int64s:
+        """Return the time that tokens of scopes take, shape (n,): of the resource that takes longer."""
+        return by_row(np.maximum, self.of_each(tokens, scope))
+
+    def stretch(self, available: Int64s) -> Int64s:
+        """Return what the whole of each resource counts as: the time in which it is earned, against the other's.
+
+        So a level is a span of virtual time, as in `fair_queue`, however full either bucket is. The shorter time counts
+        as the whole, but where the other is more than four times as long.
+        """
+        time, exponent = self._time_to_earn(available)
+        ratio = np.minimum((time << FACTOR_BITS) // np.maximum(time[:, ::-1], 1), WHOLE << 3)
+        exponent = exponent - exponent[:, ::-1]
+        against = np.minimum(shifted(ratio, np.clip(exponent, -62, 3)), MOST_STRETCH)
+        of_four = shifted(ratio, np.clip(exponent + 2, -62, 3))
+        is_far_shorter = against[:, ::-1] == MOST_STRETCH
+        both = np.where(against >= WHOLE, against, np.where(is_far_shorter, np.maximum(of_four, 1), WHOLE))
+        return np.where(by_row(np.logical_and, self.is_limited)[:, None], both, np.where(self.is_limited, WHOLE, 0))
+
+    def _time_to_earn(self, available: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the time in which each rate earns what is there, as numbers of 31 bits and exponents of 2."""
+        room = np.minimum(62 - bit_length(available), 62)
+        rate = np.maximum(self.rate_micro_per_ms, 1)
+        wide = np.maximum(bit_length(rate) - 31, 0)
+        time = (available << room) // (rate >> wide)
+        surplus = np.maximum(bit_length(time) - 31, 0)
+        return time >> surplus, surplus - room - wide - self.bits
