@@ -13,10 +13,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 
 NO_BOUND: Final = 1 << 62
 """Of a scope in which no flow is too far ahead (`Grants.ahead_bound_milli`)."""
+
+NO_CONTEST: Final = NO_BOUND + 1
+"""Of a scope that wider ones keep from running short: it has enough for all that they let pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +108,14 @@ class Grants:
 
     ahead_bound_milli: Int64s | None = None
     """Shape (scopes, 2): a flow of weight 1 that is so many thousandths of a token ahead takes nothing of what is
-    granted: it is due to others (`shard_parts`). `None` where no flow is too far ahead."""
+    granted: it is due to others (`shard_parts`). `NO_BOUND`, `NO_CONTEST`, or `None` where no flow is too far ahead."""
+
+    @property
+    def is_loose(self) -> Bools | None:
+        """Which scopes nobody competes for, as wider ones stop their flows first; `None` if there are none."""
+        if self.ahead_bound_milli is None:
+            return None
+        return np.logical_or.reduce(self.ahead_bound_milli == NO_CONTEST, axis=1)
 
     def rate(self, policy: CompiledPolicy) -> Int64s:
         """Return the rates at which the shared scopes earn in this job, shape (scopes, 2)."""

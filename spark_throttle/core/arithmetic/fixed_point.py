@@ -14,8 +14,8 @@ FACTOR_BITS = 30
 WHOLE = 1 << FACTOR_BITS
 """The factor 1."""
 
-_PROPORTION_BITS = 50
-MOST_PROPORTION = 1 << _PROPORTION_BITS
+PROPORTION_BITS = 50
+"""So much a proportion takes at most, unless more is asked for."""
 
 _DIGIT = 10
 """Bits of a quotient that are drawn at a time: a divisor may take 52."""
@@ -62,8 +62,12 @@ def floor_shifted(amount_micro: Int64s, bits: Int64s) -> Int64s:
     return shifted(tokens, bits) + shifted(rest, bits) // MICRO
 
 
-def proportional(amount: Int64s, to: Int64s, of: Int64s, bits: Int64s | int = 0) -> Int64s:
-    """Return ``amount * to / of * 2**bits``, at most `MOST_PROPORTION`, from the 31 leading bits of each; else 0.
+def proportional(
+    amount: Int64s, to: Int64s, of: Int64s, bits: Int64s | int = 0, *, most_bits: int = PROPORTION_BITS
+) -> Int64s:
+    """Return ``amount * to / of * 2**bits``, from the 31 leading bits of each, at most ``2**most_bits``.
+
+    Where one of them is not positive, 0.
 
     Examples
     --------
@@ -79,7 +83,6 @@ def proportional(amount: Int64s, to: Int64s, of: Int64s, bits: Int64s | int = 0)
     room = 62 - bit_length(product)
     shift = wide_amount + wide_to - wide_of - room + bits
     part = (product << room) // (of >> wide_of)
-    result = np.where(
-        bit_length(part) + shift > _PROPORTION_BITS, MOST_PROPORTION, shifted(part, np.clip(shift, -62, 50))
-    )
+    is_over = bit_length(part) + shift > most_bits
+    result = np.where(is_over, 1 << most_bits, shifted(part, np.clip(shift, -62, 62)))
     return np.where(is_known, result, 0)

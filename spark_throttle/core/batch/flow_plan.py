@@ -112,7 +112,7 @@ def plan_flows(
     counts = np.bincount(candidates.flow, minlength=len(flows))
     order, barred, wanted = None, None, None
     if grants.ahead_bound_milli is not None:
-        order = FairOrder.of(limits, matches, policy)
+        order = FairOrder.of(limits, matches, policy, grants.is_loose)
         barred = Barred.of(order, flows.lead, grants.ahead_bound_milli)
     if barred is None or not counts[barred.flow].any():
         wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import MOST_PROPORTION, proportional
+from spark_throttle.core.arithmetic.fixed_point import PROPORTION_BITS, proportional
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.fair_queue import DELTA, VT_MAX, base_clocks, least_service, virtual_time
 from spark_throttle.core.fair.layout import Layout
@@ -46,9 +46,15 @@ class FairOrder:
     is_counted: Bools
     """Shape (flows, 2): those of them that its domain limits, or, where some scopes are short, that these do."""
 
-    rate_micro_per_ms: Int64s
+    binding: Int64s
+    """Shape (flows, 3): those of `enforcing` that competition is for; all, where it is for none of them."""
+
+    lead_rate_micro_per_ms: Int64s
     """Shape (flows, 2): of the domain, or of a wider scope where only that limits the dimension; in the time of the job
-    if it can stop the flow (`_common_rates`), so that all flows of a domain count in one time."""
+    if it can stop the flow (`_common_rates`), so that all flows of a domain count in one time. Leads are kept in it."""
+
+    rate_micro_per_ms: Int64s
+    """Shape (flows, 2): what service counts in, in this batch: of the widest scope that competition is for."""
 
     weight: Int64s
     domain_weight: Int64s
@@ -58,8 +64,14 @@ class FairOrder:
     """Shape (flows, 2): virtual time at which the flow enters the batch; 0 before it is known who is ahead."""
 
     @classmethod
-    def of(cls, limits: Limits, matches: Matches, policy: CompiledPolicy) -> FairOrder:
-        """Find the domain of every flow, and the time that it counts in."""
+    def of(cls, limits: Limits, matches: Matches, policy: CompiledPolicy, is_loose: Bools | None = None) -> FairOrder:
+        """Find the domain of every flow, and the time that it counts in.
+
+        Parameters
+        ----------
+        is_loose
+            Of every scope: whether wider ones stop its flows before it does (`state.NO_CONTEST`). By default, none is.
+        """
         shared = policy.shared
         enforcing = enforcing_scopes(matches.shared_scope, policy)
         observes = np.append(by_row(np.logical_or, shared.is_limited) & (shared.on_excess == OnExcess.OBSERVE), False)
@@ -74,13 +86,23 @@ class FairOrder:
             wider = enforcing[:, column]
             adds = ~is_limited & limited_by(wider[:, None], shared.is_limited)
             told = np.where(adds, _in_time_of(rate.take(wider, axis=0), own, told, wider == widest), told)
+        binding, counted = enforcing, told
+        if is_loose is not None and is_loose.any():
+            binding = _without(enforcing, is_loose)
+        short = _widest_of(binding)
+        is_other = short != domain
+        if is_other.any():
+            of_short = _common_rates(rate.take(short, axis=0), rate.take(widest, axis=0), short != widest)
+            counted = np.where(is_other[:, None] & limited_by(short[:, None], shared.is_limited), of_short, told)
         return cls(
             enforcing,
             observing,
             domain,
             has_clock,
             is_limited,
+            binding,
             told,
+            counted,
             limits.weight,
             np.where(domain > 0, shared.weight[domain], 1),
             np.zeros(is_limited.shape, dtype=np.int64),
@@ -96,9 +118,11 @@ class FairOrder:
         short
             Shape (flows, 3): the scopes that run short, -1 where none does.
         """
+        short = _first_of(np.where(short == self.binding, short, -1), short)
         limited = limited_by(short, policy.shared.is_limited)
         is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
-        return replace(self, is_counted=is_counted, clock=base_clocks(lead, is_counted))
+        told = _told_in(lead, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
+        return replace(self, is_counted=is_counted, clock=base_clocks(told, is_counted))
 
     def take(self, at: Int64s) -> FairOrder:
         """Return this of the flows at `at`, in that order."""
@@ -121,7 +145,7 @@ class FairOrder:
     def ahead_milli(self, lead: Int64s) -> Int64s:
         """Return by how many thousandths of a token flows are ahead of their competitors, shape (flows, 2)."""
         ahead = np.where(self.has_clock, np.maximum(lead, 0), 0)
-        return np.minimum(least_service(ahead, self.rate_micro_per_ms, self.weight[:, None]), MESSAGE_MILLI)
+        return np.minimum(least_service(ahead, self.lead_rate_micro_per_ms, self.weight[:, None]), MESSAGE_MILLI)
 
     def leads_after(
         self,
@@ -135,16 +159,17 @@ class FairOrder:
         """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
 
         The virtual time of a scope is the largest key that was served in it. A flow competes where that is least, among
-        its contended scopes: there it was stopped first. So those whom one scope stops keep a common order, whatever
-        their domains are, and however far others of their domains went. In a dimension that is not counted, a flow
-        stays as far ahead as it was, while a scope that limits it holds anybody back.
+        its contended scopes that are not loose: there it was stopped first. So those whom one scope stops keep a common
+        order, whatever their domains are, and however far others of their domains went. In a dimension that is not
+        counted, a flow stays as far ahead as it was, while a scope that limits it holds anybody back.
 
         Parameters
         ----------
         is_contended
             Of every scope, and at last of none: whether it held a flow back, or is overdrawn. Others forget leads.
         """
-        contended = np.where(is_contended[self.enforcing], self.enforcing, -1)
+        holding = np.where(is_contended[self.enforcing], self.enforcing, -1)
+        contended = _first_of(np.where(holding == self.binding, holding, -1), holding)
         competes = by_row(np.logical_or, contended >= 0)
         if not competes.any():
             return np.zeros_like(lead)
@@ -157,9 +182,11 @@ class FairOrder:
         virtual_now[-1] = VT_MAX
         least_key = by_row(np.minimum, virtual_now[contended])
         service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
-        clock = np.where((eligible > 0)[:, None], self.clock + service, lead)
+        told = _told_in(lead, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
+        clock = np.where((eligible > 0)[:, None], self.clock + service, told)
         after = np.maximum(clock - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -DELTA)
-        is_kept = limited_by(contended, policy.shared.is_limited)
+        after = _told_in(after, self.rate_micro_per_ms, self.lead_rate_micro_per_ms)
+        is_kept = limited_by(holding, policy.shared.is_limited)
         return np.where(is_kept, np.where(self.is_counted, after, lead), 0)
 
 
@@ -178,6 +205,30 @@ def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
     for column in scopes.T[1:]:
         out = out | table[column]
     return out
+
+
+def _without(scopes: Int64s, is_left_out: Bools) -> Int64s:
+    """Return the scopes of every flow, shape (flows, 3), without some; all of them where none is left."""
+    return _first_of(np.where(np.append(is_left_out, False)[scopes], -1, scopes), scopes)
+
+
+def _widest_of(scopes: Int64s) -> Int64s:
+    """Return the widest scope of every flow, -1 where it has none."""
+    group, tenant, job = scopes[:, 1], scopes[:, 0], scopes[:, _JOB_COLUMN]
+    return np.where(job >= 0, job, np.where(tenant >= 0, tenant, group))
+
+
+def _first_of(scopes: Int64s, otherwise: Int64s) -> Int64s:
+    """Return the scopes of every flow, or the others where it has none of them."""
+    return np.where(by_row(np.logical_or, scopes >= 0)[:, None], scopes, otherwise)
+
+
+def _told_in(lead: Int64s, of: Int64s, rate: Int64s) -> Int64s:
+    """Return leads that were told at the rates `of` as leads at `rate`; all of shape (flows, 2)."""
+    if rate is of:
+        return lead
+    told = np.sign(lead) * proportional(np.abs(lead), of, rate, most_bits=VT_MAX.bit_length() - 1)
+    return np.where(of == rate, lead, told)
 
 
 def _in_time_of(rate: Int64s, own: Int64s, told: Int64s, is_widest: Bools) -> Int64s:
@@ -213,7 +264,9 @@ def _common_rates(rate: Int64s, widest: Int64s, is_within: Bools) -> Int64s:
     is_of_bytes &= (rate[:, _BYTES] > 0) & (widest[:, _BYTES] > 0)
     told = np.where(is_of_bytes[:, None] & (rate > 0), np.stack([by_bytes, widest[:, _BYTES]], axis=1), told)
     as_messages = np.maximum(widest[:, _BYTES] // _MESSAGE_BYTES, 1)
-    as_bytes = np.minimum(np.maximum(widest[:, _MESSAGES], 0), MOST_PROPORTION // _MESSAGE_BYTES) * _MESSAGE_BYTES
+    as_bytes = (
+        np.minimum(np.maximum(widest[:, _MESSAGES], 0), (1 << PROPORTION_BITS) // _MESSAGE_BYTES) * _MESSAGE_BYTES
+    )
     shares_none = by_row(np.logical_and, (rate < 0) | (widest < 0))
     told = np.where(shares_none[:, None] & (rate > 0), np.stack([as_messages, as_bytes], axis=1), told)
     return np.where(is_within[:, None], told, rate)

@@ -19,11 +19,12 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import divide_whole
-from spark_throttle.core.lending.shard_parts import Claims, Holding, divide_among_shards
+from spark_throttle.core.lending.level_parts import Holding
+from spark_throttle.core.lending.shard_parts import Claims, divide_among_shards
 from spark_throttle.core.limits.size_bounds import bounded_floor
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit, full, observed_floor, refill
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
-from spark_throttle.core.state import NO_BOUND
+from spark_throttle.core.state import NO_BOUND, NO_CONTEST
 from spark_throttle.core.usage import UsageReport
 
 
@@ -184,9 +185,14 @@ def lend(
             headroom[:, scope, dimension] = max(0, room) // shards
     advance = parts.account_micro + np.where(parts.is_counted, lent_tokens(balance) * MICRO, 0)
     credit = np.maximum(-np.where(parts.is_filled, before, parts.account_micro), 0)
-    is_bounded = parts.ahead_bound_milli < NO_BOUND
-    bound_milli = parts.ahead_bound_milli if is_bounded.any() else None
-    return Lending(balance, headroom, np.maximum(advance, -credit - MICRO), credit, bound_milli)
+    bound_milli = np.where(parts.is_loose[:, None], NO_CONTEST, parts.ahead_bound_milli)
+    return Lending(
+        balance,
+        headroom,
+        np.maximum(advance, -credit - MICRO),
+        credit,
+        None if (bound_milli == NO_BOUND).all() else bound_milli,
+    )
 
 
 def lent_tokens(balance_micro: Int64s) -> Int64s:

@@ -153,6 +153,7 @@ class _Batch:
             flow.barred_by = next((scope for scope in self.enforced(flow) if scope.bars(flow) is not None), None)
         short = [scope for scope in self.scopes.values() if self.runs_short(scope)]
         for flow in self.flows.values():
+            flow.loose = [scope.limits for scope in self.scopes.values() if scope.is_loose]
             flow.tag(short)
         self.take_turns()
         for flow in self.flows.values():
@@ -360,7 +361,8 @@ class _Batch:
         for flow in self.flows.values():
             kept = [limits for limits in flow.rules.enforced if limits.index in virtual_now]
             if kept:
-                advance = min(virtual_now[limits.index] for limits in kept) * flow.rules.domain_weight
+                stopping = [limits for limits in kept if limits in flow.rules.binding(flow.loose)] or kept
+                advance = min(virtual_now[limits.index] for limits in stopping) * flow.rules.domain_weight
                 flow.move(advance, kept, still_waits=bool(self.waiting(flow)))
             else:
                 flow.lead = [0, 0]

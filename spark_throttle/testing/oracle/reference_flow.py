@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
+from spark_throttle.core.state import NO_CONTEST
 from spark_throttle.testing.oracle.reference_bucket import (
     VT_MEMORY,
     TokenBucket,
@@ -21,6 +22,7 @@ from spark_throttle.testing.oracle.reference_state import (
     NamespaceRules,
     Pair,
     ScopeLimits,
+    proportional,
     rules_of,
 )
 
@@ -85,6 +87,11 @@ class Scope:
             scope.balance_micro[d] += gained
             scope.headroom_micro[d] -= gained
         return scope
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether nobody competes for the scope, as wider ones stop its flows first."""
+        return NO_CONTEST in self.ahead_bound_milli
 
     def bars(self, flow: Flow) -> Dimension | None:
         """Return the dimension in which a flow is too far ahead to take of what was granted, messages first."""
@@ -151,6 +158,9 @@ class Flow:
 
     is_held: bool = False
     """Whether the first row that is not eligible waits for its release."""
+
+    loose: list[ScopeLimits] = field(default_factory=list)
+    """Of the shared scopes, those that nobody competes for."""
 
     base: dict[Dimension, int] = field(default_factory=dict)
     """Where the flow stands relative to its domain's virtual time, by dimension that counts."""
@@ -221,6 +231,12 @@ class Flow:
             for d in DIMENSIONS
         ]
 
+    @property
+    def counted_lead(self) -> list[int]:
+        """The lead, in the time that service counts in."""
+        rates = zip(self.lead, self.rules.turn_rates, self.rules.counted_rates(self.loose), strict=True)
+        return [told_in(lead, kept, counted) for lead, kept, counted in rates]
+
     def find_eligible(self, now_ms: int) -> None:
         """Count the rows before the first that must wait for its release or for the namespace's own buckets."""
         balance_micro = {d: bucket.balance_micro for d, bucket in self.buckets.items()}
@@ -243,14 +259,16 @@ class Flow:
         if domain is None:
             self.start_tags = [0] * self.eligible
             return
-        limited = [scope.limits for scope in short if scope.limits in self.rules.enforced] or [domain]
+        enforced = [scope.limits for scope in short if scope.limits in self.rules.enforced]
+        binding = self.rules.binding(self.loose)
+        limited = [limits for limits in enforced if limits in binding] or enforced or [domain]
         counted = [d for d in DIMENSIONS if any(limits.limits(d) for limits in limited)]
-        base = {d: max(self.lead[d], -VT_MEMORY) for d in counted}
+        lead = self.counted_lead
+        base = {d: max(lead[d], -VT_MEMORY) for d in counted}
         behind = max(0, -max(base.values()))
         self.base = {d: base[d] + behind for d in base}
-        before = [0, 0]
+        before, rates = [0, 0], self.rules.counted_rates(self.loose)
         for row in self.rows[: self.eligible]:
-            rates = self.rules.turn_rates
             tags = [self.base[d] + virtual_time(before[d], rates[d], self.limits.weight) for d in base]
             self.start_tags.append(max(tags))
             before = [before[d] + row.tokens[d] for d in DIMENSIONS]
@@ -261,16 +279,25 @@ class Flow:
         In a dimension that does not count the lead stays; in one that none of `kept` limits it is forgotten.
         """
         served = total_tokens(self.rows[: self.admitted])
+        counted, kept_rates = self.rules.counted_rates(self.loose), self.rules.turn_rates
         lead = {}
         for d in DIMENSIONS:
             if not any(limits.limits(d) for limits in kept):
                 continue
             lead[d] = self.lead[d]
             if d in self.base:
-                finish = self.lead[d]
+                finish = self.counted_lead[d]
                 if self.eligible:
-                    finish = self.base[d] + virtual_time_up(served[d], self.rules.turn_rates[d], self.limits.weight)
-                lead[d] = max(finish - advance, -VT_MEMORY)
+                    finish = self.base[d] + virtual_time_up(served[d], counted[d], self.limits.weight)
+                lead[d] = told_in(max(finish - advance, -VT_MEMORY), counted[d], kept_rates[d])
         if not still_waits and max(lead.values(), default=0) <= 0:
             lead = {}
         self.lead = [lead.get(d, 0) for d in DIMENSIONS]
+
+
+def told_in(lead: int, of: int, rate: int) -> int:
+    """Return a lead that was told at the rate `of` as a lead at `rate`."""
+    if of == rate:
+        return lead
+    told = proportional(abs(lead), of, rate, 60)
+    return told if lead > 0 else -told

@@ -178,22 +178,21 @@ class NamespaceRules:
         domain, widest = self.domain, self.widest
         assert domain is not None
         assert widest is not None
-        own, wide = domain.rate_micro_per_ms, widest.rate_micro_per_ms
-        if domain == widest or 0 in own or 0 in wide:
-            return own
-        common = [d for d in DIMENSIONS if own[d] > 0 and wide[d] > 0]
-        told = {}
-        for d in common:
-            rates = [
-                (_times(own[e], wide[d], own[d]) if e != d else wide[d]) if own[e] > 0 else own[e] for e in DIMENSIONS
-            ]
-            told[d] = pair(rates)
-        if not common:
-            as_messages, as_bytes = max(wide[1] // 1024, 1), min(max(wide[0], 0), 2**40) * 1024
-            return (as_messages, own[1]) if own[0] > 0 else (own[0], as_bytes)
-        if len(common) == 1:
-            return told[common[0]]
-        return told[Dimension.MESSAGES] if told[Dimension.MESSAGES][1] <= wide[1] else told[Dimension.BYTES]
+        return common_rates(domain, widest)
+
+    def binding(self, loose: list[ScopeLimits]) -> list[ScopeLimits]:
+        """Return the enforced scopes that competition is for: not the loose ones, unless all are."""
+        return [scope for scope in self.enforced if scope not in loose] or list(self.enforced)
+
+    def counted_rates(self, loose: list[ScopeLimits]) -> Pair:
+        """Return the rates that service counts in: of the widest binding scope, in the time of the widest of all."""
+        by_level = {scope.level: scope for scope in self.binding(loose)}
+        short = next(by_level[level] for level in (Level.JOB, Level.TENANT, Level.RESOURCE_GROUP) if level in by_level)
+        if short == self.domain:
+            return self.turn_rates
+        assert self.widest is not None
+        told = common_rates(short, self.widest)
+        return pair([told[d] if short.limits(d) else self.turn_rates[d] for d in DIMENSIONS])
 
     @property
     def domain(self) -> ScopeLimits | None:
@@ -205,13 +204,38 @@ class NamespaceRules:
         return None
 
 
+def common_rates(scope: ScopeLimits, widest: ScopeLimits) -> Pair:
+    """Return the rates of a scope, told in the time of a wider one."""
+    own, wide = scope.rate_micro_per_ms, widest.rate_micro_per_ms
+    if scope == widest or 0 in own or 0 in wide:
+        return own
+    common = [d for d in DIMENSIONS if own[d] > 0 and wide[d] > 0]
+    told = {}
+    for d in common:
+        rates = [(_times(own[e], wide[d], own[d]) if e != d else wide[d]) if own[e] > 0 else own[e] for e in DIMENSIONS]
+        told[d] = pair(rates)
+    if not common:
+        as_messages, as_bytes = max(wide[1] // 1024, 1), min(max(wide[0], 0), 2**40) * 1024
+        return (as_messages, own[1]) if own[0] > 0 else (own[0], as_bytes)
+    if len(common) == 1:
+        return told[common[0]]
+    return told[Dimension.MESSAGES] if told[Dimension.MESSAGES][1] <= wide[1] else told[Dimension.BYTES]
+
+
 def _times(rate: int, to: int, of: int) -> int:
-    """Return ``rate * to / of``, from the 31 leading bits of each, between 1 and 2**50."""
-    wide_rate, wide_to, wide_of = (max(each.bit_length() - 31, 0) for each in (rate, to, of))
-    product = (rate >> wide_rate) * (to >> wide_to) // (of >> wide_of)
-    shift = wide_rate + wide_to - wide_of
-    scaled = product << shift if shift >= 0 else product >> -shift
-    return max(min(scaled, 2**50 >> max(shift, 0) << max(shift, 0)), 1)
+    return max(proportional(rate, to, of, 50), 1)
+
+
+def proportional(amount: int, to: int, of: int, most_bits: int) -> int:
+    """Return ``amount * to / of``, from the 31 leading bits of each, at most ``2**most_bits``; else 0."""
+    if min(amount, to, of) <= 0:
+        return 0
+    wide_amount, wide_to, wide_of = (max(each.bit_length() - 31, 0) for each in (amount, to, of))
+    product = (amount >> wide_amount) * (to >> wide_to)
+    room = 62 - product.bit_length()
+    part = (product << room) // (of >> wide_of)
+    shift = wide_amount + wide_to - wide_of - room
+    return min(part << shift if shift >= 0 else part >> -shift, 2**most_bits)
 
 
 def falls_under(name: str, pattern: str) -> bool:

@@ -1,0 +1,145 @@
+"""L3 where nothing changes: equals that are always backlogged are served alike, whatever shard they live in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_throttle.testing.simulation.job import SimulatedJob
+from spark_throttle.testing.simulation.rows import shard_of
+
+SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Tenancy:
+    """Namespaces of one group, each with one size of message, and a slow limit of one dimension."""
+
+    shards: int
+    sizes_bytes: dict[str, int]
+    weights: dict[str, int]
+    publish: dict[str, Any]
+
+    @property
+    def cost(self) -> dict[str, int]:
+        """What a message of each costs in the dimension that is limited."""
+        if "messages_per_second" in self.publish:
+            return dict.fromkeys(self.sizes_bytes, 1)
+        return self.sizes_bytes
+
+    def rows(self) -> list[tuple[str, int]]:
+        """Return more than can go."""
+        rate = max(self.publish.get("messages_per_second", 0), self.publish.get("bytes_per_second", 0))
+        many = SECONDS + self.publish["burst_seconds"]
+        return [
+            (name, size) for name, size in self.sizes_bytes.items() for _ in range(1 + many * rate // self.cost[name])
+        ]
+
+    def bound(self, name: str) -> float:
+        """Return the largest message of the shard, in terms of the namespace's weight."""
+        shard = shard_of(name.encode(), self.shards)
+        mates = [mate for mate in self.cost if shard_of(mate.encode(), self.shards) == shard]
+        return self.shards * max(self.cost[mate] for mate in mates) / self.weights[name]
+
+
+@st.composite
+def tenancies(draw: st.DrawFn) -> Tenancy:
+    names = [f"t{k}/x" for k in range(draw(st.integers(2, 7)))]
+    sizes_bytes = {name: draw(st.sampled_from((100, 500, 1_000, 3_000))) for name in names}
+    weights = {name: draw(st.sampled_from((1, 1, 2, 5))) for name in names}
+    limit = draw(
+        st.one_of(
+            st.fixed_dictionaries({"bytes_per_second": st.sampled_from((700, 1_000, 2_000))}),
+            st.fixed_dictionaries({"messages_per_second": st.sampled_from((1, 2, 5))}),
+        )
+    )
+    burst_seconds = draw(st.integers(1, 3))
+    return Tenancy(draw(st.sampled_from((1, 2, 3, 8))), sizes_bytes, weights, limit | {"burst_seconds": burst_seconds})
+
+
+def admitted_in(seconds: int, policy: dict[str, Any], shards: int, rows: list[tuple[str, int]]) -> Counter[str]:
+    """Return how many messages of each namespace go, when all are offered at the start."""
+    job = SimulatedJob(policy, shards=shards)
+    job.offer(rows)
+    for _ in range(seconds):
+        job.trigger(1_000)
+    return Counter(str(row.namespace) for row in job.admitted)
+
+
+@settings(max_examples=12)
+@given(tenancies())
+def test_l3_equals_stay_within_a_message_of_each_a_shard_however_little_there_is_to_lend(tenancy: Tenancy) -> None:
+    policy = {
+        "version": 1,
+        "resource_groups": {"g": {"publish": tenancy.publish}},
+        "namespaces": {
+            name: {"publish": {"weight": weight}, "resource_group": "g"} for name, weight in tenancy.weights.items()
+        },
+    }
+    admitted = admitted_in(SECONDS, policy, tenancy.shards, tenancy.rows())
+    service = {name: admitted[name] * tenancy.cost[name] / tenancy.weights[name] for name in tenancy.cost}
+    for one, other in combinations(service, 2):
+        assert abs(service[one] - service[other]) <= tenancy.bound(one) + tenancy.bound(other)
+
+
+def test_four_equals_share_a_message_a_second_though_one_of_them_has_its_shard_for_itself() -> None:
+    # acme/a, acme/b and acme/c live in one shard, blue/a in the other; a full bucket is one message.
+    policy = {"version": 1, "job": {"publish": {"bytes_per_second": 1_000, "burst_seconds": 1}}}
+    names = ("acme/a", "acme/b", "acme/c", "blue/a")
+    admitted = admitted_in(60, policy, 2, [(name, 1_000) for name in names for _ in range(60)])
+    assert max(admitted.values()) - min(admitted[name] for name in names) <= 2
+
+
+def test_large_messages_of_a_group_short_of_messages_wait_no_longer_than_their_bytes_take() -> None:
+    # A message of 3,000 bytes takes a second and a half, any other a second; so t1 gets two thirds of the others.
+    limits = {"bytes_per_second": 2_000, "messages_per_second": 1, "burst_seconds": 1}
+    policy = {"version": 1, "resource_groups": {"g": {"publish": limits}}, "defaults": {"resource_group": "g"}}
+    sizes_bytes = {
+        f"t{k}/x": size
+        for k, size in zip((0, 1, 2, 3, 4, 5, 7), (500, 3_000, 1_000, 1_000, 500, 500, 100), strict=True)
+    }
+    admitted = admitted_in(200, policy, 1, [(name, size) for name, size in sizes_bytes.items() for _ in range(100)])
+    assert admitted["t1/x"] == pytest.approx(200 / (6 + 2 / 3) * 2 / 3, abs=2)
+
+
+def test_equals_of_a_job_short_of_messages_are_served_alike_though_their_groups_limit_bytes_too() -> None:
+    # The groups have enough for all that the job lets pass.
+    groups = {
+        "g": {"publish": {"bytes_per_second": 30_000, "messages_per_second": 50, "burst_seconds": 1}},
+        "h": {"publish": {"bytes_per_second": 90_000, "messages_per_second": 70, "burst_seconds": 2}},
+    }
+    sizes_bytes = {"t0/x": 3_000, "t2/x": 1_000, "t3/x": 500, "t4/x": 1_000, "t5/x": 1_000, "t6/x": 1_000, "t7/x": 100}
+    policy = {
+        "version": 1,
+        "job": {"publish": {"bytes_per_second": 80_000, "messages_per_second": 15, "burst_seconds": 1}},
+        "resource_groups": groups,
+        "namespaces": {name: {"resource_group": "gh"[k % 2]} for k, name in enumerate(sizes_bytes)},
+    }
+    admitted = admitted_in(60, policy, 2, [(name, size) for name, size in sizes_bytes.items() for _ in range(300)])
+    assert max(admitted.values()) - min(admitted[name] for name in sizes_bytes) <= 4
+
+
+def test_weights_count_in_the_job_though_a_group_lends_less_than_a_message_to_each_shard() -> None:
+    groups = {
+        "g": {"publish": {"messages_per_second": 1, "burst_seconds": 1}},
+        "h": {"publish": {"messages_per_second": 2}},
+    }
+    weights = {"t0/x": 2, "t1/x": 5, "t2/x": 1, "t3/x": 1, "t4/x": 1, "t5/x": 5}
+    group_of = dict(zip(weights, "ghhggh", strict=True))
+    policy = {
+        "version": 1,
+        "job": {"publish": {"messages_per_second": 1.5, "burst_seconds": 1}},
+        "resource_groups": groups,
+        "namespaces": {
+            name: {"publish": {"weight": weight}, "resource_group": group_of[name]} for name, weight in weights.items()
+        },
+    }
+    admitted = admitted_in(200, policy, 2, [(name, 1) for name in weights for _ in range(300)])
+    service = [admitted[name] / weight for name, weight in weights.items()]
+    assert max(service) - min(service) <= 2 * 2
