@@ -220,6 +220,8 @@ class Life:
         planned_ms = [batch.steady_ms for batch in self.job.attempts if batch.epoch == self._moved_after]
         since_ms = down_ms + self.job.steady_ms - (min(planned_ms, default=0) - LONGEST_PLANNING_MS)
         self.job.move(machine)
+        if not log:  # paying time begins with the first epoch
+            self._ahead_ms = self._most_ahead_ms = machine.ahead_ms
         beyond_ms = machine.ahead_ms - self._ahead_ms
         self.world.overpaid_ms += max(0, beyond_ms)
         self.world.unpaid_ms += max(0, self._most_ahead_ms - machine.ahead_ms)
