@@ -126,10 +126,10 @@ def _index_in(names: pa.StringArray, known: pa.StringArray) -> Int64s:
 def _carried_leads(lead: Int64s, was: FairOrder, becomes: FairOrder, former: Int64s) -> Int64s:
     """Return the leads of flows that took turns as `was` says and take them as `becomes` says."""
     is_same = (was.domain == np.append(former, -1)[becomes.domain]) & (was.weight == becomes.weight)
-    is_same &= by_row(np.logical_and, was.rate_micro_per_ms == becomes.rate_micro_per_ms)
+    is_same &= by_row(np.logical_and, was.lead_rate_micro_per_ms == becomes.lead_rate_micro_per_ms)
     ahead = np.where(was.has_clock, np.maximum(lead, 0), 0)
-    ahead = np.minimum(least_service(ahead, was.rate_micro_per_ms, was.weight[:, None]), MESSAGE_MILLI)
-    told = virtual_time_of(ahead, becomes.rate_micro_per_ms, becomes.weight[:, None])
+    ahead = np.minimum(least_service(ahead, was.lead_rate_micro_per_ms, was.weight[:, None]), MESSAGE_MILLI)
+    told = virtual_time_of(ahead, becomes.lead_rate_micro_per_ms, becomes.weight[:, None])
     return np.where(is_same[:, None], lead, np.where(becomes.has_clock, told, 0))
 
 
