@@ -24,8 +24,9 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
-STATE_VERSION = 4
-"""2 has the job's shares of shared quotas, 3 the paying time of the last epoch too, 4 a bound for flows that are ahead.
+STATE_VERSION = 5
+"""2 has the job's shares of shared quotas, 3 the paying time of the last epoch too, 4 a bound for flows that are ahead,
+5 leads in the common time; those of older versions are of another time, and are read as none.
 
 A block is written in the least version that has what it holds."""
 
@@ -42,6 +43,7 @@ EPOCH_VERSION = 4
 _NO_AGE = -1
 _EPOCH_WITH_CLOCKS = 3
 _WITH_BOUND = 4
+_WITH_LEADS = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +72,8 @@ def pack_shard(stored: StoredShard) -> bytes:
     state = stored.state
     flows, queue, grants = state.flows, state.queue, state.grants
     version, more = _later_fields(grants.share_micro_per_ms, stored.paying, grants.ahead_bound_milli)
+    if flows.lead.any():
+        version = _WITH_LEADS
     return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
         "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead,
@@ -98,7 +102,7 @@ def _later_fields(
 
 
 def _share(f: Unpacked) -> Int64s | None:
-    share = f.pairs("share") if f.version > 1 else None
+    share = f.pairs("share") if f.has("share") else None
     return share if share is not None and len(share) else None
 
 
@@ -107,15 +111,16 @@ def _paying(f: Unpacked) -> PayingTime | None:
 
 
 def _ahead_bound(f: Unpacked) -> Int64s | None:
-    return f.pairs("ahead_bound") if f.version >= _WITH_BOUND else None
+    return f.pairs("ahead_bound") if f.has("ahead_bound") else None
 
 
 def unpack_shard(block: bytes, what: str) -> StoredShard:
     """Return what `pack_shard` stored."""
     f = unpack(block, "stat", STATE_VERSION, what)
+    lead = f.pairs("flow_lead")
     flows = Flows(
-        f.names("flow_names"), f.pairs("flow_balance"), f.pairs("flow_lead"), f.integers("flow_second"),
-        f.pairs("flow_units"),
+        f.names("flow_names"), f.pairs("flow_balance"), lead if f.version >= _WITH_LEADS else np.zeros_like(lead),
+        f.integers("flow_second"), f.pairs("flow_units"),
     )  # fmt: skip
     queue = Queue(
         f.integers("queue_flow"), f.integers("queue_size"), f.integers("queue_arrival"), f.integers("queue_release")

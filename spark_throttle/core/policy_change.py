@@ -5,7 +5,7 @@ A policy acts from the batch that brings it. What was remembered under the one b
 - *Time* up to the change is paid at the old rates, so that no window holds more than the rates in force in it earn.
 - *A bucket* keeps its balance, cut to its new burst. In a dimension that had no limit it begins full, and where there
   is none any more it holds nothing. What an observing scope was overdrawn by is no debt: it owes one burst at most.
-- *A lead* is virtual time, seconds of the domain's rate, and means other tokens at another rate or weight. It is
+- *A lead* is virtual time, and means other tokens where rates are in another proportion, or at another weight. It is
   converted to the tokens that it stands for, by dimension, and back. A flow was ahead by a message at most, so that it
   waits for a message of each other flow at most, whatever changed. What a clock was behind by, in its lesser dimension,
   is forgotten: what others took under another policy is not owed by those of the new one.

@@ -76,6 +76,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "grant_v3": lambda: blocks.grant(None, blocks.PAYING),
     "usage_v3": lambda: blocks.usage(blocks.LEAVES_MS, blocks.AHEAD_MILLI),
     "shard_v4": lambda: blocks.shard(None, blocks.PAYING, blocks.AHEAD_MILLI),
+    "shard_v5": lambda: blocks.shard(None, blocks.PAYING, blocks.AHEAD_MILLI, blocks.LEAD),
     "epoch_v4": lambda: blocks.epoch(
         blocks.SHARE, blocks.READING, np.stack([blocks.AHEAD_MILLI, blocks.AHEAD_MILLI // 3])
     ),
@@ -226,7 +227,7 @@ def test_foreign_bytes_are_damaged() -> None:
 
 def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
     with pytest.raises(
-        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 4: run the"
+        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 5: run the"
     ) as e:
         unpack_shard(pack("stat", 7, {"what": "nobody knows"}), "the state of shard 3")
     assert (e.value.found, e.value.known) == (7, STATE_VERSION)
@@ -239,7 +240,21 @@ def test_every_kind_has_a_stored_block_of_every_version() -> None:
     assert {path.stem for path in FILES} == CONTENT.keys()
 
 
-@pytest.mark.parametrize("kind", ["shard", "epoch", "grant"])
+@pytest.mark.parametrize(
+    ("stored", "version"),
+    [
+        (blocks.shard(), 1),
+        (blocks.shard(blocks.SHARE), 2),
+        (blocks.shard(None, blocks.PAYING), 3),
+        (blocks.shard(None, blocks.PAYING, blocks.AHEAD_MILLI), 4),
+        (blocks.shard(lead=blocks.LEAD), 5),
+    ],
+)
+def test_shard_is_stored_in_the_least_version_that_has_what_it_holds(stored: StoredShard, version: int) -> None:
+    assert pack_shard(stored)[len(b"sthrstat")] == version
+
+
+@pytest.mark.parametrize("kind", ["epoch", "grant"])
 def test_job_that_shares_nothing_stores_what_the_first_release_stored(kind: str) -> None:
     assert PACK[kind](CONTENT[f"{kind}_v1"]()) == (STORED / f"{kind}_v1.bin").read_bytes()
 

@@ -7,9 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import PROPORTION_BITS, proportional
+from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.fair_queue import DELTA, VT_MAX, base_clocks, least_service, virtual_time
+from spark_throttle.core.fair.fair_queue import (
+    MEMORY_SECONDS,
+    VT_BITS,
+    VT_MAX,
+    base_clocks,
+    least_service,
+    virtual_time,
+)
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes
 from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
@@ -20,7 +27,9 @@ _WIDER_COLUMNS = (0, 2)
 
 _JOB_COLUMN = 2
 
-_MESSAGE_BYTES = 1 << 10
+_MESSAGES_RATE: Final = 1_000_000
+_BYTES_RATE: Final = _MESSAGES_RATE << 10
+"""In the common time, in micro-tokens a millisecond."""
 
 
 MESSAGE_MILLI: Final = np.array([1, MAX_SIZE_BYTES], dtype=np.int64) * 1000
@@ -50,11 +59,14 @@ class FairOrder:
     """Shape (flows, 3): those of `enforcing` that competition is for; all, where it is for none of them."""
 
     lead_rate_micro_per_ms: Int64s
-    """Shape (flows, 2): of the domain, or of a wider scope where only that limits the dimension; in the time of the job
-    if it can stop the flow (`_common_rates`), so that all flows of a domain count in one time. Leads are kept in it."""
+    """Shape (flows, 2): of the domain, or of a wider scope where only that limits the dimension, in the common time.
+    Leads are kept in it."""
 
     rate_micro_per_ms: Int64s
     """Shape (flows, 2): what service counts in, in this batch: of the widest scope that competition is for."""
+
+    memory: Int64s
+    """How far behind the virtual time the lesser of two clocks is remembered: `MEMORY_SECONDS` of that scope."""
 
     weight: Int64s
     domain_weight: Int64s
@@ -77,23 +89,20 @@ class FairOrder:
         observes = np.append(by_row(np.logical_or, shared.is_limited) & (shared.on_excess == OnExcess.OBSERVE), False)
         observing = np.where(observes[matches.shared_scope], matches.shared_scope, -1)
         domain = domains_of(enforcing)
-        widest = np.where(enforcing[:, _JOB_COLUMN] >= 0, enforcing[:, _JOB_COLUMN], domain)
         is_limited = limited_by(domain[:, None], shared.is_limited)
-        own, rate = shared.rate_micro_per_ms.take(domain, axis=0), shared.rate_micro_per_ms
-        told = _common_rates(own, rate.take(widest, axis=0), domain != widest)
         has_clock = limited_by(enforcing, shared.is_limited)
+        common = _in_common_time(shared.rate_micro_per_ms)
+        kept = common.take(domain, axis=0)
         for column in _WIDER_COLUMNS:
             wider = enforcing[:, column]
             adds = ~is_limited & limited_by(wider[:, None], shared.is_limited)
-            told = np.where(adds, _in_time_of(rate.take(wider, axis=0), own, told, wider == widest), told)
-        binding, counted = enforcing, told
-        if is_loose is not None and is_loose.any():
-            binding = _without(enforcing, is_loose)
+            kept = np.where(adds, common.take(wider, axis=0), kept)
+        binding = enforcing if is_loose is None else _without(enforcing, is_loose)
         short = _widest_of(binding)
-        is_other = short != domain
+        counted, is_other = kept, short != domain
         if is_other.any():
-            of_short = _common_rates(rate.take(short, axis=0), rate.take(widest, axis=0), short != widest)
-            counted = np.where(is_other[:, None] & limited_by(short[:, None], shared.is_limited), of_short, told)
+            of_short = is_other[:, None] & limited_by(short[:, None], shared.is_limited)
+            counted = np.where(of_short, common.take(short, axis=0), kept)
         return cls(
             enforcing,
             observing,
@@ -101,8 +110,9 @@ class FairOrder:
             has_clock,
             is_limited,
             binding,
-            told,
+            kept,
             counted,
+            _memory(shared.rate_micro_per_ms, common).take(short),
             limits.weight,
             np.where(domain > 0, shared.weight[domain], 1),
             np.zeros(is_limited.shape, dtype=np.int64),
@@ -122,7 +132,7 @@ class FairOrder:
         limited = limited_by(short, policy.shared.is_limited)
         is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
         told = _told_in(lead, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
-        return replace(self, is_counted=is_counted, clock=base_clocks(told, is_counted))
+        return replace(self, is_counted=is_counted, clock=base_clocks(told, is_counted, self.memory))
 
     def take(self, at: Int64s) -> FairOrder:
         """Return this of the flows at `at`, in that order."""
@@ -130,7 +140,7 @@ class FairOrder:
 
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return the start tags of rows, relative to their domain's virtual time; 0 without a domain."""
-        tag = np.full(len(flow), -DELTA, dtype=np.int64)
+        tag = np.full(len(flow), -VT_MAX, dtype=np.int64)
         for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
             is_counted = self.is_counted[flow, dimension]
             if is_counted.any():
@@ -184,8 +194,10 @@ class FairOrder:
         service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
         told = _told_in(lead, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
         clock = np.where((eligible > 0)[:, None], self.clock + service, told)
-        after = np.maximum(clock - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -DELTA)
-        after = _told_in(after, self.rate_micro_per_ms, self.lead_rate_micro_per_ms)
+        after = np.maximum(
+            clock - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -self.memory[:, None]
+        )
+        after = np.where(after == told, lead, _told_in(after, self.rate_micro_per_ms, self.lead_rate_micro_per_ms))
         is_kept = limited_by(holding, policy.shared.is_limited)
         return np.where(is_kept, np.where(self.is_counted, after, lead), 0)
 
@@ -231,46 +243,29 @@ def _told_in(lead: Int64s, of: Int64s, rate: Int64s) -> Int64s:
     return np.where(of == rate, lead, told)
 
 
-def _in_time_of(rate: Int64s, own: Int64s, told: Int64s, is_widest: Bools) -> Int64s:
-    """Return rates of wider scopes, shape (flows, 2), in the time in which domains of rates `own` are `told`."""
-    reference = np.where(own[:, _MESSAGES] > 0, _MESSAGES, _BYTES)[:, None]
-    of, to = (np.take_along_axis(rates, reference, axis=1) for rates in (own, told))
-    return np.where(is_widest[:, None], rate, _proportional(rate, to, of))
+def _in_common_time(rate: Int64s) -> Int64s:
+    """Return the rates of scopes, shape (n, 2), in the time that all of them count in.
 
-
-def _common_rates(rate: Int64s, widest: Int64s, is_within: Bools) -> Int64s:
-    """Return the rates of domains, shape (n, 2), told in the time of the scopes that they are within.
-
-    In one dimension a domain counts as if it had the rate of the widest scope, and in the other in its own proportion:
-    so a token takes the same time in all domains, and who goes next within each is as by its own rates. Of two
-    dimensions, that one is taken in which no token counts for less than it takes of the widest scope. Where the two
-    limit different dimensions, a message counts as `_MESSAGE_BYTES`.
+    In that time a message takes a thousandth of a second in every scope that limits messages, and 1,024 bytes do in
+    every scope that limits bytes alone. The bytes of a scope that limits both keep their proportion to its messages.
 
     Examples
     --------
-    Of a scope of 3 messages a second: a group of 1,000 messages and 8,000 bytes a second, and one of bytes alone.
+    Of 10 messages and 20,480 bytes a second, of bytes alone, and of messages alone; told as messages and KiB a second:
 
-    >>> rates = np.array([[1_000_000, 8_000_000], [-1, 500_000]])
-    >>> _common_rates(rates, np.array([[3_000, -1], [3_000, -1]]), np.array([True, True])).tolist()
-    [[3000, 24000], [-1, 3072000]]
+    >>> rates = np.array([[10_000, 20_480_000], [-1, 77], [5, -1]])
+    >>> (_in_common_time(rates) / [1_000, 1_024_000]).tolist()
+    [[1000.0, 2000.0], [-0.001, 1000.0], [1000.0, -9.765625e-07]]
     """
-    is_within = is_within & by_row(np.logical_and, (rate != 0) & (widest != 0))
-    if not is_within.any():
-        return rate
-    by_messages = _proportional(rate[:, _BYTES], widest[:, _MESSAGES], rate[:, _MESSAGES])
-    by_bytes = _proportional(rate[:, _MESSAGES], widest[:, _BYTES], rate[:, _BYTES])
-    told = np.where(rate > 0, np.stack([widest[:, _MESSAGES], by_messages], axis=1), rate)
-    is_of_bytes = (rate[:, _MESSAGES] < 0) | (widest[:, _MESSAGES] < 0) | (by_messages > widest[:, _BYTES])
-    is_of_bytes &= (rate[:, _BYTES] > 0) & (widest[:, _BYTES] > 0)
-    told = np.where(is_of_bytes[:, None] & (rate > 0), np.stack([by_bytes, widest[:, _BYTES]], axis=1), told)
-    as_messages = np.maximum(widest[:, _BYTES] // _MESSAGE_BYTES, 1)
-    as_bytes = (
-        np.minimum(np.maximum(widest[:, _MESSAGES], 0), (1 << PROPORTION_BITS) // _MESSAGE_BYTES) * _MESSAGE_BYTES
-    )
-    shares_none = by_row(np.logical_and, (rate < 0) | (widest < 0))
-    told = np.where(shares_none[:, None] & (rate > 0), np.stack([as_messages, as_bytes], axis=1), told)
-    return np.where(is_within[:, None], told, rate)
+    messages, size_bytes = rate.T
+    by_messages = np.maximum(proportional(size_bytes, np.full_like(messages, _MESSAGES_RATE), messages), 1)
+    of_bytes = np.where(messages > 0, by_messages, _BYTES_RATE)
+    told = np.stack([np.where(messages > 0, _MESSAGES_RATE, -1), np.where(size_bytes > 0, of_bytes, -1)], axis=1)
+    return np.where(by_row(np.logical_or, rate == 0)[:, None], rate, told)
 
 
-def _proportional(rate: Int64s, to: Int64s, of: Int64s) -> Int64s:
-    return np.maximum(proportional(rate, to, of), 1)
+def _memory(rate: Int64s, common: Int64s) -> Int64s:
+    """Return, of every scope and at last of none, what `MEMORY_SECONDS` at its own rates take in the common time."""
+    seconds = np.full(rate.shape, MEMORY_SECONDS << VT_BITS)
+    told = proportional(seconds, rate, np.maximum(common, 1), most_bits=VT_MAX.bit_length() - 1)
+    return np.append(by_row(np.maximum, told), 0)

@@ -1,16 +1,16 @@
 """Start-time fair queueing over the dominant of two resources: who goes next when a scope runs short.
 
 A *domain* is the shared scope whose tokens a flow competes for: its resource group if that has a limit,
-else its tenant, else the job. Every flow has a virtual clock a resource, in units of a `VT_SECOND`th of a
-second of the domain's rate, kept relative to the domain's virtual time: its *lead*. Serving `n`
-messages of weight `w` advances it by `n / (rate * w)` seconds, serving bytes likewise, and the start tag
-of a message is the larger of the two clocks before it: the weighted dominant share (DRFQ). Messages
-are served in the order of their start tags, so two flows `f` and `g` that stay backlogged get service that
-differs by at most one message of each::
+else its tenant, else the job. Every flow has a virtual clock a resource, kept relative to the virtual time of what it
+competes for: its *lead*. Clocks run in one *common time* in all scopes (`fair_order`): a message takes a thousandth of a
+second, and the bytes of a scope count in proportion to its own rates. Serving `n` messages of weight `w` advances a
+clock by `n / (rate * w)` seconds of it, serving bytes likewise, and the start tag of a message is the larger of the two
+clocks before it: the weighted dominant share (DRFQ). Messages are served in the order of their start tags, so two flows
+`f` and `g` that stay backlogged get service that differs by at most one message of each::
 
     |S_f / w_f - S_g / w_g| <= l_f / w_f + l_g / w_g          (start-time fair queueing, Goyal et al. 1996)
 
-1. base: both clocks, the lesser one at most `DELTA` behind the virtual time, shifted so that the larger is
+1. base: both clocks, the lesser one at most `MEMORY_SECONDS` behind the virtual time, shifted so that the larger is
    not behind it. An idle flow returns without credit and without penalty. Memory of the lesser clock keeps flows that
    alternate between many small and few large messages from being overcharged. The clocks count of the resources that
    scopes which run short limit; where none is short, of the domain's.
@@ -20,12 +20,12 @@ differs by at most one message of each::
 4. a scope that held nobody back, and owes nothing, forgets leads: its busy period is over.
 
 Flows of several domains may share the tokens of a wider scope: groups those of the job, or of a tenant with namespaces
-in several groups. Rows go in the order of their tags over their domains' weights. Where the job has a limit, all clocks
-are told in its time (`fair_order`): while it is short, a flow is served by its weight times its domain's. Else a domain
-goes by its own time, so that under a tenant's limit a group of twice the rate goes twice as far.
+in several groups. Rows go in the order of their tags over their domains' weights: while the wider scope is short, a
+flow is served by its weight times its domain's. Which resource dominates is asked by the rates of the widest scope that
+runs short in truth: one that is *loose* has enough for all that wider ones let pass (`lending.shard_parts` finds them).
 
 All of it is integers. Tags are floored and finish times rounded up, so that no flow is ever served for free;
-the error is one unit a batch, a billionth of a second of the domain's rate.
+the error is one unit a batch, a millionth of a message.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, Int64s
 
 VT_BITS = 30
 VT_SECOND = 1 << VT_BITS
-"""Virtual time units in a second of a domain's rate."""
+"""Virtual time units in a second."""
 
-DELTA = 2 * VT_SECOND
-"""How far behind the virtual time the lesser of two clocks is remembered."""
+MEMORY_SECONDS = 2
+"""How far behind the virtual time the lesser of two clocks is remembered, in seconds of the scope's own rate."""
 
 VT_MAX = 1 << 60
 """Where virtual time saturates: 2**30 seconds of service in one batch."""
@@ -189,7 +189,7 @@ class Served:
         return np.where(virtual < 0, -1, tokens)
 
 
-def base_clocks(lead: Int64s, is_counted: Bools) -> Int64s:
+def base_clocks(lead: Int64s, is_counted: Bools, memory: Int64s) -> Int64s:
     """Return the clocks at which flows enter a batch, relative to the virtual time.
 
     Parameters
@@ -198,16 +198,18 @@ def base_clocks(lead: Int64s, is_counted: Bools) -> Int64s:
         Shape (n, 2).
     is_counted
         Shape (n, 2): whether the resource counts in the order; the other one has no clock.
+    memory
+        Shape (n,): how far behind the virtual time a clock is remembered.
 
     Examples
     --------
-    An idle flow enters at the virtual time; a flow ahead keeps both clocks:
+    An idle flow enters at the virtual time; a flow ahead keeps both clocks, the lesser one as far as it is remembered:
 
     >>> both = np.array([[True, True], [True, True]])
-    >>> base_clocks(np.array([[-5, -7], [9, -7]]), both).tolist()
-    [[0, -2], [9, -7]]
+    >>> base_clocks(np.array([[-5, -7], [9, -7]]), both, np.array([10, 6])).tolist()
+    [[0, -2], [9, -6]]
     """
-    base = np.maximum(lead, -DELTA)
-    dominant = by_row(np.maximum, np.where(is_counted, base, -DELTA))
+    base = np.maximum(lead, -memory[:, None])
+    dominant = by_row(np.maximum, np.where(is_counted, base, -memory[:, None]))
     shifted = base + np.maximum(0, -dominant)[:, None]
     return np.where(is_counted, shifted, 0)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
 from spark_throttle.core.state import NO_CONTEST
 from spark_throttle.testing.oracle.reference_bucket import (
-    VT_MEMORY,
     TokenBucket,
     milli_tokens_in,
     name_hash,
@@ -263,8 +262,8 @@ class Flow:
         binding = self.rules.binding(self.loose)
         limited = [limits for limits in enforced if limits in binding] or enforced or [domain]
         counted = [d for d in DIMENSIONS if any(limits.limits(d) for limits in limited)]
-        lead = self.counted_lead
-        base = {d: max(lead[d], -VT_MEMORY) for d in counted}
+        lead, memory = self.counted_lead, self.rules.memory(self.loose)
+        base = {d: max(lead[d], -memory) for d in counted}
         behind = max(0, -max(base.values()))
         self.base = {d: base[d] + behind for d in base}
         before, rates = [0, 0], self.rules.counted_rates(self.loose)
@@ -279,6 +278,7 @@ class Flow:
         In a dimension that does not count the lead stays; in one that none of `kept` limits it is forgotten.
         """
         served = total_tokens(self.rows[: self.admitted])
+        memory = self.rules.memory(self.loose)
         counted, kept_rates = self.rules.counted_rates(self.loose), self.rules.turn_rates
         lead = {}
         for d in DIMENSIONS:
@@ -289,7 +289,9 @@ class Flow:
                 finish = self.counted_lead[d]
                 if self.eligible:
                     finish = self.base[d] + virtual_time_up(served[d], counted[d], self.limits.weight)
-                lead[d] = told_in(max(finish - advance, -VT_MEMORY), counted[d], kept_rates[d])
+                after = max(finish - advance, -memory)
+                if after != self.counted_lead[d]:
+                    lead[d] = told_in(after, counted[d], kept_rates[d])
         if not still_waits and max(lead.values(), default=0) <= 0:
             lead = {}
         self.lead = [lead.get(d, 0) for d in DIMENSIONS]

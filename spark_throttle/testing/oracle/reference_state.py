@@ -20,6 +20,7 @@ from spark_throttle.core.quota import (
     WindowRules,
 )
 from spark_throttle.core.state import NO_BOUND, Flows, Grants, Queue, ShardState
+from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
 
 Pair = tuple[int, int]
 """Messages, then bytes: an array of shape (2,) by `Dimension`."""
@@ -141,11 +142,6 @@ class NamespaceRules:
         return tuple(scope for scope in self.shared if scope.is_enforced)
 
     @property
-    def widest(self) -> ScopeLimits | None:
-        """The scope in whose time turns are counted: the job if it is enforced, else the domain."""
-        return next((scope for scope in self.enforced if scope.level == Level.JOB), self.domain)
-
-    @property
     def domain_weight(self) -> int:
         """How far the domain goes in a turn, against others that share a wider scope with it."""
         return 1 if self.domain is None or self.domain.level == Level.JOB else self.domain.weight
@@ -157,42 +153,35 @@ class NamespaceRules:
 
     @property
     def turn_rates(self) -> Pair:
-        """The rates of all that has a clock: the domain's, else those of a wider scope, in the time of the widest."""
-        domain, widest = self.domain, self.widest
+        """The rates of all that has a clock, in the common time: the domain's, else those of a wider scope."""
+        domain = self.domain
         assert domain is not None
-        assert widest is not None
-        told, own = list(self._domain_rates), domain.rate_micro_per_ms
-        reference = Dimension.MESSAGES if own[Dimension.MESSAGES] > 0 else Dimension.BYTES
+        told = list(common_rates(domain))
         for level in (Level.TENANT, Level.JOB):
             for scope in self.enforced:
                 for d in DIMENSIONS:
                     if scope.level == level and scope.limits(d) and not domain.limits(d):
-                        rate = scope.rate_micro_per_ms[d]
-                        is_known = rate > 0 and told[reference] > 0 and own[reference] > 0
-                        in_time = _times(rate, told[reference], own[reference]) if is_known else 1
-                        told[d] = rate if scope == widest else in_time
+                        told[d] = common_rates(scope)[d]
         return pair(told)
-
-    @property
-    def _domain_rates(self) -> Pair:
-        domain, widest = self.domain, self.widest
-        assert domain is not None
-        assert widest is not None
-        return common_rates(domain, widest)
 
     def binding(self, loose: list[ScopeLimits]) -> list[ScopeLimits]:
         """Return the enforced scopes that competition is for: not the loose ones, unless all are."""
         return [scope for scope in self.enforced if scope not in loose] or list(self.enforced)
 
-    def counted_rates(self, loose: list[ScopeLimits]) -> Pair:
-        """Return the rates that service counts in: of the widest binding scope, in the time of the widest of all."""
+    def widest_binding(self, loose: list[ScopeLimits]) -> ScopeLimits:
+        """Return the widest of the scopes that competition is for."""
         by_level = {scope.level: scope for scope in self.binding(loose)}
-        short = next(by_level[level] for level in (Level.JOB, Level.TENANT, Level.RESOURCE_GROUP) if level in by_level)
-        if short == self.domain:
-            return self.turn_rates
-        assert self.widest is not None
-        told = common_rates(short, self.widest)
-        return pair([told[d] if short.limits(d) else self.turn_rates[d] for d in DIMENSIONS])
+        return next(by_level[level] for level in (Level.JOB, Level.TENANT, Level.RESOURCE_GROUP) if level in by_level)
+
+    def counted_rates(self, loose: list[ScopeLimits]) -> Pair:
+        """Return the rates that service counts in: of the widest binding scope, in the common time."""
+        short = self.widest_binding(loose)
+        return pair([common_rates(short)[d] if short.limits(d) else self.turn_rates[d] for d in DIMENSIONS])
+
+    def memory(self, loose: list[ScopeLimits]) -> int:
+        """Return how far behind the virtual time a clock is remembered: 2 s at the widest binding scope's own rates."""
+        own, told = self.widest_binding(loose).rate_micro_per_ms, common_rates(self.widest_binding(loose))
+        return max(proportional(2 * VT_SECOND, own[d], max(told[d], 1), 60) for d in DIMENSIONS)
 
     @property
     def domain(self) -> ScopeLimits | None:
@@ -204,26 +193,14 @@ class NamespaceRules:
         return None
 
 
-def common_rates(scope: ScopeLimits, widest: ScopeLimits) -> Pair:
-    """Return the rates of a scope, told in the time of a wider one."""
-    own, wide = scope.rate_micro_per_ms, widest.rate_micro_per_ms
-    if scope == widest or 0 in own or 0 in wide:
-        return own
-    common = [d for d in DIMENSIONS if own[d] > 0 and wide[d] > 0]
-    told = {}
-    for d in common:
-        rates = [(_times(own[e], wide[d], own[d]) if e != d else wide[d]) if own[e] > 0 else own[e] for e in DIMENSIONS]
-        told[d] = pair(rates)
-    if not common:
-        as_messages, as_bytes = max(wide[1] // 1024, 1), min(max(wide[0], 0), 2**40) * 1024
-        return (as_messages, own[1]) if own[0] > 0 else (own[0], as_bytes)
-    if len(common) == 1:
-        return told[common[0]]
-    return told[Dimension.MESSAGES] if told[Dimension.MESSAGES][1] <= wide[1] else told[Dimension.BYTES]
-
-
-def _times(rate: int, to: int, of: int) -> int:
-    return max(proportional(rate, to, of, 50), 1)
+def common_rates(scope: ScopeLimits) -> Pair:
+    """Return the rates of a scope in the common time: 1,000 messages a second, else 1,000 KiB a second."""
+    messages, size_bytes = scope.rate_micro_per_ms
+    if 0 in (messages, size_bytes):
+        return messages, size_bytes
+    if messages < 0:
+        return -1, 1_024_000_000
+    return 1_000_000, max(proportional(size_bytes, 1_000_000, messages, 50), 1) if size_bytes > 0 else -1
 
 
 def proportional(amount: int, to: int, of: int, most_bits: int) -> int:

@@ -66,12 +66,20 @@ AHEAD_MILLI = np.array([[1000, 60_000_000], [0, 2**46]])
 """How far flows are ahead, which usage reports of version 3 have; or a bound on it, which blocks of version 4 have."""
 
 
+LEAD = np.array([[0, 0], [5, -9]])
+"""Leads, which shards of version 5 have; those of older files are not read."""
+
+
 def shard(
-    share: Int64s | None = None, paying: PayingTime | None = None, bound_milli: Int64s | None = None
+    share: Int64s | None = None,
+    paying: PayingTime | None = None,
+    bound_milli: Int64s | None = None,
+    lead: Int64s | None = None,
 ) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
-        pa.array(["acme/orders", "zoë/ü/logs"]), np.array([[-1, 0], [2**60, -(2**61)]]), np.array([[0, 0], [5, -9]]),
+        pa.array(["acme/orders", "zoë/ü/logs"]), np.array([[-1, 0], [2**60, -(2**61)]]),
+        np.zeros((2, 2), dtype=np.int64) if lead is None else lead,
         np.array([1_760_000_000, 0]), np.array([[3, 300], [0, 0]]),
     )  # fmt: skip
     queue = Queue(
@@ -124,21 +132,18 @@ def grant(
 
 
 BLOCKS: Mapping[str, Callable[[], bytes]] = {
-    "shard_v1": lambda: pack_shard(shard()),
     "policy_v2": lambda: pack_policy(policy(2)),
     "policy_v3": lambda: pack_policy(policy(3)),
     "usage_v1": lambda: pack_usage(usage()),
     "usage_v2": lambda: pack_usage(usage(LEAVES_MS)),
     "epoch_v1": lambda: pack_epoch(epoch()),
     "grant_v1": lambda: pack_grant(grant()),
-    "shard_v2": lambda: pack_shard(shard(SHARE)),
     "epoch_v2": lambda: pack_epoch(epoch(SHARE)),
     "grant_v2": lambda: pack_grant(grant(SHARE)),
-    "shard_v3": lambda: pack_shard(shard(None, PAYING)),
     "epoch_v3": lambda: pack_epoch(epoch(SHARE, READING)),
     "grant_v3": lambda: pack_grant(grant(None, PAYING)),
     "usage_v3": lambda: pack_usage(usage(LEAVES_MS, AHEAD_MILLI)),
-    "shard_v4": lambda: pack_shard(shard(None, PAYING, AHEAD_MILLI)),
+    "shard_v5": lambda: pack_shard(shard(None, PAYING, AHEAD_MILLI, LEAD)),
     "epoch_v4": lambda: pack_epoch(epoch(SHARE, READING, np.stack([AHEAD_MILLI, AHEAD_MILLI // 3]))),
     "grant_v4": lambda: pack_grant(grant(SHARE, PAYING, AHEAD_MILLI)),
 }

@@ -184,12 +184,7 @@ def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_a
     sizes: Sizes,
     batches: list[int],
 ) -> None:
-    """The job's limit on bytes, or a tenant's over two groups, is short for ever; no group is, whatever it limits.
-
-    Under the tenant's, a group of twice the rate goes twice as far.
-    """
-    if short == "tenant":
-        limits = ("bytes", "bytes")
+    """The job's limit on bytes, or a tenant's over two groups, is short for ever; no group is, whatever it limits."""
     limited = Limit((UNLIMITED, 50_000), (0, MICRO))
     groups = {
         name: Limit(
@@ -212,10 +207,7 @@ def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_a
     backlog = sum(in_bytes // 100 + 2 for in_bytes in batches)
     rows = [(name, own[i % len(own)]) for i in range(backlog) for name, own in zip(NAMES, sizes, strict=True)]
     tags = [
-        (
-            (UNLIMITED, 50_000 if short == "job" else group_rates["ab".index(group)]),
-            weight * group_weights["ab".index(group)],
-        )
+        ((UNLIMITED, 50_000), weight * group_weights["ab".index(group)])
         for group, weight in zip(of_group, weights, strict=True)
     ]
     plenty = (10**9 * MICRO, 10**9 * MICRO)

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.fair.fair_queue import DELTA, VT_MAX, VT_SECOND, Served, base_clocks, virtual_time
+from spark_throttle.core.fair.fair_queue import MEMORY_SECONDS, VT_MAX, VT_SECOND, Served, base_clocks, virtual_time
 from spark_throttle.core.quota import UNLIMITED
+
+MEMORY = MEMORY_SECONDS * VT_SECOND
 
 rates = st.one_of(
     st.sampled_from([1, 1_000, 2**30 - 1, 2**30, 2**30 + 1, 1_000 * 2**40]), st.integers(1, 1_000 * 2**40)
@@ -47,7 +49,7 @@ def within(rate: int, weight: int, most: int, clock: int, tag: int) -> int:
     return int(served.within(np.array([tag]))[0])
 
 
-@given(st.data(), rates, st.integers(1, 1_000), st.integers(-DELTA, 2**60))
+@given(st.data(), rates, st.integers(1, 1_000), st.integers(-MEMORY, 2**60))
 def test_tokens_within_a_tag_are_the_most_that_do_not_pass_it(
     data: st.DataObject, rate: int, weight: int, clock: int
 ) -> None:
@@ -77,10 +79,10 @@ def test_flow_enters_at_the_virtual_time_or_ahead_of_it(
     messages: int, in_bytes: int, limited: tuple[bool, bool]
 ) -> None:
     lead = np.array([[messages, in_bytes]])
-    clock = base_clocks(lead, np.array([limited]))[0].tolist()
+    clock = base_clocks(lead, np.array([limited]), np.array([MEMORY]))[0].tolist()
     held = [clock[r] for r in (0, 1) if limited[r]]
     assert [clock[r] for r in (0, 1) if not limited[r]] == [0] * (2 - len(held))
     if held:
         ahead = max((messages, in_bytes)[r] for r in (0, 1) if limited[r])
         assert max(held) == max(0, ahead)
-        assert min(held) >= -DELTA
+        assert min(held) >= -MEMORY
