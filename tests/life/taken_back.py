@@ -55,9 +55,9 @@ MENDS: Final = (
         "what one namespace overdrew is owed by all of its shard",
         (
             (
-                "core/lending/shard_parts.py",
-                "        return known + common * self.weight[:, None] // weights[self.seat][:, None]",
-                "        return debt[self.seat] * self.weight[:, None] // weights[self.seat][:, None]",
+                "core/lending/debts.py",
+                "    return known + common * weight // weights[seat][:, None]",
+                "    return debt[seat] * weight // weights[seat][:, None]",
             ),
         ),
     ),
@@ -77,7 +77,7 @@ MENDS: Final = (
         (
             (
                 "core/fair/fair_order.py",
-                "contended = np.where(is_contended[self.enforcing], self.enforcing, -1)",
+                "contended = _first_of(np.where(holding == self.binding, holding, -1), holding)",
                 "contended = np.where(self.domain[:, None] == self.enforcing, self.enforcing, -1)",
             ),
         ),
@@ -85,7 +85,45 @@ MENDS: Final = (
     Mend(
         "one time of all groups",
         "a group of a large rate goes before one of a small rate under the job's limit",
-        (("core/fair/fair_order.py", "    if not is_within.any():\n", "    if is_within is not None:\n"),),
+        (
+            (
+                "core/fair/fair_order.py",
+                "common = _in_common_time(shared.rate_micro_per_ms)",
+                "common = shared.rate_micro_per_ms",
+            ),
+        ),
+    ),
+    Mend(
+        "next of all namespaces",
+        "where nothing is lent, a shard of many namespaces waits for its turn like one of a single namespace",
+        (("core/lending/grants.py", "account_micro, next_ahead))", "account_micro))"),),
+    ),
+    Mend(
+        "debts in time",
+        "a namespace ahead in one resource is left out before one that is further ahead in the other",
+        (
+            (
+                "core/lending/repaying_fill.py",
+                "(owed.time > time.of(filled, self.scope) + lost[self.scope])",
+                "by_row(np.logical_or, owed.tokens > filled)",
+            ),
+        ),
+    ),
+    Mend(
+        "somebody takes part",
+        "rounding leaves out all who want something, and forgives what they owe",
+        (("core/lending/repaying_fill.py", "            is_over &= stays[self.scope] | ~self.wants\n", ""),),
+    ),
+    Mend(
+        "loose scopes",
+        "a group that has enough decides the order under the job's limit",
+        (
+            (
+                "core/lending/grants.py",
+                "bound_milli = np.where(parts.is_loose[:, None], NO_CONTEST, parts.ahead_bound_milli)",
+                "bound_milli = parts.ahead_bound_milli",
+            ),
+        ),
     ),
     Mend(
         "own limits at a restart",

@@ -2,8 +2,8 @@
 
 A *domain* is the shared scope whose tokens a flow competes for: its resource group if that has a limit,
 else its tenant, else the job. Every flow has a virtual clock a resource, kept relative to the virtual time of what it
-competes for: its *lead*. Clocks run in one *common time* in all scopes (`fair_order`): a message takes a thousandth of a
-second, and the bytes of a scope count in proportion to its own rates. Serving `n` messages of weight `w` advances a
+competes for: its *lead*. Clocks run in one *common time* in all scopes (`fair_order`): a message takes a thousandth of
+a second, and the bytes of a scope count in proportion to its own rates. Serving `n` messages of weight `w` advances a
 clock by `n / (rate * w)` seconds of it, serving bytes likewise, and the start tag of a message is the larger of the two
 clocks before it: the weighted dominant share (DRFQ). Messages are served in the order of their start tags, so two flows
 `f` and `g` that stay backlogged get service that differs by at most one message of each::

@@ -1,7 +1,9 @@
 """What every shard's flows are due of what the shared scopes hold, and how far each shard is ahead of its due.
 
 The division is weighted max-min over the demand of every active flow, one by one (`allocation`): first within the
-tenants, then within the resource groups, then within the job, each demand being cut by the levels before.
+tenants, then within the resource groups, then within the job, each demand being cut by the levels before. What a wider
+level keeps a flow from taking of a narrower one goes to the others of that, in a second pass. A scope that has more
+than is then taken of it is *loose*: nobody competes for it, and it does not say in which order flows go.
 
 A shard may take more than it was lent: the last message overdraws, and what stands between two epochs grows. The
 scope's bucket repays that; so all shards would, again and again, for one that has large messages. So a scope in which
@@ -22,7 +24,8 @@ A level is a span of virtual time at the scope's rates. So this is start-time fa
 by a message of its shard, whatever the sizes, for ever, but for the rounding of levels. In a scope above their domains
 flows count by their own weights times their domains'. Where a scope is short of both resources and the flows of one
 shard differ in which of them dominates, the mixture that they will be served in is taken from what they ask for, and
-they may fall behind by a few hundredths.
+they may fall behind by a few hundredths; where two levels run short at once and their rates differ in proportion, by a
+fifth, and by more where a shard is lent only a few messages an epoch.
 
 An account below 0 is a credit: what rounding withheld, or what a shard was due of one resource while it was too far
 ahead in the other. A division takes up credits of half of what there is at most. A shard without demand keeps none, and
