@@ -237,10 +237,13 @@ def _first_of(scopes: Int64s, otherwise: Int64s) -> Int64s:
 
 def _told_in(lead: Int64s, of: Int64s, rate: Int64s) -> Int64s:
     """Return leads that were told at the rates `of` as leads at `rate`; all of shape (flows, 2)."""
-    if rate is of:
+    flow, dimension = np.nonzero((of != rate) & (lead != 0)) if rate is not of else ((), ())
+    if not len(flow):
         return lead
-    told = np.sign(lead) * proportional(np.abs(lead), of, rate, most_bits=VT_MAX.bit_length() - 1)
-    return np.where(of == rate, lead, told)
+    told, other = lead.copy(), lead[flow, dimension]
+    size = proportional(np.abs(other), of[flow, dimension], rate[flow, dimension], most_bits=VT_MAX.bit_length() - 1)
+    told[flow, dimension] = np.sign(other) * size
+    return told
 
 
 def _in_common_time(rate: Int64s) -> Int64s:
