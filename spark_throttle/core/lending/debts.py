@@ -86,15 +86,13 @@ def owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
     return times(known[seat], quotient(ahead >> bits, total[seat], FACTOR_BITS))
 
 
-def ahead_bound(
-    ahead_milli: Int64s, time: Int64s, weight: Int64s, seat: Int64s, is_out: Bools, takes_part: Bools
-) -> Int64s:
+def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, takes_part: Bools) -> Int64s:
     """Return the bounds on how far ahead a flow may be, between those that take part and those that are out.
 
     Parameters
     ----------
     ahead_milli, time
-        Shape (n, 2): how far each flow is ahead, and in how much time that is earned.
+        Shape (n, 2): how far each flow is ahead for its weight, and in how much time it earns what it is ahead by.
     takes_part
         Of every seat: whether a flow that wants something does.
 
@@ -104,14 +102,10 @@ def ahead_bound(
         Shape (seats, 2), of a flow of weight 1; `NO_BOUND` where there is none.
     """
     bound = np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
-    out = np.flatnonzero(is_out)
-    if not len(out):
-        return bound
-    ahead = ahead_milli // weight[:, None]
+    out, stays = np.flatnonzero(is_out), np.flatnonzero(~is_out)
     is_dominant = time == time.max(axis=1, keepdims=True)
-    np.minimum.at(bound, seat[out], np.where(is_dominant[out], ahead[out], NO_BOUND))
+    np.minimum.at(bound, seat[out], np.where(is_dominant[out], ahead_milli[out], NO_BOUND))
     most = np.full_like(bound, -1)
-    stays = np.flatnonzero(~is_out)
-    np.maximum.at(most, seat[stays], ahead[stays])
+    np.maximum.at(most, seat[stays], ahead_milli[stays])
     between = np.where(bound > most, most + (bound - most + 1) // 2, most + 1)
     return np.where((bound < NO_BOUND) & takes_part[:, None], between, NO_BOUND)

@@ -75,6 +75,9 @@ class Level:
     demand: Int64s
     """Shape (n, 2), in fine units."""
 
+    ahead_by_weight_milli: Int64s
+    """Shape (n, 2), as is `ahead_milli`."""
+
     ahead_milli: Int64s
     weight: Int64s
     scope: Int64s
@@ -162,7 +165,7 @@ class Level:
             return np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
         in_milli = replace(clock, bits=np.zeros_like(clock.bits))
         time = in_milli.of_each(self.ahead_milli, self.scope)
-        return ahead_bound(self.ahead_milli, time, self.weight, self.seat, is_out, takes_part)
+        return ahead_bound(self.ahead_by_weight_milli, time, self.seat, is_out, takes_part)
 
     def _next_ahead(self, owed_time: Int64s, wants: Bools) -> Int64s:
         """Return what those flows that want something, and owe least for their weight, owe; by seat."""

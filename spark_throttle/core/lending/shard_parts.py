@@ -154,8 +154,9 @@ class _Pass:
             at = _Seating(rows, scope[rows], claims.shard[rows] * advance_micro.shape[1] + scope[rows])
             weight = _weights_in(at.scope, claims.weight[rows], domain[rows], policy)
             parts = Level(
-                demand[rows], claims.ahead_milli[rows], weight, at.scope, at.seat, holding, advance_micro.reshape(-1, 2)
-            ).divided()
+                demand[rows], claims.ahead_milli[rows] // weight[:, None], claims.ahead_milli[rows],
+                _scaled(weight, at.scope, len(policy.shared)), at.scope, at.seat, holding, advance_micro.reshape(-1, 2),
+            ).divided()  # fmt: skip
             demand[rows] = np.where(observes[at.scope][:, None], demand[rows], parts.granted)
             levels.append((at, parts))
         return cls(demand, levels)
@@ -204,13 +205,15 @@ class _Pass:
 def _weights_in(scope: Int64s, weight: Int64s, domain: Int64s, policy: CompiledPolicy) -> Int64s:
     """Return the claims of flows on scopes of one level: their weights, times their domains' if those are narrower."""
     is_within = (domain >= 0) & (domain != scope)
-    if not is_within.any():
-        return weight
-    product = weight * np.where(is_within, policy.shared.weight[domain], 1)
-    most = np.full(len(policy.shared), 1, dtype=np.int64)
-    np.maximum.at(most, scope, product)
+    return weight * np.where(is_within, policy.shared.weight[domain], 1) if is_within.any() else weight
+
+
+def _scaled(weight: Int64s, scope: Int64s, scopes: int) -> Int64s:
+    """Return weights in proportion, of which none of a scope is larger than `_MOST_WEIGHT`."""
+    most = np.full(scopes, 1, dtype=np.int64)
+    np.maximum.at(most, scope, weight)
     most = most[scope]
-    return np.where(most > _MOST_WEIGHT, np.maximum(product * _MOST_WEIGHT // most, 1), product)
+    return np.where(most > _MOST_WEIGHT, np.maximum(weight * _MOST_WEIGHT // most, 1), weight)
 
 
 def _in_units(fine: Int64s, unit: int) -> Int64s:

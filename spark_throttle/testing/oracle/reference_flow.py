@@ -97,7 +97,8 @@ class Scope:
         if not self.limits.is_enforced:
             return None
         ahead_milli = flow.ahead_milli()
-        return next((d for d in DIMENSIONS if ahead_milli[d] // flow.limits.weight >= self.ahead_bound_milli[d]), None)
+        weight = flow.limits.weight * (1 if self.limits == flow.rules.domain else flow.rules.domain_weight)
+        return next((d for d in DIMENSIONS if ahead_milli[d] // weight >= self.ahead_bound_milli[d]), None)
 
     def overdrawn(self) -> Dimension | None:
         """Return the dimension that refuses the next row, messages first."""
