@@ -227,8 +227,8 @@ def test_job_that_keeps_the_laws_has_a_clean_account(policies: tuple[tuple[dict[
     assert 0 < found.unfair_messages <= 2
 
 
-def test_leads_that_are_kept_as_seconds_over_a_raised_quota_starve_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_change, "_carried_leads", lambda lead, *_: lead)
+def test_leads_that_grow_as_a_raised_quota_does_starve_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_change, "_carried_leads", lambda lead, *_: lead * 500)
     found = account(simulated(*RAISED))
     assert found.starved > 0
     assert found.unfair > 0

@@ -68,7 +68,7 @@ def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.
         return run
 
     lake.offer([(0, "t/n", 10)])
-    unknown = r"UnknownVersionError: the state of shard \d has format version 99 and this release reads up to 4: run"
+    unknown = r"UnknownVersionError: the state of shard \d has format version 99 and this release reads up to 5: run"
     with monkeypatch.context() as later:
         later.setattr("spark_throttle.spark.pipeline.ShardOperator", newer)
         query = lake.writer(lake.throttle({})).format("noop").start()

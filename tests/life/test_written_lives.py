@@ -196,6 +196,67 @@ def test_large_and_small_messages_share_a_limit_on_messages_above_groups_of_byte
     assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
 
 
+def test_messages_of_no_bytes_and_large_ones_of_another_shard_do_not_wait_for_each_other_for_ever() -> None:
+    limits = {"messages_per_second": 1, "bytes_per_second": 1_000, "burst_seconds": 1}
+    empty, large = name_in(0, 2, "empty"), name_in(1, 2, "large")
+    job = SimulatedJob(
+        {"version": 1, "resource_groups": {"g": {"publish": limits}}, "defaults": {"resource_group": "g"}}, shards=2
+    )
+    job.offer([(large, 5_000_000)] * 3)
+    job.trigger(1_000)
+    job.offer([(empty, 0)] * 100)
+    for _ in range(150):
+        job.trigger(max(1_000, job.wait_ms() or 0))
+    assert not job.waiting
+
+
+@pytest.mark.parametrize("mates", [1, 8])
+def test_namespaces_that_their_own_groups_stop_pay_nothing_for_those_of_their_shard(mates: int) -> None:
+    # The mates live in a's shard, each in a group that is overdrawn by its first message.
+    a, b = name_in(0, 2, "a"), name_in(1, 2, "b")
+    stopped = [name_in(0, 2, f"mate{k}q") for k in range(mates)]
+    groups = {f"g{k}": {"publish": {"bytes_per_second": 1, "burst_seconds": 1}} for k in range(mates)}
+    job = SimulatedJob(
+        {
+            "version": 1,
+            "job": {"publish": {"bytes_per_second": 1_000, "burst_seconds": 2}},
+            "resource_groups": groups,
+            "namespaces": {name: {"resource_group": f"g{k}"} for k, name in enumerate(stopped)},
+        },
+        shards=2,
+    )
+    job.offer([(name, 5_000) for name in (a, b) for _ in range(60)] + [(name, 5_000) for name in stopped] * 3)
+    for _ in range(300):
+        job.trigger(1_000)
+    admitted = Counter(row.namespace for row in job.admitted)
+    assert abs(admitted[a] - admitted[b]) <= 8
+    assert admitted[a] + admitted[b] >= 50
+
+
+def test_bytes_are_shared_where_the_limit_on_messages_is_none_in_truth() -> None:
+    limits = {"messages_per_second": 10**9, "bytes_per_second": 1_000, "burst_seconds": 2}
+    job = SimulatedJob({"version": 1, "job": {"publish": limits}}, shards=1)
+    job.offer([("a/x", 1_000_000), ("b/x", 8_000_000)] * 150)
+    for _ in range(100):
+        job.trigger(1_000_000)
+    admitted = Counter(row.namespace for row in job.admitted)
+    assert admitted["a/x"] == pytest.approx(8 * admitted["b/x"], abs=16)
+
+
+@pytest.mark.xfail(strict=True, reason="what newcomers take of a shard's part is owed to nobody in particular")
+def test_namespace_whose_shard_large_newcomers_visit_keeps_its_part() -> None:
+    a, b = name_in(0, 2, "a"), name_in(1, 2, "b")
+    visitors = [name_in(0, 2, f"visitor{k}q") for k in range(30)]
+    job = SimulatedJob({"version": 1, "job": {"publish": {"bytes_per_second": 10_000, "burst_seconds": 2}}}, shards=2)
+    for second in range(180):
+        waiting = Counter(row.namespace for row in job.waiting)
+        job.offer([(name, 1_000) for name in (a, b) for _ in range(30 - waiting[name])])
+        job.offer([(visitors[second // 6], 30_000)] * (second % 6 == 0))
+        job.trigger(1_000)
+    admitted = Counter(row.namespace for row in job.admitted)
+    assert abs(admitted[a] - admitted[b]) <= 2 * (30 + 1)
+
+
 @pytest.mark.xfail(strict=True, reason="room in the queue is divided among namespaces, however many a tenant has")
 def test_tenant_of_many_namespaces_does_not_take_the_room_of_the_others() -> None:
     policy = {

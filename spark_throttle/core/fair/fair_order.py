@@ -29,6 +29,7 @@ _JOB_COLUMN = 2
 
 _MESSAGES_RATE: Final = 1_000_000
 _BYTES_RATE: Final = _MESSAGES_RATE << 10
+_LEAST_BYTES_RATE: Final = _MESSAGES_RATE
 """In the common time, in micro-tokens a millisecond."""
 
 
@@ -251,6 +252,8 @@ def _in_common_time(rate: Int64s) -> Int64s:
 
     In that time a message takes a thousandth of a second in every scope that limits messages, and 1,024 bytes do in
     every scope that limits bytes alone. The bytes of a scope that limits both keep their proportion to its messages.
+    But a byte takes no longer than a message does elsewhere, so that no clock saturates where messages have no real
+    limit.
 
     Examples
     --------
@@ -261,9 +264,12 @@ def _in_common_time(rate: Int64s) -> Int64s:
     [[1000.0, 2000.0], [-0.001, 1000.0], [1000.0, -9.765625e-07]]
     """
     messages, size_bytes = rate.T
-    by_messages = np.maximum(proportional(size_bytes, np.full_like(messages, _MESSAGES_RATE), messages), 1)
-    of_bytes = np.where(messages > 0, by_messages, _BYTES_RATE)
-    told = np.stack([np.where(messages > 0, _MESSAGES_RATE, -1), np.where(size_bytes > 0, of_bytes, -1)], axis=1)
+    at_messages, least = np.full_like(messages, _MESSAGES_RATE), np.full_like(messages, _LEAST_BYTES_RATE)
+    by_messages = proportional(size_bytes, at_messages, messages)
+    is_slow = (messages > 0) & (size_bytes > 0) & (by_messages < least)
+    of_messages = np.where(is_slow, proportional(messages, least, size_bytes), at_messages)
+    of_bytes = np.where(messages > 0, np.maximum(by_messages, least), _BYTES_RATE)
+    told = np.stack([np.where(messages > 0, of_messages, -1), np.where(size_bytes > 0, of_bytes, -1)], axis=1)
     return np.where(by_row(np.logical_or, rate == 0)[:, None], rate, told)
 
 

@@ -46,7 +46,7 @@ from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.level_parts import FINE_BITS, MOST_TOKENS_BITS, Holding, Level, LevelParts
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes
-from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.state import NO_BOUND
 
 _FINE_MASK = (1 << FINE_BITS) - 1
@@ -113,7 +113,10 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
         Shape (shards, scopes, 2): how far each shard is ahead.
     """
     surplus_bits = np.maximum(bit_length(claims.demand.max(axis=1, initial=0)) - MOST_TOKENS_BITS, 0)
-    demand = claims.demand >> surplus_bits[:, None] << FINE_BITS
+    demand = claims.demand >> surplus_bits[:, None]
+    # A message of no bytes needs a shard that may take bytes.
+    demand[:, Dimension.BYTES] = np.maximum(demand[:, Dimension.BYTES], demand[:, Dimension.MESSAGES] > 0)
+    demand <<= FINE_BITS
     found = _Pass.of(claims, demand, holding, advance_micro, policy)
     can_be_taken = found.can_be_taken(demand)
     if can_be_taken is not None:
@@ -153,8 +156,11 @@ class _Pass:
             rows = np.flatnonzero(scope >= 0)
             at = _Seating(rows, scope[rows], claims.shard[rows] * advance_micro.shape[1] + scope[rows])
             weight = _weights_in(at.scope, claims.weight[rows], domain[rows], policy)
+            # Who is stopped by a narrower scope takes nothing here: it is ahead of others there, and of none here.
+            is_stopped = by_row(np.logical_and, demand[rows] == 0) & by_row(np.logical_or, claims.demand[rows] > 0)
+            ahead_milli = np.where(is_stopped[:, None], 0, claims.ahead_milli[rows])
             parts = Level(
-                demand[rows], claims.ahead_milli[rows] // weight[:, None], claims.ahead_milli[rows],
+                demand[rows], ahead_milli // weight[:, None], ahead_milli,
                 _scaled(weight, at.scope, len(policy.shared)), at.scope, at.seat, holding, advance_micro.reshape(-1, 2),
             ).divided()  # fmt: skip
             demand[rows] = np.where(observes[at.scope][:, None], demand[rows], parts.granted)

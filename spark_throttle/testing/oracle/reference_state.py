@@ -200,7 +200,12 @@ def common_rates(scope: ScopeLimits) -> Pair:
         return messages, size_bytes
     if messages < 0:
         return -1, 1_024_000_000
-    return 1_000_000, max(proportional(size_bytes, 1_000_000, messages, 50), 1) if size_bytes > 0 else -1
+    if size_bytes < 0:
+        return 1_000_000, -1
+    by_messages = proportional(size_bytes, 1_000_000, messages, 50)
+    if by_messages < 1_000_000:
+        return proportional(messages, 1_000_000, size_bytes, 50), 1_000_000
+    return 1_000_000, by_messages
 
 
 def proportional(amount: int, to: int, of: int, most_bits: int) -> int:

@@ -118,7 +118,7 @@ def test_batch_without_a_control_row_is_decided_by_what_stands() -> None:
 
 
 def test_state_of_a_newer_version_is_refused_by_its_number() -> None:
-    with pytest.raises(UnknownVersionError, match=r"the state of shard 1 has format version 5 .* up to 4"):
+    with pytest.raises(UnknownVersionError, match=r"the state of shard 1 has format version 6 .* up to 5"):
         run(batch([1], step=1), (STATE_VERSION + 1, b"whatever"))
 
 
