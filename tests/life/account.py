@@ -62,12 +62,22 @@ class Shadow:
         self.least_at_ms = at_ms
 
     def advance(
-        self, limit: Limit, *, is_enforced: bool, at_ms: int, unpaid_ms: int, spent: int = 0, overpaid_ms: int = 0
+        self,
+        limit: Limit,
+        *,
+        is_enforced: bool,
+        at_ms: int,
+        unpaid_ms: int,
+        spent: int = 0,
+        overpaid_ms: int = 0,
+        may_be_forgotten: bool = False,
     ) -> None:
         """Bring it to a batch, and to the limit in force there.
 
         Parameters
         ----------
+        may_be_forgotten
+            Whether a full bucket is not remembered: under another limit it is full again.
         spent
             What other jobs took meanwhile.
         overpaid_ms
@@ -75,7 +85,9 @@ class Shadow:
         """
         before = self.limit
         better, worse = max(before.rate, limit.rate), min(before.rate, limit.rate)
-        self.most = min(self.most + better * (at_ms - self.most_at_ms + overpaid_ms) - spent, limit.burst)
+        most = self.most + better * (at_ms - self.most_at_ms + overpaid_ms) - spent
+        is_forgotten = may_be_forgotten and most >= before.burst
+        self.most = limit.burst if is_forgotten else min(most, limit.burst)
         least = self.least + worse * max(0, at_ms - self.least_at_ms - unpaid_ms)
         self.least = min(least, before.burst, limit.burst)
         if is_enforced and not self.is_enforced:
@@ -174,6 +186,7 @@ class Account:
                 unpaid_ms=unpaid_ms,
                 spent=spent,
                 overpaid_ms=overpaid_ms,
+                may_be_forgotten=scope.key[0] == "namespace",
             )
 
     def debit(self, contracts: Contracts, batch: SimulatedBatch) -> None:
