@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
+from tests.life.counting import admitted_in
 
 SECONDS = 60
 
@@ -63,15 +63,6 @@ def tenancies(draw: st.DrawFn) -> Tenancy:
     return Tenancy(draw(st.sampled_from((1, 2, 3, 8))), sizes_bytes, weights, limit | {"burst_seconds": burst_seconds})
 
 
-def admitted_in(seconds: int, policy: dict[str, Any], shards: int, rows: list[tuple[str, int]]) -> Counter[str]:
-    """Return how many messages of each namespace go, when all are offered at the start."""
-    job = SimulatedJob(policy, shards=shards)
-    job.offer(rows)
-    for _ in range(seconds):
-        job.trigger(1_000)
-    return Counter(str(row.namespace) for row in job.admitted)
-
-
 @settings(max_examples=12)
 @given(tenancies())
 def test_l3_equals_stay_within_a_message_of_each_a_shard_however_little_there_is_to_lend(tenancy: Tenancy) -> None:
@@ -82,7 +73,7 @@ def test_l3_equals_stay_within_a_message_of_each_a_shard_however_little_there_is
             name: {"publish": {"weight": weight}, "resource_group": "g"} for name, weight in tenancy.weights.items()
         },
     }
-    admitted = admitted_in(SECONDS, policy, tenancy.shards, tenancy.rows())
+    admitted = admitted_in(SECONDS, SimulatedJob(policy, shards=tenancy.shards), tenancy.rows())
     service = {name: admitted[name] * tenancy.cost[name] / tenancy.weights[name] for name in tenancy.cost}
     for one, other in combinations(service, 2):
         assert abs(service[one] - service[other]) <= tenancy.bound(one) + tenancy.bound(other)
@@ -92,7 +83,7 @@ def test_four_equals_share_a_message_a_second_though_one_of_them_has_its_shard_f
     # acme/a, acme/b and acme/c live in one shard, blue/a in the other; a full bucket is one message.
     policy = {"version": 1, "job": {"publish": {"bytes_per_second": 1_000, "burst_seconds": 1}}}
     names = ("acme/a", "acme/b", "acme/c", "blue/a")
-    admitted = admitted_in(60, policy, 2, [(name, 1_000) for name in names for _ in range(60)])
+    admitted = admitted_in(60, SimulatedJob(policy, shards=2), [(name, 1_000) for name in names for _ in range(60)])
     assert max(admitted.values()) - min(admitted[name] for name in names) <= 2
 
 
@@ -104,7 +95,9 @@ def test_large_messages_of_a_group_short_of_messages_wait_no_longer_than_their_b
         f"t{k}/x": size
         for k, size in zip((0, 1, 2, 3, 4, 5, 7), (500, 3_000, 1_000, 1_000, 500, 500, 100), strict=True)
     }
-    admitted = admitted_in(200, policy, 1, [(name, size) for name, size in sizes_bytes.items() for _ in range(100)])
+    admitted = admitted_in(
+        200, SimulatedJob(policy, shards=1), [(name, size) for name, size in sizes_bytes.items() for _ in range(100)]
+    )
     assert admitted["t1/x"] == pytest.approx(200 / (6 + 2 / 3) * 2 / 3, abs=2)
 
 
@@ -121,7 +114,9 @@ def test_equals_of_a_job_short_of_messages_are_served_alike_though_their_groups_
         "resource_groups": groups,
         "namespaces": {name: {"resource_group": "gh"[k % 2]} for k, name in enumerate(sizes_bytes)},
     }
-    admitted = admitted_in(60, policy, 2, [(name, size) for name, size in sizes_bytes.items() for _ in range(300)])
+    admitted = admitted_in(
+        60, SimulatedJob(policy, shards=2), [(name, size) for name, size in sizes_bytes.items() for _ in range(300)]
+    )
     assert max(admitted.values()) - min(admitted[name] for name in sizes_bytes) <= 4
 
 
@@ -140,6 +135,6 @@ def test_weights_count_in_the_job_though_a_group_lends_less_than_a_message_to_ea
             name: {"publish": {"weight": weight}, "resource_group": group_of[name]} for name, weight in weights.items()
         },
     }
-    admitted = admitted_in(200, policy, 2, [(name, 1) for name in weights for _ in range(300)])
+    admitted = admitted_in(200, SimulatedJob(policy, shards=2), [(name, 1) for name in weights for _ in range(300)])
     service = [admitted[name] / weight for name, weight in weights.items()]
     assert max(service) - min(service) <= 2 * 2

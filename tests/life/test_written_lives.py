@@ -11,6 +11,7 @@ import pytest
 
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
+from tests.life.counting import admitted_in
 
 BIG_BYTES, SMALL_BYTES = 60_000, 1_000
 GROUP: Final[dict[str, Any]] = {
@@ -40,14 +41,6 @@ def service_apart(
         for row in batch.admitted if batch else ():
             served[str(row.namespace)] += row.size_bytes or 0
     return abs(served[big] - served[small])
-
-
-def admitted_in_a_minute(job: SimulatedJob, rows: list[tuple[str, int]]) -> Counter[str]:
-    """Return how many messages of each namespace go in a minute, when all are offered at its start."""
-    job.offer(rows)
-    for _ in range(60):
-        job.trigger(1_000)
-    return Counter(str(row.namespace) for row in job.admitted)
 
 
 def test_two_that_are_always_backlogged_stay_within_a_message_of_each() -> None:
@@ -81,7 +74,7 @@ def test_namespaces_of_two_groups_of_one_shard_share_the_jobs_limit() -> None:
         },
         shards=1,
     )
-    admitted = admitted_in_a_minute(job, [("a/x", 1)] * 400 + [("b/x", 1)] * 400)
+    admitted = admitted_in(60, job, [("a/x", 1)] * 400 + [("b/x", 1)] * 400)
     assert admitted["b/x"] >= 30
 
 
@@ -95,7 +88,7 @@ def test_namespace_of_a_large_group_and_one_of_none_share_the_jobs_limit_evenly(
         },
         shards=1,
     )
-    admitted = admitted_in_a_minute(job, [("a/x", 1)] * 400 + [("b/x", 1)] * 400)
+    admitted = admitted_in(60, job, [("a/x", 1)] * 400 + [("b/x", 1)] * 400)
     assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
 
 
@@ -109,7 +102,7 @@ def test_quota_of_one_tenant_does_not_change_the_turns_in_its_group() -> None:
         },
         shards=1,
     )
-    admitted = admitted_in_a_minute(job, [("a/x", 1)] * 100 + [("b/x", 1)] * 100)
+    admitted = admitted_in(60, job, [("a/x", 1)] * 100 + [("b/x", 1)] * 100)
     assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
 
 
@@ -126,7 +119,7 @@ def test_weight_of_a_group_counts_in_the_job_in_one_shard_and_in_many(shards: in
         },
         shards=shards,
     )
-    admitted = admitted_in_a_minute(job, [(heavy, 1)] * 700 + [(light, 1)] * 700)
+    admitted = admitted_in(60, job, [(heavy, 1)] * 700 + [(light, 1)] * 700)
     assert abs(admitted[heavy] - 4 * admitted[light]) <= 5 * shards
 
 
@@ -225,10 +218,8 @@ def test_namespaces_that_their_own_groups_stop_pay_nothing_for_those_of_their_sh
         },
         shards=2,
     )
-    job.offer([(name, 5_000) for name in (a, b) for _ in range(60)] + [(name, 5_000) for name in stopped] * 3)
-    for _ in range(300):
-        job.trigger(1_000)
-    admitted = Counter(row.namespace for row in job.admitted)
+    rows = [(name, 5_000) for name in (a, b) for _ in range(60)] + [(name, 5_000) for name in stopped] * 3
+    admitted = admitted_in(300, job, rows)
     assert abs(admitted[a] - admitted[b]) <= 8
     assert admitted[a] + admitted[b] >= 50
 
