@@ -19,7 +19,7 @@ NO_BOUND: Final = 1 << 62
 """Of a scope in which no flow is too far ahead (`Grants.ahead_bound_milli`)."""
 
 NO_CONTEST: Final = NO_BOUND + 1
-"""Of a scope that wider ones keep from running short: it has enough for all that they let pass."""
+"""Of a loose scope: other scopes stop its flows first, so that it has enough for all that they let pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +112,7 @@ class Grants:
 
     @property
     def is_loose(self) -> Bools | None:
-        """Which scopes nobody competes for, as wider ones stop their flows first; `None` if there are none."""
+        """Which scopes nobody competes for, as others stop their flows first; `None` if no flow is bounded."""
         if self.ahead_bound_milli is None:
             return None
         return np.logical_or.reduce(self.ahead_bound_milli == NO_CONTEST, axis=1)

@@ -83,7 +83,7 @@ class FairOrder:
         Parameters
         ----------
         is_loose
-            Of every scope: whether wider ones stop its flows before it does (`state.NO_CONTEST`). By default, none is.
+            Of every scope: whether others stop its flows before it does (`state.NO_CONTEST`). By default, none is.
         """
         shared = policy.shared
         enforcing = enforcing_scopes(matches.shared_scope, policy)

@@ -22,7 +22,7 @@ clocks before it: the weighted dominant share (DRFQ). Messages are served in the
 Flows of several domains may share the tokens of a wider scope: groups those of the job, or of a tenant with namespaces
 in several groups. Rows go in the order of their tags over their domains' weights: while the wider scope is short, a
 flow is served by its weight times its domain's. Which resource dominates is asked by the rates of the widest scope that
-runs short in truth: one that is *loose* has enough for all that wider ones let pass (`lending.shard_parts` finds them).
+runs short in truth: one that is *loose* has enough for all that others let pass (`lending.shard_parts` finds them).
 
 All of it is integers. Tags are floored and finish times rounded up, so that no flow is ever served for free;
 the error is one unit a batch, a millionth of a message.

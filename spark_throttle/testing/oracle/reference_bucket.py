@@ -14,7 +14,6 @@ from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS
 VT_SECOND = 2**30
 """Virtual time in which a flow of weight 1 may use a second's tokens of its domain."""
 
-
 VT_MAX = 2**60
 
 

@@ -89,7 +89,7 @@ class Scope:
 
     @property
     def is_loose(self) -> bool:
-        """Whether nobody competes for the scope, as wider ones stop its flows first."""
+        """Whether nobody competes for the scope, as others stop its flows first."""
         return NO_CONTEST in self.ahead_bound_milli
 
     def bars(self, flow: Flow) -> Dimension | None:

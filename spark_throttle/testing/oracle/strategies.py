@@ -179,11 +179,8 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
         headrooms.append((entries[0][1], entries[1][1]))
     made = make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
     scopes = len(policy.shared)
-    bound_milli = (
-        draw(st.sampled_from((None, None, NO_BOUND, NO_CONTEST, NO_CONTEST, 0, 1, 500, 1000, 60_000, 10**9)))
-        if is_bounded
-        else None
-    )
+    bounds_milli = (None, None, NO_BOUND, NO_CONTEST, NO_CONTEST, 0, 1, 500, 1000, 60_000, 10**9)
+    bound_milli = draw(st.sampled_from(bounds_milli)) if is_bounded else None
     if bound_milli is None:
         return made
     bounds = np.full((scopes, 2), NO_BOUND, dtype=np.int64)
