@@ -56,10 +56,15 @@ MENDS: Final = (
         (
             (
                 "core/lending/debts.py",
-                "    return known + common * weight // weights[seat][:, None]",
-                "    return debt[seat] * weight // weights[seat][:, None]",
+                "            place = self.ahead - lag[self.seat] * weight\n",
+                "            place = account[self.seat] * weight // np.maximum(weights, 1)[self.seat]\n",
             ),
         ),
+    ),
+    Mend(
+        "credits of mates",
+        "who came anew takes what its shard was lent for its mates",
+        (("core/lending/debts.py", "np.minimum(set_back, most_set_back)", "np.zeros_like(set_back)"),),
     ),
     Mend(
         "left to others",
@@ -104,7 +109,7 @@ MENDS: Final = (
         (
             (
                 "core/lending/repaying_fill.py",
-                "(owed.time > time.of(filled, self.scope) + lost[self.scope])",
+                "(owed.time > time.of(filled, scope) + lost[scope])",
                 "by_row(np.logical_or, owed.tokens > filled)",
             ),
         ),
@@ -112,7 +117,7 @@ MENDS: Final = (
     Mend(
         "somebody takes part",
         "rounding leaves out all who want something, and forgives what they owe",
-        (("core/lending/repaying_fill.py", "            is_over &= stays[self.scope] | ~self.wants\n", ""),),
+        (("core/lending/repaying_fill.py", "            is_over &= stays[scope] | ~wants\n", ""),),
     ),
     Mend(
         "loose scopes",

@@ -234,18 +234,22 @@ def test_bytes_are_shared_where_the_limit_on_messages_is_none_in_truth() -> None
     assert admitted["a/x"] == pytest.approx(8 * admitted["b/x"], abs=16)
 
 
-@pytest.mark.xfail(strict=True, reason="what newcomers take of a shard's part is owed to nobody in particular")
-def test_namespace_whose_shard_large_newcomers_visit_keeps_its_part() -> None:
-    a, b = name_in(0, 2, "a"), name_in(1, 2, "b")
-    visitors = [name_in(0, 2, f"visitor{k}q") for k in range(30)]
+@pytest.mark.parametrize(("seconds_apart", "size_bytes"), [(3, 25_000), (2, 15_000)])
+def test_each_newcomer_with_a_large_message_costs_its_mate_no_more_than_an_epochs_part(
+    seconds_apart: int, size_bytes: int
+) -> None:
+    a, b, seconds = name_in(0, 2, "a"), name_in(1, 2, "b"), 180
     job = SimulatedJob({"version": 1, "job": {"publish": {"bytes_per_second": 10_000, "burst_seconds": 2}}}, shards=2)
-    for second in range(180):
+    for second in range(seconds):
         waiting = Counter(row.namespace for row in job.waiting)
         job.offer([(name, 1_000) for name in (a, b) for _ in range(30 - waiting[name])])
-        job.offer([(visitors[second // 6], 30_000)] * (second % 6 == 0))
+        if second % seconds_apart == 0:
+            job.offer([(name_in(0, 2, f"visitor{second}q"), size_bytes)])
         job.trigger(1_000)
     admitted = Counter(row.namespace for row in job.admitted)
-    assert abs(admitted[a] - admitted[b]) <= 2 * (30 + 1)
+    left_bytes = 10_000 * seconds_apart - size_bytes
+    part_bytes = min(left_bytes // 2, 10_000 // 3)
+    assert (admitted[b] - admitted[a]) * 1_000 <= seconds // seconds_apart * part_bytes + 2 * (size_bytes + 1_000)
 
 
 @pytest.mark.xfail(strict=True, reason="room in the queue is divided among namespaces, however many a tenant has")

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.core.lending.debts import owed_by_those_ahead
+from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, bit_length, quotient, times
+from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.lending.grants import Lending, by_scope, lent_tokens, scopes_of
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
@@ -22,6 +23,9 @@ from spark_throttle.core.usage import UsageReport
 _MICRO_PER_MILLI = MICRO // 1000
 _MOST_TOKENS = 1 << 40
 """An advance of more is a burst that was never lent; it keeps sums in int64."""
+
+_PART_BITS = 52
+"""Of what all flows of a seat are ahead by, together."""
 
 
 def advance_after(lending: Lending, reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
@@ -108,9 +112,26 @@ def carried_advance(
         debt_milli = np.maximum(advance_micro[was.shard], 0) // _MICRO_PER_MILLI
         for scope in scopes_of(was, len(before.tenant_names)).T:
             held = np.flatnonzero(scope >= 0)
-            owed_milli = owed_by_those_ahead(debt_milli, was.ahead_milli[held], scope[held])
+            owed_milli = _owed_by_those_ahead(debt_milli, was.ahead_milli[held], scope[held])
             ahead_milli[held] = np.maximum(ahead_milli[held], np.minimum(owed_milli, was.ahead_milli[held]))
         of_scope = by_scope(scopes_of(now, len(after.tenant_names)), ahead_milli, scopes)
         carried_micro[was.shard] += of_scope * _MICRO_PER_MILLI
     old = scopes_that_stand(before, after, reports, rematched)
     return np.where((old >= 0)[:, None], advance_micro[:, old], carried_micro)
+
+
+def _owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
+    """Return what every flow owes of its seat's debt, shape (n, k): no more than it is ahead, and in that proportion.
+
+    Examples
+    --------
+    One flow is ahead by a large message, one by a small one; the other seat owes more than its flow is ahead by:
+
+    >>> debt, ahead = np.array([[0, 55_000], [0, 9]]), np.array([[0, 59_000], [0, 1_000], [0, 7]])
+    >>> _owed_by_those_ahead(debt, ahead, np.array([0, 0, 1]))[:, 1].tolist()
+    [54083, 916, 7]
+    """
+    bits = np.maximum(bit_length(ahead.max(axis=0, initial=0)) + len(ahead).bit_length() - _PART_BITS, 0)
+    total = sums(seat, ahead >> bits, len(debt))
+    known = np.minimum(debt >> bits, total) << bits
+    return times(known[seat], quotient(ahead >> bits, total[seat], FACTOR_BITS))

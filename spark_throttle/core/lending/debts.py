@@ -1,26 +1,88 @@
 """What every flow owes of what its shard is ahead by, and which flows are too far ahead to take part in a division.
 
-A shard's debt is counted in messages and in bytes, and its flows owe of either as much as they are ahead in it. Whether
-a flow takes part is asked in time, not in tokens: how long its scope takes to earn what the flow owes, of the resource
-that takes longer. That time is owed in the order in which the shard itself serves them: who is further ahead owes more.
-So the one that a division leaves out is never the one whose turn it is in its shard.
+A scope's virtual time is what a flow of weight 1 has been due. A shard's account says how far its flows together are
+ahead of it; a flow's lead, how far it is ahead of its shard's own virtual time. That lags behind the scope's where a
+flow of the shard took what was due to its mates: a large message of one that came anew takes all that the shard was
+lent. So the lag follows from both, and a flow's *place* with it::
+
+    account = sum over the flows of place_f,     place_f = ahead_f - weight_f * lag
+
+The flows that count in a shard are those that would not have had all they want by the scope's virtual time. A flow owes
+its place. Whoever is behind has a credit; but nobody owes less than nothing: the division begins at an earlier virtual
+time, at which the one that is furthest behind owes nothing, and all others owe so much more.
+
+Debts are counted in messages and in bytes. Whether a flow takes part is asked in time, not in tokens: how long its
+scope takes to earn what the flow owes, of the resource that takes longer. That time is owed in the order in which the
+shard itself serves them: who is further ahead owes more. So the one that a division leaves out is never the one whose
+turn it is in its shard.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, bit_length, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.state import NO_BOUND
 
 NOBODY = 1 << 62
-_PART_BITS = 52
-"""Of what all flows of a seat are ahead by, together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contestants:
+    """The flows that divide one level of scopes; arrays run over them."""
+
+    demand: Int64s
+    """Shape (n, 2)."""
+
+    ahead: Int64s
+    """Shape (n, 2): how far each is ahead of its shard's virtual time."""
+
+    weight: Int64s
+    scope: Int64s
+    seat: Int64s
+    """A shard and a scope: ``shard * scopes + scope``."""
+
+    @property
+    def wants(self) -> Bools:
+        """Who claims anything."""
+        return by_row(np.logical_or, self.demand > 0)
+
+    def places(self, account: Int64s) -> tuple[Int64s, Bools]:
+        """Return the flows' places, and which flows count; both of the shape (n, k) of `demand` and `ahead`.
+
+        Parameters
+        ----------
+        account
+            Shape (seats, k).
+
+        Examples
+        --------
+        A large message of one flow took what its mate was due, 3,000 bytes. The third flow is alone in its shard:
+
+        >>> flows = Contestants(
+        ...     demand=np.array([[0], [9_000], [9_000]]),
+        ...     ahead=np.array([[30_000], [0], [500]]),
+        ...     weight=np.array([1, 1, 1]),
+        ...     scope=np.array([0, 0, 0]),
+        ...     seat=np.array([0, 0, 1]),
+        ... )
+        >>> flows.places(np.array([[24_000], [200]]))[0][:, 0].tolist()
+        [27000, -3000, 200]
+        """
+        weight, seats = self.weight[:, None], len(account)
+        counts = (self.demand > 0) | (self.ahead > 0)
+        while True:
+            weights = sums(self.seat, np.where(counts, weight, 0), seats)
+            lag = (sums(self.seat, np.where(counts, self.ahead, 0), seats) - account) // np.maximum(weights, 1)
+            place = self.ahead - lag[self.seat] * weight
+            is_idle = counts & (self.demand + place <= 0)
+            if not is_idle.any():
+                return np.where(counts, place, 0), counts
+            counts &= ~is_idle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,56 +96,40 @@ class Debts:
     """In which their scopes earn what they owe."""
 
     @classmethod
-    def of(
-        cls,
-        debt: Int64s,
-        ahead: Int64s,
-        weight: Int64s,
-        seat: Int64s,
-        scope: Int64s,
-        clock: ScopeTime,
-    ) -> Debts:
-        """Divide debts among the flows of each seat.
-
-        A flow owes as much as it is ahead of the others; what nobody is ahead by, all of the seat have had together.
+    def of(cls, flows: Contestants, account: Int64s, most_set_back: Int64s, clock: ScopeTime) -> tuple[Debts, Int64s]:
+        """Return what flows owe, and by how much more the seats are ahead of the time at which the division begins.
 
         Parameters
         ----------
-        debt
+        account
             Shape (seats, 2), not negative.
-        ahead
-            Shape (n, 2): how far each flow is ahead of the others of its shard.
+        most_set_back
+            Shape (scopes, 2): how much earlier than the scope's virtual time a division may begin.
+
+        Returns
+        -------
+        tuple of Debts and Int64s
+            The latter of shape (seats, 2).
         """
-        weights = np.maximum(sums(seat, weight, len(debt)), 1)
-        tokens = _divided(debt, ahead, weight[:, None], weights, seat)
+        place, counts = flows.places(account)
+        weight, wants, scope = flows.weight[:, None], flows.wants, flows.scope
+        set_back = np.zeros_like(most_set_back)
+        np.maximum.at(set_back, scope[wants], -(place[wants] // weight[wants]))
+        set_back = np.minimum(set_back, most_set_back)
+        tokens = np.where(counts, np.maximum(place + set_back[scope] * weight, 0), 0)
+        scopes, seats = len(most_set_back), len(account)
+        weights = sums(flows.seat, np.where(counts, weight, 0), seats)
+        is_empty = np.bincount(flows.seat, minlength=seats) == 0
+        weights = np.where(is_empty[:, None], account > 0, weights)
+        added = set_back[np.arange(seats) % scopes] * weights
         if not by_row(np.logical_and, clock.is_limited).any():
-            return cls(tokens, clock.of(tokens, scope))
-        owed_time = sums(seat, clock.of(tokens, scope), len(debt))[:, None]
-        lead = clock.of(ahead, scope)[:, None]
-        return cls(tokens, _divided(owed_time, lead, weight[:, None], weights, seat)[:, 0])
-
-
-def _divided(debt: Int64s, ahead: Int64s, weight: Int64s, weights: Int64s, seat: Int64s) -> Int64s:
-    known = owed_by_those_ahead(debt, ahead, seat)
-    common = (debt - sums(seat, known, len(debt)))[seat]
-    return known + common * weight // weights[seat][:, None]
-
-
-def owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
-    """Return what every flow owes of its seat's debt, shape (n, k): no more than it is ahead, and in that proportion.
-
-    Examples
-    --------
-    One flow is ahead by a large message, one by a small one; the other seat owes more than its flow is ahead by:
-
-    >>> debt, ahead = np.array([[0, 55_000], [0, 9]]), np.array([[0, 59_000], [0, 1_000], [0, 7]])
-    >>> owed_by_those_ahead(debt, ahead, np.array([0, 0, 1]))[:, 1].tolist()
-    [54083, 916, 7]
-    """
-    bits = np.maximum(bit_length(ahead.max(axis=0, initial=0)) + len(ahead).bit_length() - _PART_BITS, 0)
-    total = sums(seat, ahead >> bits, len(debt))
-    known = np.minimum(debt >> bits, total) << bits
-    return times(known[seat], quotient(ahead >> bits, total[seat], FACTOR_BITS))
+            return cls(tokens, clock.of(tokens, scope)), added
+        in_time = replace(
+            flows, demand=clock.of(flows.demand, scope)[:, None], ahead=clock.of(flows.ahead, scope)[:, None]
+        )
+        time, is_counted = in_time.places(sums(flows.seat, clock.of_signed(place, scope), seats)[:, None])
+        time += (clock.of(set_back, np.arange(scopes))[scope] * flows.weight)[:, None]
+        return cls(tokens, np.where(is_counted, np.maximum(time, 0), 0)[:, 0]), added
 
 
 def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, takes_part: Bools) -> Int64s:

@@ -17,7 +17,7 @@ from spark_throttle.core.arithmetic.fixed_point import (
 )
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import PLENTY, Filling
-from spark_throttle.core.lending.debts import NOBODY, Debts, ahead_bound
+from spark_throttle.core.lending.debts import NOBODY, Contestants, Debts, ahead_bound
 from spark_throttle.core.lending.repaying_fill import RepayingFill, Stock
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import MICRO, Bools, Int64s
@@ -103,14 +103,17 @@ class Level:
         has_flow = np.bincount(self.seat, minlength=seats) > 0
         weights = np.maximum(sums(self.seat, self.weight, seats), 1)
         account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
+        clock = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
+        most = np.where(is_short[:, None] & self.holding.is_limited, held, 0)
+        most += sums(seat_scope, np.maximum(account, 0), scopes)
+        flows = Contestants(demand, self._ahead(bits, most), self.weight, self.scope, self.seat)
+        heaviest = np.ones(scopes, dtype=np.int64)
+        np.maximum.at(heaviest, self.scope, self.weight)
+        owed, set_back = Debts.of(flows, np.maximum(account, 0), most // heaviest[:, None], clock)
+        account += set_back
         credit = _usable(-account, held, seat_scope)
         debt = np.maximum(account, 0)
-        clock = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
-        owed = self._debts(debt, bits, clock)
-        wants = by_row(np.logical_or, self.demand > 0)
-        fill = RepayingFill(
-            demand, self.weight, self.scope, self.seat, owed, wants, Stock(held, is_short, clock), credit
-        ).fill()
+        fill = RepayingFill(flows, owed, Stock(held, is_short, clock), credit).fill()
         filled, is_out, repaid = fill.filled, fill.is_out, fill.repaid
         takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
         claimed = demand + repaid.tokens
@@ -135,7 +138,7 @@ class Level:
         after = np.where(has_flow[:, None], account - settled, np.maximum(account - settled, 0))
         had = filled.copy()
         had[out] = passed[: len(out)]
-        next_ahead = self._next_ahead(np.maximum(repaid.time - clock.of(had, self.scope), 0), wants)
+        next_ahead = self._next_ahead(np.maximum(repaid.time - clock.of(had, self.scope), 0), flows.wants)
         stands = self._stands(seat_scope)
         fine = FINE_BITS - bits
         is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
@@ -147,17 +150,19 @@ class Level:
             np.where(counts, after << fine[seat_scope], unchanged),
             counts & has_flow[:, None],
             counts & takes_part[:, None],
-            self._ahead_bound(is_out, np.bincount(self.seat[~is_out & wants], minlength=seats) > 0, clock),
+            self._ahead_bound(is_out, np.bincount(self.seat[~is_out & flows.wants], minlength=seats) > 0, clock),
             np.where(is_short[seat_scope], next_ahead, NOBODY),
             is_short,
         )
 
-    def _debts(self, debt: Int64s, bits: Int64s, clock: ScopeTime) -> Debts:
-        """Return what every flow owes of its seat's debt."""
+    def _ahead(self, bits: Int64s, most: Int64s) -> Int64s:
+        """Return how far each flow is ahead of its shard's virtual time.
+
+        It is no more than `most` of its scope, so that no sum leaves int64.
+        """
         tokens, rest_milli = np.divmod(self.ahead_milli, 1000)
         fine = bits[self.scope]
-        ahead = shifted(tokens, fine) + shifted(rest_milli, fine) // 1000
-        return Debts.of(debt, ahead, self.weight, self.seat, self.scope, clock)
+        return np.minimum(shifted(tokens, fine) + shifted(rest_milli, fine) // 1000, most[self.scope])
 
     def _ahead_bound(self, is_out: Bools, takes_part: Bools, clock: ScopeTime) -> Int64s:
         """Return the bounds, by seat, between flows that take part and those that are out."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import Filling
-from spark_throttle.core.lending.debts import Debts
+from spark_throttle.core.lending.debts import Contestants, Debts
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import Bools, Int64s
 
@@ -54,20 +54,10 @@ class Fill:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepayingFill:
-    """Claims of flows, each of which is in one scope and has its seat there with its shard."""
+    """Claims of flows, and what is there for them."""
 
-    demand: Int64s
-    """Shape (n, 2)."""
-
-    weight: Int64s
-    scope: Int64s
-    seat: Int64s
-    """A shard and a scope: ``shard * scopes + scope``."""
-
+    flows: Contestants
     owed: Debts
-    wants: Bools
-    """Who claims anything."""
-
     stock: Stock
     credit: Int64s
     """Shape (seats, 2): what a seat that takes part gets beside what its level gives."""
@@ -78,13 +68,14 @@ class RepayingFill:
         What all of those leave goes to the others, who are too far ahead: nobody is left whom they owe, so it is
         forgiven.
         """
-        scopes = len(self.stock.held)
+        flows, scopes = self.flows, len(self.stock.held)
+        wants = flows.wants
         is_forgiven = np.zeros(scopes, dtype=np.bool_)
         while True:
-            owes = ~is_forgiven[self.scope]
+            owes = ~is_forgiven[flows.scope]
             fill = self._filled(Debts(np.where(owes[:, None], self.owed.tokens, 0), np.where(owes, self.owed.time, 0)))
-            is_left = np.bincount(self.scope[fill.is_out & self.wants], minlength=scopes) > 0
-            is_left &= self.stock.is_short & (np.bincount(self.scope[fill.is_cut], minlength=scopes) == 0)
+            is_left = np.bincount(flows.scope[fill.is_out & wants], minlength=scopes) > 0
+            is_left &= self.stock.is_short & (np.bincount(flows.scope[fill.is_cut], minlength=scopes) == 0)
             if not is_left.any():
                 return fill
             is_forgiven |= is_left
@@ -94,35 +85,36 @@ class RepayingFill:
 
         Somebody who wants something always takes part: where all of a scope owe more, they do.
         """
-        stock, time = self.stock, self.stock.time
+        flows, stock, time = self.flows, self.stock, self.stock.time
+        scope, seat, wants = flows.scope, flows.seat, flows.wants
         scopes, seats = len(stock.held), len(self.credit)
         seat_scope = np.arange(seats) % scopes
-        claimed = self.demand + owed.tokens
+        claimed = flows.demand + owed.tokens
         is_out, filled = np.zeros(len(claimed), dtype=np.bool_), np.zeros_like(claimed)
         levels, again = np.zeros(scopes, dtype=np.int64), np.ones(scopes, dtype=np.bool_)
         while True:
-            takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
-            repaid = sums(self.scope, np.where(is_out[:, None], 0, owed.tokens), scopes)
+            takes_part = np.bincount(seat[~is_out], minlength=seats) > 0
+            repaid = sums(scope, np.where(is_out[:, None], 0, owed.tokens), scopes)
             lacking = sums(seat_scope, np.where(takes_part[:, None], self.credit, 0), scopes)
             available = np.maximum(stock.held + repaid - lacking, 0)
             stretch = time.stretch(available)
-            is_asked = again[self.scope]
+            is_asked = again[scope]
             rows = np.flatnonzero(~is_out & is_asked)
             filling = Filling.of_scopes(
-                claimed[rows], self.weight[rows], self.scope[rows], available, stock.is_short, stretch
+                claimed[rows], flows.weight[rows], scope[rows], available, stock.is_short, stretch
             )
             found = filling.levels()
             # Where all are too far ahead, no time passes.
-            found = np.where(np.bincount(self.scope[rows], minlength=scopes) > 0, found, 0)
+            found = np.where(np.bincount(scope[rows], minlength=scopes) > 0, found, 0)
             levels = np.where(again, found, levels)
             filled[is_asked] = 0
             filled[rows] = filling.granted(levels)
             lost = time.of((available >> _LOST_BITS) + _LOST_UNITS, np.arange(scopes))
-            is_over = ~is_out & is_asked & (owed.time > time.of(filled, self.scope) + lost[self.scope])
-            stays = np.bincount(self.scope[~is_out & ~is_over & self.wants], minlength=scopes) > 0
-            is_over &= stays[self.scope] | ~self.wants
+            is_over = ~is_out & is_asked & (owed.time > time.of(filled, scope) + lost[scope])
+            stays = np.bincount(scope[~is_out & ~is_over & wants], minlength=scopes) > 0
+            is_over &= stays[scope] | ~wants
             if not is_over.any():
                 is_cut = ~is_out & by_row(np.logical_or, filled < claimed)
                 return Fill(filled, owed, is_out, is_cut, levels, available, stretch)
             is_out |= is_over
-            again = np.bincount(self.scope[is_over], minlength=scopes) > 0
+            again = np.bincount(scope[is_over], minlength=scopes) > 0

@@ -57,6 +57,11 @@ class ScopeTime:
         """Return the time that tokens of scopes take, shape (n,): of the resource that takes longer."""
         return by_row(np.maximum, self.of_each(tokens, scope))
 
+    def of_signed(self, tokens: Int64s, scope: Int64s) -> Int64s:
+        """Return as `of` does the time of tokens of either sign: where none is owed, the lesser of two credits."""
+        each = self.of_each(np.abs(tokens), scope) * np.sign(tokens)
+        return by_row(np.maximum, np.where(self.is_limited[scope], each, -(1 << 62)))
+
     def stretch(self, available: Int64s) -> Int64s:
         """Return what the whole of each resource counts as: the time in which it is earned, against the other's.
 
