@@ -1,45 +1,18 @@
 """One job's part of the quotas that it shares: the reports of others in, a lease out.
 
-There is no coordinator, and nothing that compares and swaps: each job writes a register of its own and reads those of
-the others, whole but late, or not at all. Still the sum of what the jobs may use never passes the quota:
+There is no coordinator, and nothing that compares and swaps. A report carries the job's *claim* in every scope, and
+names the last report of every other job that it had seen. The *window* of a job is its reports from the newest that
+every live job has seen up to the newest it published: any of them may be what another job goes by. Laws:
 
-- A report carries the job's *claim* in every scope, and names the last report of every other job that it had seen.
-- The *window* of a job is its reports from the newest that every live job has seen up to the newest it published: any
-  of them may be what another job goes by. What it may use is at most its least claim in the window.
-- It may come to use more only up to the quota less the claims in the reports of the others that it has seen itself.
+- What a job may use is at most its least claim in the window.
+- It comes to use more only up to the quota less the claims in the reports of the others that it has seen itself.
+- A lease ends `hold` after the last report of the job that all have seen; then it has its floor, and begins anew as a
+  newcomer, who uses nothing until all have answered it.
+- Of two runs of one member the one with the greater mark goes on, and the other publishes no more.
 
-For take any two jobs. When B grows, it goes by some report of A, and has seen no later one. So A cannot have been told
-of a later one being seen, that report is in A's window, and what A uses is at most the claim in it, for which B leaves
-room. So growing waits for shrinking (Doorman's rule), and late, lost or repeated reports cost time and no tokens.
-
-*Leases.* What a job claimed must come free when it dies. A job that publishes no more is held for dead by another that
-looked, and found its last report still there, `hold + margin` after it first saw it. A job that cannot show its
-reports falls to its floor `hold` after the last that was seen: before anyone counts on it. Both measure durations,
-each by its own steady clock; no two clocks are compared. It keeps its floor, which the others leave alone, for a
-hundred leases. A job that fell begins anew: as a new incarnation, whose reports all must see, and that waits a margin
-after it found its own report, so that of two jobs which do not know of each other the later one does by then. Whoever
-sees a job for the first time counts its own next report as the first that this job goes by: a newcomer may use nothing
-until all have answered it.
-
-*Runs.* Reports of one member are ordered by (incarnation, run), where a run is random bits of its start; who sees two
-goes by the greater. All see the same one win, for an order is total, and who yields publishes no more.
-
-- A job that was put back begins with an incarnation that was there before, and would be passed over for one of old. Its
-  register, or what any other says that it saw of it, names the greater one: it goes beyond that before it uses
-  anything. So whoever remembers a run of it hears it, though its register be gone.
-- Of two processes that live, the one that began last goes on: it passes the other, which has used something, or was
-  passed before, and so yields. It has a register of its own and looks once a margin at least, so it has seen the
-  greater mark two margins after that was written, when what it reads is out by one. So long the others leave alone what
-  it claimed, and its follower uses nothing, from the last sign that it lives.
-
-That holds while both reach the exchange, or the one before is dead. A copy, whose original may be alive and cut off, is
-another member therefore (`seat`). And a register that is deleted is written again within a cycle, but by nobody while
-its job is cut off: then newcomers do not know of that job.
-
-*Division.* The claim is the job's part of a division (`core.lending.division`) of what was reported, its own demand
-included, which is why it is a pure function of reports. Claims may disagree while reports travel; then nobody grows
-until they agree. PIP-82's policies give out more than there is at times, so under them a job uses what its policy says,
-lease or not.
+So growing waits for shrinking, and late, lost or repeated reports cost time and no tokens: `docs/sharing.md` has the
+argument. What surprises: claims may disagree while reports travel; then nobody grows until they agree. PIP-82's
+policies give out more than there is at times, so under them a job uses what its policy says, lease or not.
 """
 
 from __future__ import annotations
@@ -54,11 +27,12 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.sharing.division import OtherSeats, divide, floors
 from spark_throttle.sharing.measured import Measured, moved
+from spark_throttle.sharing.own_runs import Claimed, OtherRuns
 from spark_throttle.sharing.own_scopes import OwnScopes
-from spark_throttle.sharing.peer import Claimed, OtherRuns, Peer, changed_scopes, claims_more, left_by, left_over
-from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in, joined
+from spark_throttle.sharing.peers import News, Peer, Peers
+from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in
 from spark_throttle.sharing.settings import ShareSettings
-from spark_throttle.sharing.status import Observation, PeerStatus
+from spark_throttle.sharing.status import Observation
 
 _FALLS = (1 << 20) - 1
 """An incarnation counts the starts of a job above these bits, and how often it fell in them."""
@@ -131,8 +105,7 @@ class Sharing:
         self._name = name
         self._incarnation = incarnation * (_FALLS + 1)
         self._number = 0
-        self._peers: dict[str, Peer] = {}
-        self._blocked_by: dict[str, tuple[str, int]] = {}
+        self._peers = Peers(settings)
         self._own = OwnScopes.nothing()
         self._is_leaving = np.zeros(0, dtype=np.bool_)
         self._rows = ScopeRows.empty()
@@ -262,12 +235,14 @@ class Sharing:
             self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
         is_shown = shown == self.mark and self._born_ms is not None
         for report in others:
-            self._see(report.member, report, now_ms)
-        self._note_unreadable(found, now_ms)
-        self._bury(is_shown=is_shown, started_ms=started_ms)
+            self._note(self._peers.see(report, now_ms, since=self._first_to_go_by()))
+        problems = {member: problem for member, problem in found.unreadable.items() if member != self.member}
+        self._peers.note_unreadable(problems, now_ms)
+        if is_shown:
+            self._note(self._peers.bury(started_ms))
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
         self._renew(shown_number, now_ms)
-        seats = self._seats()
+        seats = self._peers.seats(self._own.ids)
         self._divide(seats)
         if is_shown and self._shown_ms is None:
             self._shown_ms = now_ms
@@ -295,30 +270,10 @@ class Sharing:
         self._right = self._floor = np.zeros_like(self._right)
         self._window = [Claimed(self._number, encode(self._floor), None)]
 
-    def _see(self, member: str, report: ShareReport, now_ms: int) -> None:
-        peer = self._peers.get(member)
-        self._blocked_by.pop(member, None)
-        if peer is None:
-            self._peers[member] = Peer(report, now_ms, self._first_to_go_by())
-            self._is_asked = True
-            self._redivide(report.rows)
-        elif report.mark > peer.report.mark:
-            is_new_run = report.mark.run != peer.report.mark.run
-            if is_new_run:
-                peer.before.append(left_by(peer, now_ms + 2 * self.settings.margin_ms))
-            if peer.is_dead or is_new_run or report.mark.incarnation != peer.report.mark.incarnation:
-                peer.since = self._first_to_go_by()
-                self._is_asked = True
-            self._is_asked |= claims_more(report.rows, peer.report.rows)
-            self._redivide(report.rows, peer.report.rows, has_died=peer.is_dead)
-            peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
-        elif report.mark == peer.report.mark:
-            self._redivide(report.rows, peer.report.rows)
-            peer.report = report  # with the rows of scopes that this job took up since
-
-    def _redivide(self, new: ScopeRows, old: ScopeRows | None = None, *, has_died: bool = False) -> None:
-        """Note the scopes that are to be divided anew since a job's rows changed."""
-        for ids in changed_scopes(new, old, has_died=has_died, has_usage=self.settings.policy != "max_min"):
+    def _note(self, news: News) -> None:
+        """Take in what was heard of another job."""
+        self._is_asked |= news.is_asked
+        for ids in news.changed:
             self._is_stale[np.searchsorted(self._own.ids, ids[found_in(ids, self._own.ids)])] = True
 
     def _first_to_go_by(self) -> int:
@@ -329,33 +284,6 @@ class Sharing:
         """
         return 0 if self._is_fallen else self._number + 1
 
-    def _note_unreadable(self, found: Found, now_ms: int) -> None:
-        """Remember whose registers cannot be understood: what they claim is unknown, so nobody may grow."""
-        for member, problem in found.unreadable.items():
-            if member != self.member and member not in self._peers:
-                before = self._blocked_by.get(member)
-                if before is None or before[0] != problem:
-                    self._blocked_by[member] = problem, now_ms
-
-    def _bury(self, *, is_shown: bool, started_ms: int) -> None:
-        """Hold for dead whoever published nothing for too long, if this visit shows what is there."""
-        if not is_shown:
-            return
-        patience_ms = self.settings.hold_ms + self.settings.margin_ms
-        for peer in self._peers.values():
-            if not peer.is_dead and started_ms >= peer.seen_at_ms + patience_ms:
-                peer.is_dead = True
-                self._redivide(peer.report.rows)
-        forget_ms = self.settings.forget_ms + self.settings.margin_ms
-        for member, peer in list(self._peers.items()):
-            if started_ms >= peer.seen_at_ms + forget_ms:
-                self._redivide(self._peers.pop(member).report.rows)
-        self._blocked_by = {
-            member: (problem, since_ms)
-            for member, (problem, since_ms) in self._blocked_by.items()
-            if started_ms < since_ms + patience_ms
-        }
-
     def _answered(self, peer: Peer) -> int:
         """Return the number of this job's last report that a peer is known to have seen, or cannot have missed."""
         mark = peer.report.seen.get(self.member, NO_MARK)
@@ -365,7 +293,7 @@ class Sharing:
     def _renew(self, shown_number: int, now_ms: int) -> None:
         """Prolong the lease to `hold` after the last report that was seen by all who can be heard."""
         fresh_ms = now_ms - self.settings.margin_ms
-        answers = [self._answered(peer) for peer in self._peers.values() if peer.seen_at_ms >= fresh_ms]
+        answers = [self._answered(peer) for peer in self._peers.everyone if peer.seen_at_ms >= fresh_ms]
         number = min([shown_number, *answers])
         oldest_ms = now_ms - self.settings.hold_ms
         self._published_ms = {each: at_ms for each, at_ms in self._published_ms.items() if at_ms > oldest_ms}
@@ -388,38 +316,21 @@ class Sharing:
         self._held_until_ms = self._born_ms = self._shown_ms = None
         self._incarnation = incarnation
         self._published_ms.clear()
-        for peer in self._peers.values():
-            peer.since = 0
+        self._peers.begin_anew()
 
     def _grow(self, shown_number: int, others: OtherSeats, now_ms: int) -> None:
         """Take what all have seen to be claimed, and nobody else claims."""
-        if self._blocked_by:
+        if not self._peers.are_all_readable:
             return
-        seen_by_all = min([shown_number, *(self._answered(p) for p in self._peers.values() if not p.is_dead)])
+        seen_by_all = min([shown_number, *(self._answered(p) for p in self._peers.everyone if not p.is_dead)])
         while len(self._window) > 1 and self._window[1].number <= seen_by_all:
             self._window.pop(0)
         self.is_established = True
         least = np.min([decode(each.claim) for each in self._window], axis=0)
-        claimed = self._claimed_by(others) + left_over(self._peers.values(), self._own.ids, now_ms)
+        claimed = self._peers.claimed(others, self._own.ids, now_ms)
         free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - claimed)
         self._right = np.maximum(self._right, np.minimum(least, free))
         self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
-
-    def _claimed_by(self, others: OtherSeats) -> Int64s:
-        claim = np.where(others.is_dead[:, None], others.rows.floor_rate(), decode(others.rows.claim))
-        return sums(others.scope, claim, len(self._own.ids))
-
-    def _seats(self) -> OtherSeats:
-        everyone = list(self._peers.values())
-        rows = joined([peer.report.rows for peer in everyone])
-        counts = [len(peer.report.rows) for peer in everyone]
-        who = np.repeat(np.arange(len(everyone)), counts)
-        is_dead = np.repeat(np.array([peer.is_dead for peer in everyone], dtype=np.bool_), counts)
-        is_ours = found_in(rows.ids, self._own.ids)
-        if not is_ours.all():
-            kept = np.flatnonzero(is_ours)
-            who, is_dead, rows = who[kept], is_dead[kept], rows.take(kept)
-        return OtherSeats(who, is_dead, rows, np.searchsorted(self._own.ids, rows.ids))
 
     def _divide(self, others: OtherSeats) -> None:
         """Set what this job should claim, by what it and the others reported, where that changed."""
@@ -469,8 +380,8 @@ class Sharing:
         self._window.append(Claimed(self._number, codes, rows.floor))
         self._right = np.minimum(self._right, decode(codes))
         self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
-        seen = {member: peer.report.mark for member, peer in self._peers.items()}
-        return Update(ShareReport(self.member, self._name, self.mark, wall_ms, seen, rows), changed, removed)
+        report = ShareReport(self.member, self._name, self.mark, wall_ms, self._peers.seen, rows)
+        return Update(report, changed, removed)
 
     # ------------------------------------------------------------------------------------------ what people are told
 
@@ -478,22 +389,14 @@ class Sharing:
         """Return what is known now of every scope and every other job."""
         share, own = self.share(now_ms), self._own
         used = decode(own.rows.usage)
-        peers = [
-            PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
-            for member, peer in self._peers.items()
-        ]
-        peers += [
-            PeerStatus(member, member, now_ms - since_ms, "unreadable")
-            for member, (_, since_ms) in self._blocked_by.items()
-        ]
-        others = self._seats()
+        others = self._peers.seats(own.ids)
         live = ~others.is_dead
         theirs = decode(others.rows.usage)
         used = used + sums(others.scope[live], theirs[live], len(own.ids))
         left_ms = 0 if self._held_until_ms is None else max(0, self._held_until_ms - now_ms)
         age_ms = -1 if self._held_until_ms is None else now_ms - (self._held_until_ms - self.settings.hold_ms)
         return Observation(
-            own.ids, own.quota, share.rate, used, tuple(peers), others.scope, others.peer,
+            own.ids, own.quota, share.rate, used, self._peers.statuses(now_ms), others.scope, others.peer,
             decode(others.rows.claim), theirs,
             share.is_leased, age_ms, left_ms,
         )  # fmt: skip

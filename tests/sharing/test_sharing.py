@@ -252,7 +252,7 @@ def test_old_report_that_comes_again_is_passed_over() -> None:
     found = world.store.read(world.now_ms)
     seen_by(job, world, found)
     seen_by(job, world, {**found, "job1": old})
-    assert job.sharing._peers["job1"].report.mark == found["job1"].mark
+    assert job.sharing._peers.seen["job1"] == found["job1"].mark
 
 
 def test_report_that_is_dated_in_the_future_counts_by_its_number_alone() -> None:

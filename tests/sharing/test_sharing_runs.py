@@ -57,8 +57,9 @@ def test_job_that_was_put_back_is_heard_within_three_cycles(others: int, *, is_g
         world.store.delete(world.now_ms, job.member)
     go_on(world, 3)
     for other in world.jobs[1:]:
-        assert other.sharing._peers[job.member].report.mark.run == job.sharing.run
-        assert not other.sharing._peers[job.member].is_dead
+        assert other.sharing._peers.seen[job.member].run == job.sharing.run
+        states = {peer.member: peer.state for peer in other.sharing.observed(world.now_ms).peers}
+        assert states[job.member] == "live"
     go_on(world, 2)
     assert world.used() == pytest.approx([QUOTA / len(world.jobs)] * len(world.jobs), rel=0.01)
 
@@ -72,7 +73,7 @@ def test_job_that_was_put_back_is_heard_though_the_exchange_is_deleted_as_it_beg
     for _ in range(3):  # and has published before it finds what anyone remembers of it
         visit(world, job, 10)
     visit(world, other, 10)
-    assert other.sharing._peers[job.member].report.mark.run != job.sharing.run
+    assert other.sharing._peers.seen[job.member].run != job.sharing.run
     go_on(world, 5)
     assert not job.sharing.is_superseded
     assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
@@ -126,7 +127,7 @@ def test_of_a_job_and_its_clone_the_one_that_began_last_goes_on(behind: int, dem
     assert world.used()[0] == 0
     fair = QUOTA / 2 if demand else FLOOR / 2
     assert [world.used()[2], world.used()[1]] == pytest.approx([fair, QUOTA - fair], rel=0.01)
-    assert world.jobs[1].sharing._peers["job0"].report.mark.run == clone.sharing.run
+    assert world.jobs[1].sharing._peers.seen["job0"].run == clone.sharing.run
 
 
 @pytest.mark.parametrize("offsets_ms", [(0, 33), (33, 0)])
@@ -140,7 +141,7 @@ def test_of_clones_that_begin_at_once_exactly_one_goes_on(clones: int, offsets_m
     goes_on = [not job.sharing.is_superseded for job in world.jobs[1:]]
     assert sum(goes_on) == 1
     winner = world.jobs[1 + goes_on.index(True)]
-    assert world.jobs[0].sharing._peers["cloned"].report.mark.run == winner.sharing.run
+    assert world.jobs[0].sharing._peers.seen["cloned"].run == winner.sharing.run
     assert winner.used(GOLD, world.now_ms) == pytest.approx(QUOTA / 2, rel=0.01)
     assert sum(world.used()) <= QUOTA
 

@@ -8,9 +8,9 @@ than is then taken of it is *loose*: nobody competes for it, and it does not say
 A shard may take more than it was lent: the last message overdraws, and what stands between two epochs grows. The
 scope's bucket repays that; so all shards would, again and again, for one that has large messages. So a scope in which
 somebody is held back keeps an *account* for every shard: how far its flows were served beyond their due. The next
-division starts from there. The account is owed by flows as their leads say, some of which may be behind (`debts`). At the
-level that flows are filled to, each is due so much, has had what it owes of it, and the rest is lent to its shard. One
-that owes more takes no part, and what it owes falls by what it was due::
+division starts from there. The account is owed by its flows as their leads say, some of which may be behind (`debts`).
+At the level that flows are filled to, each is due so much, has had what it owes of it, and the rest is lent to its
+shard. One that owes more takes no part, and what it owes falls by what it was due::
 
     lent_k = sum over the flows of max(0, due_f(level) - owed_f),     over all shards what the scope holds
 
@@ -25,8 +25,8 @@ by a message of its shard, whatever the sizes, for ever, but for the rounding of
 flows count by their own weights times their domains'. Where a scope is short of both resources and the flows of one
 shard differ in which of them dominates, the mixture that they will be served in is taken from what they ask for, and
 they may fall behind by a few hundredths; where two levels run short at once and their rates differ in proportion, by a
-fifth, and by more where a shard is lent only a few messages an epoch. A flow that comes anew is due nothing in the epoch
-that it comes in; what it takes in that is lost to the others of its shard, up to its part of one epoch.
+fifth, and by more where a shard is lent only a few messages an epoch. A flow that comes anew is due nothing in the
+epoch that it comes in: what it takes then is lost to the others of its shard, up to its part of one epoch.
 
 An account below 0 is a credit: what rounding withheld, or what a shard was due of one resource while it was too far
 ahead in the other. A division takes up credits of half of what there is at most. A shard without demand keeps none, and

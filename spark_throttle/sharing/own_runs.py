@@ -1,0 +1,54 @@
+"""What a job told the others itself, and what it knows of other runs of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_throttle.core.arithmetic.rate_codes import Codes, decode
+from spark_throttle.core.quota import Int64s
+from spark_throttle.sharing.measured import moved
+from spark_throttle.sharing.report import Bytes, Mark, floor_rate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claimed:
+    """What one published report claimed."""
+
+    number: int
+    claim: Codes
+    floor: Bytes | None
+    """In 256ths of the claim; `None` is the whole."""
+
+    def floor_rate(self) -> Int64s:
+        """Return the floors as rates."""
+        return decode(self.claim) if self.floor is None else floor_rate(self.claim, self.floor)
+
+    def moved(self, old: Int64s, new: Int64s) -> Claimed:
+        """Return the claims in the scopes `new`."""
+        floor = None if self.floor is None else moved(self.floor, old, new)
+        return Claimed(self.number, moved(self.claim, old, new), floor)
+
+
+@dataclass(slots=True)
+class OtherRuns:
+    """The registers that other runs of this job left or write; true if there are any."""
+
+    _last: dict[int, Mark] = field(default_factory=dict)
+    _passed: set[int] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self._last)
+
+    def wrote(self, mark: Mark) -> bool:
+        """Take in a report, and return whether its run has written it since it was first seen: so it lives."""
+        first = self._last.setdefault(mark.run, mark)
+        self._last[mark.run] = max(first, mark)
+        return mark > first
+
+    def note_passed(self, mark: Mark) -> None:
+        """Remember that this run goes beyond a mark of another."""
+        self._passed.add(mark.run)
+
+    def has_passed(self, mark: Mark) -> bool:
+        """Return whether this run once went beyond the other."""
+        return mark.run in self._passed

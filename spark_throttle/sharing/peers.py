@@ -1,0 +1,220 @@
+"""The other jobs that a job shares quotas with: what each said, who is dead, and whose register cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.rate_codes import decode
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.quota import Int64s
+from spark_throttle.sharing.division import OtherSeats
+from spark_throttle.sharing.measured import moved
+from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, found_in, joined
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.sharing.status import PeerStatus
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """What is known of another job."""
+
+    report: ShareReport
+    seen_at_ms: int
+    """When its last report was first seen, by this job's steady clock."""
+
+    since: int
+    """Number of this job's first report that the peer, as this incarnation, can go by."""
+
+    is_dead: bool = False
+    before: list[Before] = field(default_factory=list)
+    """Of runs whose place the last report's run took: they may not know it yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Before:
+    """What a run claimed that another run of its job replaced."""
+
+    ids: Int64s
+    rate: Int64s
+    until_ms: int
+    """By this job's steady clock: then it has stopped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class News:
+    """What a job's report, or its silence, is to the one who looked."""
+
+    changed: list[Int64s]
+    """Scopes that are to be divided anew, as groups of ids."""
+
+    is_asked: bool = False
+    """Whether the other job waits for an answer."""
+
+
+class Peers:
+    """All other jobs; no I/O and no clock. Times are of one steady clock of this process, in ms."""
+
+    def __init__(self, settings: ShareSettings) -> None:
+        self._settings = settings
+        self._known: dict[str, Peer] = {}
+        self._unreadable: dict[str, tuple[str, int]] = {}
+        """What is wrong with a register, and since when."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def everyone(self) -> list[Peer]:
+        """All that were heard, the dead included."""
+        return list(self._known.values())
+
+    @property
+    def are_all_readable(self) -> bool:
+        """Whether what everybody claims is known: else nobody may grow."""
+        return not self._unreadable
+
+    @property
+    def seen(self) -> dict[str, Mark]:
+        """The mark of everyone's last report."""
+        return {member: peer.report.mark for member, peer in self._known.items()}
+
+    def see(self, report: ShareReport, now_ms: int, *, since: int) -> News:
+        """Take in a report that a visit found.
+
+        Parameters
+        ----------
+        since
+            Number of this job's first report that a peer which begins can go by; 0 if only its answer tells.
+        """
+        member = report.member
+        peer = self._known.get(member)
+        self._unreadable.pop(member, None)
+        if peer is None:
+            self._known[member] = Peer(report, now_ms, since)
+            return News(self._changed(report.rows), is_asked=True)
+        if report.mark > peer.report.mark:
+            is_new_run = report.mark.run != peer.report.mark.run
+            if is_new_run:
+                peer.before.append(left_by(peer, now_ms + 2 * self._settings.margin_ms))
+            begins = peer.is_dead or is_new_run or report.mark.incarnation != peer.report.mark.incarnation
+            if begins:
+                peer.since = since
+            is_asked = begins or claims_more(report.rows, peer.report.rows)
+            changed = self._changed(report.rows, peer.report.rows, has_died=peer.is_dead)
+            peer.report, peer.seen_at_ms, peer.is_dead = report, now_ms, False
+            return News(changed, is_asked)
+        if report.mark == peer.report.mark:
+            changed = self._changed(report.rows, peer.report.rows)
+            peer.report = report  # with the rows of scopes that this job took up since
+            return News(changed)
+        return News([])
+
+    def note_unreadable(self, problems: Mapping[str, str], now_ms: int) -> None:
+        """Remember whose registers cannot be understood: what they claim is unknown."""
+        for member, problem in problems.items():
+            if member not in self._known:
+                before = self._unreadable.get(member)
+                if before is None or before[0] != problem:
+                    self._unreadable[member] = problem, now_ms
+
+    def bury(self, started_ms: int) -> News:
+        """Hold for dead whoever published nothing for too long.
+
+        A visit that began at `started_ms` has shown what is there.
+        """
+        changed: list[Int64s] = []
+        patience_ms = self._settings.hold_ms + self._settings.margin_ms
+        for peer in self._known.values():
+            if not peer.is_dead and started_ms >= peer.seen_at_ms + patience_ms:
+                peer.is_dead = True
+                changed += self._changed(peer.report.rows)
+        forget_ms = self._settings.forget_ms + self._settings.margin_ms
+        for member, peer in list(self._known.items()):
+            if started_ms >= peer.seen_at_ms + forget_ms:
+                changed += self._changed(self._known.pop(member).report.rows)
+        self._unreadable = {
+            member: (problem, since_ms)
+            for member, (problem, since_ms) in self._unreadable.items()
+            if started_ms < since_ms + patience_ms
+        }
+        return News(changed)
+
+    def begin_anew(self) -> None:
+        """Forget which of this job's reports the others can go by: it begins anew, and all must answer."""
+        for peer in self._known.values():
+            peer.since = 0
+
+    def seats(self, ids: Int64s) -> OtherSeats:
+        """Return what everybody reported of the scopes `ids`."""
+        everyone = self.everyone
+        rows = joined([peer.report.rows for peer in everyone])
+        counts = [len(peer.report.rows) for peer in everyone]
+        who = np.repeat(np.arange(len(everyone)), counts)
+        is_dead = np.repeat(np.array([peer.is_dead for peer in everyone], dtype=np.bool_), counts)
+        is_ours = found_in(rows.ids, ids)
+        if not is_ours.all():
+            kept = np.flatnonzero(is_ours)
+            who, is_dead, rows = who[kept], is_dead[kept], rows.take(kept)
+        return OtherSeats(who, is_dead, rows, np.searchsorted(ids, rows.ids))
+
+    def claimed(self, seats: OtherSeats, ids: Int64s, now_ms: int) -> Int64s:
+        """Return what the others claim of the scopes `ids`, or may still use of them."""
+        claim = np.where(seats.is_dead[:, None], seats.rows.floor_rate(), decode(seats.rows.claim))
+        return sums(seats.scope, claim, len(ids)) + self._left_over(ids, now_ms)
+
+    def _left_over(self, ids: Int64s, now_ms: int) -> Int64s:
+        """Return what runs that were replaced may still use of `ids`, beyond what those in their place claim."""
+        over = np.zeros((len(ids), 2), dtype=np.int64)
+        for peer in self._known.values():
+            peer.before = [each for each in peer.before if now_ms < each.until_ms]
+            if peer.before:
+                now, was = left_by(peer, now_ms), [moved(each.rate, each.ids, ids) for each in peer.before]
+                over += np.maximum(np.max(was, axis=0) - moved(now.rate, now.ids, ids), 0)
+        return over
+
+    def statuses(self, now_ms: int) -> tuple[PeerStatus, ...]:
+        """Return what people are told of everybody, those that were heard first."""
+        heard = [
+            PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
+            for member, peer in self._known.items()
+        ]
+        unreadable = [
+            PeerStatus(member, member, now_ms - since_ms, "unreadable")
+            for member, (_, since_ms) in self._unreadable.items()
+        ]
+        return (*heard, *unreadable)
+
+    def _changed(self, new: ScopeRows, old: ScopeRows | None = None, *, has_died: bool = False) -> list[Int64s]:
+        return changed_scopes(new, old, has_died=has_died, has_usage=self._settings.policy != "max_min")
+
+
+def left_by(peer: Peer, until_ms: int) -> Before:
+    """Return what the run that wrote a job's last report may use."""
+    rows = peer.report.rows
+    return Before(rows.ids, rows.floor_rate() if peer.is_dead else decode(rows.claim), until_ms)
+
+
+def claims_more(new: ScopeRows, old: ScopeRows) -> bool:
+    """Return whether a job may wait for answers to its new report: it claims more of something than in the old."""
+    if new is old:
+        return False
+    is_same = new.ids is old.ids or np.array_equal(new.ids, old.ids)
+    return not is_same or bool((new.claim > old.claim).any())
+
+
+def changed_scopes(new: ScopeRows, old: ScopeRows | None, *, has_died: bool, has_usage: bool) -> list[Int64s]:
+    """Return the scopes of which a job says other things than before, as far as a division goes by them."""
+    if old is new and not has_died:
+        return []
+    if old is None:
+        return [new.ids]
+    if has_died or old.ids is not new.ids or old.bins is not new.bins:
+        return [old.ids, new.ids]
+    # Only some were overwritten.
+    changed = (new.bin_demand != old.bin_demand).any(axis=1) | (new.bin_weight != old.bin_weight)
+    if has_usage:
+        changed |= (new.usage != old.usage).any(axis=1)[new.bin_row]
+    return [new.ids[new.bin_row[changed]]]
