@@ -65,7 +65,7 @@ class SharesRun:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Admitted:
+class Admissions:
     """What a job was admitted of a group, batch by batch."""
 
     time_ms: Int64s
@@ -119,7 +119,7 @@ class SharesBooks:
 
     account: SharesAccount
     run: SharesRun
-    admitted: dict[tuple[str, str], Admitted]
+    admitted: dict[tuple[str, str], Admissions]
     """By job and group."""
 
     shares: dict[tuple[str, str], tuple[Int64s, Float64s]]
@@ -128,7 +128,7 @@ class SharesBooks:
 
 def take_shares_account(run: SharesRun) -> SharesBooks:
     """Recount a finished run."""
-    admitted: dict[tuple[str, str], Admitted] = {}
+    admitted: dict[tuple[str, str], Admissions] = {}
     by_namespace: dict[str, float] = {}
     at = run.moments.at
     first_ms: int | None = None
@@ -143,7 +143,7 @@ def take_shares_account(run: SharesRun) -> SharesBooks:
         group_of = pc.list_element(pc.split_pattern(rows.rows["namespace"], "-", max_splits=1), 0)
         for group in GROUPS:
             mine = np.asarray(pc.equal(group_of, group))
-            admitted[job, group] = Admitted(times, np.bincount(rows.batch[mine], minlength=len(times)))
+            admitted[job, group] = Admissions(times, np.bincount(rows.batch[mine], minlength=len(times)))
         inside = np.flatnonzero((times >= crowded_ms[0]) & (times <= crowded_ms[1]))
         in_window = (rows.batch > inside[0]) & (rows.batch <= inside[-1])
         seconds = (times[inside[-1]] - times[inside[0]]) / 1000
@@ -163,7 +163,7 @@ def take_shares_account(run: SharesRun) -> SharesBooks:
     return SharesBooks(account, run, admitted, shares)
 
 
-def _worst(admitted: dict[tuple[str, str], Admitted], run: SharesRun, group: str) -> float:
+def _worst(admitted: dict[tuple[str, str], Admissions], run: SharesRun, group: str) -> float:
     """Return the most that a window admitted beyond ``burst + rate * length``, in messages a shard."""
     parts = [admitted[job, group] for job in run.jobs]
     times = np.concatenate([part.time_ms for part in parts])
@@ -176,7 +176,7 @@ def _worst(admitted: dict[tuple[str, str], Admitted], run: SharesRun, group: str
     return max(0.0, excess) / (run.shards * len(run.jobs))
 
 
-def _utilisation(admitted: dict[tuple[str, str], Admitted], jobs: Sequence[str], start_ms: int, end_ms: int) -> float:
+def _utilisation(admitted: dict[tuple[str, str], Admissions], jobs: Sequence[str], start_ms: int, end_ms: int) -> float:
     """Return what the jobs were admitted of the quotas, of the group that used less of its own."""
     return min(
         sum(admitted[job, group].rate(start_ms, end_ms) for job in jobs) / quota for group, quota in GROUPS.items()

@@ -23,7 +23,7 @@ from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
-from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.sharing.report import found_in
 
 _FEW_SCOPES = 1000
@@ -159,7 +159,7 @@ class DemandMeter:
         )
         self._newest_ms = time_ms
 
-    def measure(self, policy: CompiledPolicy, *, now_ms: int) -> Measured:
+    def measure(self, policy: CompiledPolicy, *, now_ms: int) -> Measurement:
         """Return what is wanted and used now."""
         while len(self._batches) > 1 and self._batches[0].time_ms <= self._batches[-1].time_ms - self._cycle_ms:
             self._batches.popleft()
@@ -231,7 +231,7 @@ class DemandMeter:
         demand: Int64s,
         usage: Int64s,
         now_ms: int,
-    ) -> Measured:
+    ) -> Measurement:
         found = match(names, policy)
         row_of = np.full(len(policy.shared) + 1, -1, dtype=np.int64)
         row_of[scopes.position] = np.arange(len(scopes.ids))
@@ -255,4 +255,4 @@ class DemandMeter:
         every_flow, every_level = np.nonzero(row >= 0)
         used += sums(row[every_flow, every_level], usage[every_flow], len(scopes.ids))
         bin_row = np.searchsorted(kept, bin_scope)
-        return Measured(scopes.ids[kept], rate[kept], used[kept], bin_row, bin_demand, bin_weight)
+        return Measurement(scopes.ids[kept], rate[kept], used[kept], bin_row, bin_demand, bin_weight)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.packing import Field, Unpacked, pack, unpack
+from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.quota import (
@@ -101,16 +101,16 @@ def _later_fields(
     return (1, {}) if share is None else (2, {"share": share})
 
 
-def _share(f: Unpacked) -> Int64s | None:
+def _share(f: BlockFields) -> Int64s | None:
     share = f.pairs("share") if f.has("share") else None
     return share if share is not None and len(share) else None
 
 
-def _paying(f: Unpacked) -> PayingTime | None:
+def _paying(f: BlockFields) -> PayingTime | None:
     return PayingTime(f.integer("paid_ms"), f.integer("wall_ms")) if f.has("paid_ms") else None
 
 
-def _ahead_bound(f: Unpacked) -> Int64s | None:
+def _ahead_bound(f: BlockFields) -> Int64s | None:
     return f.pairs("ahead_bound") if f.has("ahead_bound") else None
 
 
@@ -152,14 +152,14 @@ def _bound_fields(policy: CompiledPolicy) -> dict[str, Field]:
     return {f"{prefix}_max": np.zeros(0, dtype=np.int64) if each is None else each for prefix, each in bounds.items()}
 
 
-def _limits(f: Unpacked, prefix: str) -> Limits:
+def _limits(f: BlockFields, prefix: str) -> Limits:
     return Limits(
         f.pairs(f"{prefix}_rate"), f.pairs(f"{prefix}_burst"), f.integers(f"{prefix}_excess"),
         f.integers(f"{prefix}_weight"), _bounds(f, prefix) if f.version > _UNBOUNDED_POLICY else None,
     )  # fmt: skip
 
 
-def _bounds(f: Unpacked, prefix: str) -> Int64s | None:
+def _bounds(f: BlockFields, prefix: str) -> Int64s | None:
     found = f.integers(f"{prefix}_max")
     return found if len(found) else None
 

@@ -30,7 +30,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from spark_throttle.errors import PolicyError
-from spark_throttle.importers.imported import Imported, mapping_of
+from spark_throttle.importers.import_result import ImportResult, mapping_of
 from spark_throttle.policy.yaml_text import read_yaml
 
 DEFAULT: Final = "<default>"
@@ -60,7 +60,7 @@ class _Entity:
         return ", ".join(part for part in parts if part)
 
 
-def import_kafka(text: str) -> Imported:
+def import_kafka(text: str) -> ImportResult:
     """Return the policies of client quotas.
 
     Examples
@@ -82,7 +82,7 @@ def import_kafka(text: str) -> Imported:
         if quotas[entity]:
             _express(entity, quotas[entity], rules, groups, defaults, unexpressed)
     _fill_from_defaults(rules, groups, defaults, unexpressed)
-    return Imported.of({"resource_groups": groups, "namespaces": rules, "defaults": defaults}, unexpressed)
+    return ImportResult.of({"resource_groups": groups, "namespaces": rules, "defaults": defaults}, unexpressed)
 
 
 def _express(

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.errors import PolicyError
-from spark_throttle.importers.imported import Imported, mapping_of
+from spark_throttle.importers.import_result import ImportResult, mapping_of
 from spark_throttle.policy.yaml_text import read_yaml
 
 _RULES: Final = {
@@ -38,7 +38,7 @@ _USE = re.compile(r"\s*(?:>>>)?\s*use\s+(\S+)\s*")
 _ENV = re.compile(r"\s*([\w.\-]+)\s*:\s*(.*?)\s*")
 
 
-def import_pegasus(text: str, *, table: str | None = None) -> Imported:
+def import_pegasus(text: str, *, table: str | None = None) -> ImportResult:
     """Return the policies of table environments.
 
     Parameters
@@ -64,7 +64,7 @@ def import_pegasus(text: str, *, table: str | None = None) -> Imported:
                 unexpressed.append(f"{name}: {env} = {value} {problem}")
         if says:
             namespaces[name] = says
-    return Imported.of({"namespaces": namespaces}, unexpressed)
+    return ImportResult.of({"namespaces": namespaces}, unexpressed)
 
 
 def _take_over(env: str, value: str, says: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_throttle.errors import PolicyError
-from spark_throttle.importers.imported import Imported, mapping_of
+from spark_throttle.importers.import_result import ImportResult, mapping_of
 from spark_throttle.policy.yaml_text import read_yaml
 
 _FIELDS: Final = {
@@ -26,7 +26,7 @@ _FIELDS: Final = {
 _SECTIONS: Final = ("resourcegroups", "tenants", "namespaces")
 
 
-def import_pulsar(text: str) -> Imported:
+def import_pulsar(text: str) -> ImportResult:
     """Return the policies of resource groups and what is attached to them.
 
     Examples
@@ -54,7 +54,7 @@ def import_pulsar(text: str) -> Imported:
                 f"group of its tenant, too"
             )
     document = {"resource_groups": groups, "tenants": tenants, "namespaces": namespaces}
-    return Imported.of(document, unexpressed)
+    return ImportResult.of(document, unexpressed)
 
 
 def _quotas(fields: Mapping[str, Any], path: str, unexpressed: list[str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_throttle.sharing.exchanges.exchange import Exchange
-from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.sharing import Share, Sharing
 from spark_throttle.sharing.status import Observation
@@ -87,7 +87,7 @@ class LeaseKeeper:
 
     # -------------------------------------------------------------------------------------------- for the control plane
 
-    def measure(self, measured: Measured) -> None:
+    def measure(self, measured: Measurement) -> None:
         """Say what the job's namespaces want."""
         with self._lock:
             self._sharing.measure(measured)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from spark_throttle.core.arithmetic.rate_codes import Codes, decode
 from spark_throttle.core.quota import Int64s
-from spark_throttle.sharing.measured import moved
+from spark_throttle.sharing.measurement import moved
 from spark_throttle.sharing.report import Bytes, Mark, floor_rate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Claimed:
+class PublishedClaim:
     """What one published report claimed."""
 
     number: int
@@ -23,10 +23,10 @@ class Claimed:
         """Return the floors as rates."""
         return decode(self.claim) if self.floor is None else floor_rate(self.claim, self.floor)
 
-    def moved(self, old: Int64s, new: Int64s) -> Claimed:
+    def moved(self, old: Int64s, new: Int64s) -> PublishedClaim:
         """Return the claims in the scopes `new`."""
         floor = None if self.floor is None else moved(self.floor, old, new)
-        return Claimed(self.number, moved(self.claim, old, new), floor)
+        return PublishedClaim(self.number, moved(self.claim, old, new), floor)
 
 
 @dataclass(slots=True)

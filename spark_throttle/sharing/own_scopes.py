@@ -15,7 +15,7 @@ import numpy.typing as npt
 from spark_throttle.core.arithmetic.rate_codes import Codes, decode, encode
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.sharing.division import is_news
-from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.sharing.report import ScopeRows, found_in, narrowed
 from spark_throttle.sharing.settings import ShareSettings
 
@@ -47,7 +47,13 @@ class OwnScopes:
 
     @classmethod
     def drafted(
-        cls, settings: ShareSettings, measured: Measured, old: ScopeRows, reported_at: Numbers, number: int, ids: Int64s
+        cls,
+        settings: ShareSettings,
+        measured: Measurement,
+        old: ScopeRows,
+        reported_at: Numbers,
+        number: int,
+        ids: Int64s,
     ) -> OwnScopes:
         """Return what the report `number` will say of a measurement.
 

@@ -11,7 +11,7 @@ from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Int64s
 from spark_throttle.sharing.division import OtherSeats
-from spark_throttle.sharing.measured import moved
+from spark_throttle.sharing.measurement import moved
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, found_in, joined
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import PeerStatus
@@ -29,12 +29,12 @@ class Peer:
     """Number of this job's first report that the peer, as this incarnation, can go by."""
 
     is_dead: bool = False
-    before: list[Before] = field(default_factory=list)
+    before: list[Predecessor] = field(default_factory=list)
     """Of runs whose place the last report's run took: they may not know it yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Before:
+class Predecessor:
     """What a run claimed that another run of its job replaced."""
 
     ids: Int64s
@@ -191,10 +191,10 @@ class Peers:
         return changed_scopes(new, old, has_died=has_died, has_usage=self._settings.policy != "max_min")
 
 
-def left_by(peer: Peer, until_ms: int) -> Before:
+def left_by(peer: Peer, until_ms: int) -> Predecessor:
     """Return what the run that wrote a job's last report may use."""
     rows = peer.report.rows
-    return Before(rows.ids, rows.floor_rate() if peer.is_dead else decode(rows.claim), until_ms)
+    return Predecessor(rows.ids, rows.floor_rate() if peer.is_dead else decode(rows.claim), until_ms)
 
 
 def claims_more(new: ScopeRows, old: ScopeRows) -> bool:

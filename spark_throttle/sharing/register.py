@@ -33,7 +33,7 @@ from spark_throttle.sharing.report import (
     unpack_base,
     unpack_head,
 )
-from spark_throttle.sharing.sharing import Found, Update
+from spark_throttle.sharing.sharing import Update, Visit
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class ShareRegister:
 
     # ------------------------------------------------------------------------------------------------------ reading
 
-    def read(self, ids: Int64s) -> Found:
+    def read(self, ids: Int64s) -> Visit:
         """Return what the registers hold of the scopes `ids`, which ascend."""
         if not found_in(ids, self._ids).all():
             self._known.clear()  # rows of the new scopes were passed over
@@ -160,7 +160,7 @@ class ShareRegister:
             if rows is not None:
                 reports[stem] = replace(report, rows=rows)
         self._forget(reports)
-        return Found(reports, unreadable)
+        return Visit(reports, unreadable)
 
     def remove_before(self, mark: Mark) -> None:
         """Remove the registers of this job's runs before `mark` that the last `read` found."""

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from spark_throttle.core.arithmetic.packing import Unpacked, pack, unpack
+from spark_throttle.core.arithmetic.packing import BlockFields, pack, unpack
 from spark_throttle.core.arithmetic.rate_codes import Codes, decode
 from spark_throttle.core.quota import Bools, Int64s
 
@@ -295,7 +295,7 @@ def _pack_rows(rows: ScopeRows) -> bytes:
     return header + b"".join(getattr(rows, name).astype(kind, copy=False).tobytes() for name, (kind, _, _) in columns)
 
 
-def _unpack_rows(f: Unpacked) -> ScopeRows:
+def _unpack_rows(f: BlockFields) -> ScopeRows:
     data = f.raw("rows")
     n, m = np.frombuffer(data, dtype="<i8", count=2).tolist()
     at, columns = 16, []

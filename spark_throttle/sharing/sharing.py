@@ -26,8 +26,8 @@ from spark_throttle.core.arithmetic.rate_codes import CodedRates, Codes, decode,
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.sharing.division import OtherSeats, divide, floors
-from spark_throttle.sharing.measured import Measured, moved
-from spark_throttle.sharing.own_runs import Claimed, OtherRuns
+from spark_throttle.sharing.measurement import Measurement, moved
+from spark_throttle.sharing.own_runs import OtherRuns, PublishedClaim
 from spark_throttle.sharing.own_scopes import OwnScopes
 from spark_throttle.sharing.peers import News, Peer, Peers
 from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in
@@ -51,7 +51,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Visit:
     """What a visit found."""
 
     reports: Mapping[str, ShareReport]
@@ -115,7 +115,7 @@ class Sharing:
         none = np.zeros((0, 2), dtype=np.int64)
         self._target, self._pinned, self._right = none, none, none
         self._floor = none
-        self._window = [Claimed(0, encode(none), None)]
+        self._window = [PublishedClaim(0, encode(none), None)]
         self._published_ms: dict[int, int] = {}
         self._born_ms: int | None = None
         self._shown_ms: int | None = None
@@ -142,7 +142,7 @@ class Sharing:
 
     # ------------------------------------------------------------------------------------------ what the job tells us
 
-    def measure(self, measured: Measured) -> None:
+    def measure(self, measured: Measurement) -> None:
         """Take in what the job's namespaces want and use.
 
         A scope that is named no more is given up: nothing of it may be used, and once `pin` says so, it is reported no
@@ -217,7 +217,7 @@ class Sharing:
 
     # ------------------------------------------------------------------------------------------ what a visit found
 
-    def take_in(self, found: Found, *, started_ms: int, now_ms: int) -> None:
+    def take_in(self, found: Visit, *, started_ms: int, now_ms: int) -> None:
         """Take in what a visit found that began reading at `started_ms`."""
         self._fall_if_due(now_ms)
         # In the order of their marks, so that of two runs of a job the later one is the last that is seen.
@@ -268,7 +268,7 @@ class Sharing:
         self._other_runs.note_passed(mark)
         self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
         self._right = self._floor = np.zeros_like(self._right)
-        self._window = [Claimed(self._number, encode(self._floor), None)]
+        self._window = [PublishedClaim(self._number, encode(self._floor), None)]
 
     def _note(self, news: News) -> None:
         """Take in what was heard of another job."""
@@ -309,7 +309,7 @@ class Sharing:
             self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
             self._begin_anew(self._incarnation + 1)
             self._right = self._floor
-            self._window = [Claimed(self._number, encode(self._floor), None)]
+            self._window = [PublishedClaim(self._number, encode(self._floor), None)]
 
     def _begin_anew(self, incarnation: int) -> None:
         """Go on as a newcomer, whose reports all must see anew."""
@@ -377,7 +377,7 @@ class Sharing:
         if self._born_ms is None:
             self._born_ms = now_ms
         self._published_ms[self._number] = now_ms
-        self._window.append(Claimed(self._number, codes, rows.floor))
+        self._window.append(PublishedClaim(self._number, codes, rows.floor))
         self._right = np.minimum(self._right, decode(codes))
         self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
         report = ShareReport(self.member, self._name, self.mark, wall_ms, self._peers.seen, rows)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.feedback import read_reports
-from spark_throttle.control.followed import Followed, read_followed
+from spark_throttle.control.next_policies import NextPolicies, read_followed
 from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
 from spark_throttle.core.lending.grants import used_by_scope
 from spark_throttle.core.names.globs import first_match, is_glob
@@ -367,7 +367,7 @@ def _last_batch(batch: int, reports: list[UsageReport], namespace: str, shard: i
     return seen
 
 
-def _notes(followed: Followed | None, revision: str) -> list[str]:
+def _notes(followed: NextPolicies | None, revision: str) -> list[str]:
     if followed is None:
         return []
     notes = [] if followed.problem is None else [followed.problem]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.feedback import newest_reports
-from spark_throttle.control.followed import read_followed
+from spark_throttle.control.next_policies import read_followed
 from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown

@@ -52,7 +52,7 @@ _MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredEntry:
     """An entry as a caller sees it."""
 
     kind: Kind
@@ -73,7 +73,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CommitResult:
     """What became of a change."""
 
     revision: int
@@ -142,7 +142,7 @@ class PolicyService:
 
     # ------------------------------------------------------------------------------------------ entries
 
-    def get(self, kind: Kind, name: str = "", *, at: int | None = None) -> Stored:
+    def get(self, kind: Kind, name: str = "", *, at: int | None = None) -> StoredEntry:
         """Return an entry; of `defaults`, `job` and `queue` there always is one.
 
         Raises
@@ -154,17 +154,17 @@ class PolicyService:
         if entry is not None:
             return _stored(entry)
         if kind in SINGLE_KINDS:
-            return Stored(kind, "", EMPTY[kind], 0)
+            return StoredEntry(kind, "", EMPTY[kind], 0)
         raise NotFoundError(kind, name, self._hint(kind, name, at))
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
-    ) -> list[Stored]:
+    ) -> list[StoredEntry]:
         """Return the entries whose names follow `after`, by name; of those attached to `resource_group`, if given."""
         page = self.store.page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
         return [_stored(entry) for entry in page]
 
-    def create(self, kind: Kind, name: str, values: Mapping[str, object], author: Author) -> Made:
+    def create(self, kind: Kind, name: str, values: Mapping[str, object], author: Author) -> CommitResult:
         """Write an entry that is not there yet.
 
         Raises
@@ -184,7 +184,7 @@ class PolicyService:
 
     def update(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
-    ) -> Made:
+    ) -> CommitResult:
         """Write an entry that is there, in place of what it said.
 
         Raises
@@ -203,7 +203,7 @@ class PolicyService:
 
     def put(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
-    ) -> Made:
+    ) -> CommitResult:
         """Write an entry, whether it is there or not; `expected` 0 asks that it is not."""
 
         def plan(revision: int) -> list[Change]:
@@ -213,7 +213,7 @@ class PolicyService:
 
         return self._noted(kind, name, values, self._commit(plan, author))
 
-    def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> Made:
+    def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
         """Remove an entry; `defaults`, `job` and `queue` are then as they are where a policy does not name them.
 
         Raises
@@ -245,7 +245,7 @@ class PolicyService:
         *,
         expected: int | None = None,
         is_moved: bool = False,
-    ) -> Made:
+    ) -> CommitResult:
         """Attach a tenant, a namespace or the defaults to a resource group.
 
         A namespace that no policy names becomes one that a policy names: the defaults hold it no longer, which a note
@@ -281,7 +281,7 @@ class PolicyService:
         made = self._commit(plan, author)
         return replace(made, notes=tuple(notes))
 
-    def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> Made:
+    def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
         """Detach a tenant, a namespace or the defaults; an entry that said nothing else is removed.
 
         Raises
@@ -302,7 +302,7 @@ class PolicyService:
 
         return self._commit(plan, author)
 
-    def attached(self, kind: Kind, name: str) -> Stored:
+    def attached(self, kind: Kind, name: str) -> StoredEntry:
         """Return the entry of a tenant or namespace that is attached to a group by itself.
 
         Raises
@@ -321,7 +321,7 @@ class PolicyService:
         """Return all policies as one document."""
         return document_of(self.store.scan(at=at), what=self.store.location)
 
-    def apply(self, document: PolicyDocument, author: Author, *, expected: int | None = None) -> Made:
+    def apply(self, document: PolicyDocument, author: Author, *, expected: int | None = None) -> CommitResult:
         """Make the store say what a document says, and nothing else, in one commit.
 
         Parameters
@@ -369,7 +369,7 @@ class PolicyService:
                 found.append(_difference(kind, name, old, new))
         return found
 
-    def rollback(self, to: int, author: Author) -> Made:
+    def rollback(self, to: int, author: Author) -> CommitResult:
         """Make the store say what it said at a revision, in one commit; what was said since stays in the history."""
 
         def plan(revision: int) -> list[Change]:
@@ -385,10 +385,10 @@ class PolicyService:
     # ------------------------------------------------------------------------------------------- inside
 
     @staticmethod
-    def _noted(kind: Kind, name: str, values: Mapping[str, object], made: Made) -> Made:
+    def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
         return replace(made, notes=tuple(idle_parts(kind, name, parse_policy(kind, name, values))))
 
-    def _commit(self, plan: Callable[[int], list[Change]], author: Author) -> Made:
+    def _commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
         """Commit what `plan` makes of the newest revision, anew if another change comes first."""
         if not author.who:
             raise ConfigurationError("a change needs its author: say who makes it")
@@ -398,11 +398,11 @@ class PolicyService:
                 revision = self.store.revision()
                 changes = plan(revision)
                 if not self._is_change(changes, revision):
-                    return Made(revision, is_changed=False)
+                    return CommitResult(revision, is_changed=False)
                 at_ms = self._clock_ms()
                 try:
                     made = self.store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
-                    return Made(made, is_changed=True)
+                    return CommitResult(made, is_changed=True)
                 except ConflictError:
                     attempt += 1
                     if attempt >= MOST_ATTEMPTS:
@@ -465,8 +465,8 @@ def _unattached(kind: Kind, name: str) -> NotFoundError:
     return NotFoundError("resource_group", "", f" that {kind} {name} is attached to by itself".replace("  ", " "))
 
 
-def _stored(entry: Entry) -> Stored:
-    return Stored(entry.kind, entry.name, policy_of(entry), entry.revision)
+def _stored(entry: Entry) -> StoredEntry:
+    return StoredEntry(entry.kind, entry.name, policy_of(entry), entry.revision)
 
 
 def _bodies(store: PolicyStore, revision: int) -> dict[tuple[Kind, str], str]:

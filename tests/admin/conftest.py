@@ -24,7 +24,7 @@ START_MS = 1_795_266_764_070
 
 
 @dataclass
-class Served:
+class ServedApp:
     """An application without a socket, and a token of each role; `acme` is the tenant admin's tenant."""
 
     app: FastAPI
@@ -42,7 +42,7 @@ class Served:
         return TestClient(self.app, headers=headers, raise_server_exceptions=True)
 
 
-def served_over(store: PolicyStore, folder: Path, **settings: Any) -> Served:
+def served_over(store: PolicyStore, folder: Path, **settings: Any) -> ServedApp:
     clock = [START_MS]
     tokens = TokenFile(folder / "tokens.json", clock_ms=lambda: clock[0])
     texts = {role: tokens.create(f"{role}-of-test", role, tenant="acme" if role == "tenant_admin" else None)
@@ -50,25 +50,25 @@ def served_over(store: PolicyStore, folder: Path, **settings: Any) -> Served:
     watch = settings.pop("watch", None) or JobWatch({})
     settings.setdefault("requests_per_second", 1_000_000)
     app = make_app(store, tokens, watch, clock_ms=lambda: clock[0], **settings)
-    return Served(app, store, tokens, texts, clock)
+    return ServedApp(app, store, tokens, texts, clock)
 
 
 @pytest.fixture(params=["memory", "delta"])
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> ServedApp:
     store = MemoryStore() if request.param == "memory" else DeltaStore.create(str(tmp_path / "policies"))
     return served_over(store, tmp_path)
 
 
 @pytest.fixture
-def in_memory(tmp_path: Path) -> Served:
+def in_memory(tmp_path: Path) -> ServedApp:
     return served_over(MemoryStore(), tmp_path)
 
 
 @pytest.fixture
-def admin(served: Served) -> TestClient:
+def admin(served: ServedApp) -> TestClient:
     return served.client("admin")
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Callable[..., Served]:
+def serve(tmp_path: Path) -> Callable[..., ServedApp]:
     return lambda store, **settings: served_over(store, tmp_path, **settings)

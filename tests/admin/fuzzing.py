@@ -14,7 +14,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
-from tests.admin.conftest import Served
+from tests.admin.conftest import ServedApp
 
 CHECKED = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
@@ -33,7 +33,7 @@ class Tally:
     statuses: Counter[int] = field(default_factory=Counter)
 
 
-def fuzz(served: Served, *, examples: int, start: int) -> Tally:
+def fuzz(served: ServedApp, *, examples: int, start: int) -> Tally:
     """Make `examples` requests of every call with every kind of token, and check each answer and what it wrote."""
     load_all_checks()
     checks = [CHECKS.get_one(name) for name in CHECKED]
@@ -49,7 +49,7 @@ def fuzz(served: Served, *, examples: int, start: int) -> Tally:
 
 
 def _fuzz_one(
-    served: Served,
+    served: ServedApp,
     operation: Any,
     role: str | None,
     mode: GenerationMode,

@@ -14,7 +14,7 @@ import pytest
 from spark_throttle.admin.api.resource_group_fields import FIELDS
 from spark_throttle.policy.model import Direction, Quota
 from spark_throttle.store.memory_store import MemoryStore
-from tests.admin.conftest import Served
+from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import Decided, MadeUpJob
 
 NAME = "acme/in"
@@ -39,7 +39,7 @@ def decided(job: MadeUpJob) -> list[Decided]:
 class Trial:
     """Two jobs that follow two stores, which differ in one field of a group that was written over the API."""
 
-    def __init__(self, serve: Callable[..., Served], folder: Path, direction: Direction) -> None:
+    def __init__(self, serve: Callable[..., ServedApp], folder: Path, direction: Direction) -> None:
         self.sides = []
         for side in ("without", "with"):
             store = MemoryStore()
@@ -68,7 +68,7 @@ class Trial:
 
 
 @pytest.fixture
-def trial(serve: Callable[..., Served], tmp_path: Path) -> Callable[[Direction], Trial]:
+def trial(serve: Callable[..., ServedApp], tmp_path: Path) -> Callable[[Direction], Trial]:
     return lambda direction: Trial(serve, tmp_path, direction)
 
 
@@ -83,7 +83,7 @@ def test_field_of_a_group_acts(trial: Callable[[Direction], Trial], key: str, di
     assert made.differs()
 
 
-def test_field_that_acts_nowhere_is_noted_in_the_answer(serve: Callable[..., Served]) -> None:
+def test_field_that_acts_nowhere_is_noted_in_the_answer(serve: Callable[..., ServedApp]) -> None:
     answer = serve(MemoryStore()).client().put("/admin/v2/resourcegroup/gold", json={"publishBurstInSeconds": 3})
     assert answer.status_code == 200
     assert any("burst_seconds" in note for note in answer.json()["notes"])
@@ -95,7 +95,7 @@ def test_trials_are_of_every_field() -> None:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_field_of_pip_82_is_the_field_of_the_document(serve: Callable[..., Served], field: str) -> None:
+def test_field_of_pip_82_is_the_field_of_the_document(serve: Callable[..., ServedApp], field: str) -> None:
     served = serve(MemoryStore())
     direction, key = FIELDS[field]
     value = {"on_excess": "reject"}.get(key, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from tests.admin.conftest import Served
+from tests.admin.conftest import ServedApp
 
 GROUP = "/admin/v2/resourcegroup"
 
@@ -26,7 +26,7 @@ def test_put_says_the_whole_group_so_what_is_left_out_is_unlimited(admin: TestCl
     assert admin.get(f"{GROUP}/gold").json()["dispatchRateInMsgs"] is None
 
 
-def test_zero_is_a_quota_and_null_is_none(served: Served, admin: TestClient) -> None:
+def test_zero_is_a_quota_and_null_is_none(served: ServedApp, admin: TestClient) -> None:
     admin.put(f"{GROUP}/shut", json={"publishRateInMsgs": 0, "publishRateInBytes": None})
     assert served.service.get("resource_group", "shut").values == {"publish": {"messages_per_second": 0}}
 
@@ -72,7 +72,7 @@ def test_creating_a_group_that_is_there_is_a_conflict(admin: TestClient) -> None
     ],
 )
 def test_wrong_field_is_named_and_nothing_is_written(
-    served: Served, admin: TestClient, fields: dict[str, object], path: str, said: str
+    served: ServedApp, admin: TestClient, fields: dict[str, object], path: str, said: str
 ) -> None:
     answer = admin.put(f"{GROUP}/gold", json=fields)
     assert (answer.status_code, answer.json()["path"]) == (422, path)
@@ -168,7 +168,7 @@ def test_reader_who_has_the_entry_is_told_that_it_is_unchanged(admin: TestClient
     assert (answer.status_code, answer.content) == (304, b"")
 
 
-def test_of_two_edits_of_one_revision_one_is_made(served: Served) -> None:
+def test_of_two_edits_of_one_revision_one_is_made(served: ServedApp) -> None:
     import threading
 
     admin = served.client()

@@ -12,7 +12,7 @@ import pytest
 from spark_throttle.store.delta_store import DeltaStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.store import Author, Change
-from tests.admin.conftest import Served
+from tests.admin.conftest import ServedApp
 
 NAMES = [
     "acme/orders", "a/b/c", "/", "//", "a/", "a b", "a.b", "...", "..a", "../../etc/passwd", "..\\..\\x", "é",
@@ -23,7 +23,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:40])
-def test_name_of_any_text_is_kept_exactly(served: Served, name: str) -> None:
+def test_name_of_any_text_is_kept_exactly(served: ServedApp, name: str) -> None:
     admin, segment = served.client(), quote(name, safe="")
     group = f"/admin/v2/resourcegroup/{segment}"
     assert admin.put(group, json={"publishRateInMsgs": 5}).status_code == 200
@@ -52,7 +52,7 @@ def test_name_of_any_text_is_kept_exactly(served: Served, name: str) -> None:
         ("%2e", "steps of a path"),
     ],
 )
-def test_name_that_cannot_be_is_refused_and_said_why(in_memory: Served, segment: str, said: str) -> None:
+def test_name_that_cannot_be_is_refused_and_said_why(in_memory: ServedApp, segment: str, said: str) -> None:
     for path in (f"/admin/v2/resourcegroup/{segment}", f"/admin/v2/policies/namespaces/{segment}"):
         answer = in_memory.client().put(path, json={})
         assert answer.status_code == 422
@@ -61,7 +61,7 @@ def test_name_that_cannot_be_is_refused_and_said_why(in_memory: Served, segment:
     assert in_memory.store.revision() == 0
 
 
-def test_tenant_with_a_slash_is_refused(in_memory: Served) -> None:
+def test_tenant_with_a_slash_is_refused(in_memory: ServedApp) -> None:
     answer = in_memory.client().put("/admin/v2/tenants/a%2Fb/resourcegroup/gold")
     assert (answer.status_code, answer.json()["path"]) == (422, "tenant")
 
@@ -73,7 +73,7 @@ def test_tenant_with_a_slash_is_refused(in_memory: Served) -> None:
         "/page", "/etc/passwd", "/admin", "/admin/v2/", "//",
     ],
 )  # fmt: skip
-def test_path_leads_to_no_file(in_memory: Served, path: str) -> None:
+def test_path_leads_to_no_file(in_memory: ServedApp, path: str) -> None:
     from starlette.types import Message
 
     # As raw as a socket brings it: clients take ".." out themselves.
@@ -97,7 +97,7 @@ def test_path_leads_to_no_file(in_memory: Served, path: str) -> None:
     assert sent[0]["status"] == 404
 
 
-def test_body_that_is_too_large_is_refused_whatever_its_length_says(in_memory: Served) -> None:
+def test_body_that_is_too_large_is_refused_whatever_its_length_says(in_memory: ServedApp) -> None:
     admin, path = in_memory.client(), "/admin/v2/policies/namespaces/x"
     large = b'{"publish": {"weight": 1}, "x": "' + b"a" * 70_000 + b'"}'
     json_type = {"Content-Type": "application/json"}
@@ -106,7 +106,7 @@ def test_body_that_is_too_large_is_refused_whatever_its_length_says(in_memory: S
     assert admin.put(path, content=b"{}", headers=json_type | {"Content-Length": "9" * 30}).status_code == 413
 
 
-def test_caller_who_asks_too_often_is_told_when_to_come_again(serve: Callable[..., Served]) -> None:
+def test_caller_who_asks_too_often_is_told_when_to_come_again(serve: Callable[..., ServedApp]) -> None:
     served = serve(MemoryStore(), requests_per_second=10)
     statuses = [served.client().get("/admin/v2/caller").status_code for _ in range(60)]
     assert statuses == [200] * 51 + [429] * 9
@@ -117,7 +117,7 @@ def test_caller_who_asks_too_often_is_told_when_to_come_again(serve: Callable[..
     assert served.client().get("/admin/v2/caller").status_code == 200
 
 
-def test_guesses_of_tokens_are_limited_together_and_harm_no_owner(serve: Callable[..., Served]) -> None:
+def test_guesses_of_tokens_are_limited_together_and_harm_no_owner(serve: Callable[..., ServedApp]) -> None:
     served = serve(MemoryStore(), requests_per_second=10)
     statuses = [
         served.client(None).get("/admin/v2/caller", headers={"Authorization": f"Bearer guess{i}"}).status_code
@@ -127,7 +127,7 @@ def test_guesses_of_tokens_are_limited_together_and_harm_no_owner(serve: Callabl
     assert served.client().get("/admin/v2/caller").status_code == 200
 
 
-def test_answers_forbid_what_the_page_does_not_need(in_memory: Served) -> None:
+def test_answers_forbid_what_the_page_does_not_need(in_memory: ServedApp) -> None:
     for path, role in (("/", None), ("/admin/v2/caller", "admin"), ("/admin/v2/caller", None)):
         headers = in_memory.client(role).get(path).headers
         assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self'")
@@ -137,7 +137,7 @@ def test_answers_forbid_what_the_page_does_not_need(in_memory: Served) -> None:
 
 
 def test_store_that_is_deleted_under_the_server_is_a_clear_error_and_comes_back(
-    serve: Callable[..., Served], tmp_path: Path
+    serve: Callable[..., ServedApp], tmp_path: Path
 ) -> None:
     path = tmp_path / "policies"
     served = serve(DeltaStore.create(str(path)))
@@ -165,7 +165,7 @@ def test_store_that_is_deleted_under_the_server_is_a_clear_error_and_comes_back(
     assert "another table stands in its place" in answer.json()["detail"]
 
 
-def test_namespaces_are_listed_page_by_page_each_once(serve: Callable[..., Served]) -> None:
+def test_namespaces_are_listed_page_by_page_each_once(serve: Callable[..., ServedApp]) -> None:
     # `make list-a-million` does so with a million in Delta.
     store = MemoryStore()
     names = [f"tenant-{i % 7}/ns-{i:05d}" for i in range(10_000)]

@@ -15,7 +15,7 @@ from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
-from tests.admin.conftest import Served
+from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import MadeUpJob
 
 ANN = Author("ann")
@@ -25,7 +25,7 @@ OFFERED = {"acme/a": 30, "acme/b": 30, "other/c": 5}
 class World:
     """A job, the watch of it, and the API."""
 
-    def __init__(self, serve: Callable[..., Served], folder: Path) -> None:
+    def __init__(self, serve: Callable[..., ServedApp], folder: Path) -> None:
         self.store = MemoryStore()
         self.service = PolicyService(self.store, clock_ms=lambda: 0)
         gold = {"publish": {"messages_per_second": 20, "burst_seconds": 1}}
@@ -43,7 +43,7 @@ class World:
 
 
 @pytest.fixture
-def world(serve: Callable[..., Served], tmp_path: Path) -> World:
+def world(serve: Callable[..., ServedApp], tmp_path: Path) -> World:
     world = World(serve, tmp_path)
     world.run(4)
     return world
@@ -123,21 +123,21 @@ def test_change_says_that_the_next_batch_has_it_and_the_next_batch_has_it(world:
     assert next(scope for scope in job["scopes"] if scope["scope"] == "gold")["messages_per_second"] == 30
 
 
-def test_change_is_told_when_no_job_can_have_it(world: World, serve: Callable[..., Served]) -> None:
-    from spark_throttle.control.followed import Followed, write_followed
+def test_change_is_told_when_no_job_can_have_it(world: World, serve: Callable[..., ServedApp]) -> None:
+    from spark_throttle.control.next_policies import NextPolicies, write_followed
 
-    write_followed(world.job.directory, Followed("0123456789abcdef", None, None))
+    write_followed(world.job.directory, NextPolicies("0123456789abcdef", None, None))
     world.watch.look()
     answer = world.client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 30}).json()
     assert answer["acting"][0]["state"] == "not_followed"
-    write_followed(world.job.directory, Followed("0123456789abcdef", 2, "the store is not available"))
+    write_followed(world.job.directory, NextPolicies("0123456789abcdef", 2, "the store is not available"))
     world.watch.look()
     answer = world.client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 31}).json()
     assert (answer["acting"][0]["state"], answer["acting"][0]["detail"]) == ("refused", "the store is not available")
 
 
 def test_job_that_has_not_run_is_a_problem_of_its_entry_alone(
-    serve: Callable[..., Served], tmp_path: Path, world: World
+    serve: Callable[..., ServedApp], tmp_path: Path, world: World
 ) -> None:
     watch = JobWatch({"none": str(tmp_path / "none"), "ingest": str(tmp_path / "control")})
     watch.look()

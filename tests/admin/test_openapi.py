@@ -9,7 +9,7 @@ import pytest
 
 from spark_throttle.admin.api.openapi import description
 from spark_throttle.store.store import Author
-from tests.admin.conftest import Served
+from tests.admin.conftest import ServedApp
 from tests.admin.fuzzing import fuzz
 
 CHECKED_IN = Path(__file__).parents[2] / "conf" / "openapi.json"
@@ -27,7 +27,7 @@ def test_every_call_but_the_health_check_needs_a_token() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of schemathesis' and the test client's own making
-def test_answers_are_as_described_and_nobody_writes_without_the_role(in_memory: Served) -> None:
+def test_answers_are_as_described_and_nobody_writes_without_the_role(in_memory: ServedApp) -> None:
     in_memory.service.put("resource_group", "gold", {}, Author("ann"))
     in_memory.service.put("tenant", "acme", {"resource_group": "gold"}, Author("ann"))
     tally = fuzz(in_memory, examples=2, start=7)

@@ -13,7 +13,7 @@ from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.admin.browser import MISSING, chromium, listening
-from tests.admin.conftest import Served
+from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import MadeUpJob
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def browser_log(driver: Any) -> list[dict[str, Any]]:
 class Shown:
     """A browser on the page of a server that watches a job."""
 
-    def __init__(self, driver: Chrome, address: str, served: Served, job: MadeUpJob) -> None:
+    def __init__(self, driver: Chrome, address: str, served: ServedApp, job: MadeUpJob) -> None:
         self.driver = driver
         self.address = address
         self.served = served
@@ -72,7 +72,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 @pytest.fixture
-def shown(driver: Chrome, serve: Callable[..., Served], tmp_path: Path) -> Iterator[Shown]:
+def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[Shown]:
     store = MemoryStore()
     service = PolicyService(store, clock_ms=lambda: 0)
     service.put("resource_group", "gold", {"publish": {"messages_per_second": 20, "weight": 2}}, Author("ann"))

@@ -9,7 +9,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from spark_throttle.store.store import Author
-from tests.admin.conftest import ROLES, START_MS, Served
+from tests.admin.conftest import ROLES, START_MS, ServedApp
 
 ANN = Author("ann")
 NOBODY = None
@@ -75,7 +75,7 @@ CASES = [
 
 
 @pytest.fixture
-def furnished(in_memory: Served) -> Served:
+def furnished(in_memory: ServedApp) -> ServedApp:
     service = in_memory.service
     for group in ("gold", "bronze", "spare"):
         service.put("resource_group", group, {}, ANN)
@@ -89,7 +89,7 @@ def furnished(in_memory: Served) -> Served:
 
 @pytest.mark.parametrize(("method", "path", "body", "role", "status"), CASES)
 def test_call_is_answered_by_role(
-    furnished: Served, method: str, path: str, body: Any, role: str | None, status: int
+    furnished: ServedApp, method: str, path: str, body: Any, role: str | None, status: int
 ) -> None:
     before = furnished.store.revision()
     answer = furnished.client(role).request(method, path, json=body)
@@ -100,7 +100,7 @@ def test_call_is_answered_by_role(
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_matrix_has_every_call(furnished: Served) -> None:
+def test_matrix_has_every_call(furnished: ServedApp) -> None:
     routes = [route for route in furnished.app.routes if isinstance(route, APIRoute) and route.include_in_schema]
     assert routes
     for route in routes:
@@ -111,12 +111,12 @@ def test_matrix_has_every_call(furnished: Served) -> None:
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Bearer x", "Basic YTpi", "Bearer throttle_000000000000_" + "A" * 43,
                                     "Bearer " + "x" * 10_000, "bearer\tx", "Bearer é"])  # fmt: skip
-def test_header_that_holds_no_good_token_is_refused(in_memory: Served, header: str) -> None:
+def test_header_that_holds_no_good_token_is_refused(in_memory: ServedApp, header: str) -> None:
     answer = in_memory.client(None).get("/admin/v2/status", headers={"Authorization": header.encode("latin-1")})
     assert answer.status_code == 401
 
 
-def test_token_is_refused_before_its_body_is_looked_at(in_memory: Served) -> None:
+def test_token_is_refused_before_its_body_is_looked_at(in_memory: ServedApp) -> None:
     for role, status in ((None, 401), ("viewer", 403)):
         answer = in_memory.client(role).put(
             "/admin/v2/resourcegroup/gold", content=b"{", headers={"Content-Type": "application/json"}
@@ -124,7 +124,7 @@ def test_token_is_refused_before_its_body_is_looked_at(in_memory: Served) -> Non
         assert answer.status_code == status
 
 
-def test_revoked_and_ended_tokens_are_refused(in_memory: Served) -> None:
+def test_revoked_and_ended_tokens_are_refused(in_memory: ServedApp) -> None:
     client = in_memory.client("viewer")
     assert client.get("/admin/v2/status").status_code == 200
     viewer = next(token for token in in_memory.token_file.list() if token.role == "viewer")
@@ -137,13 +137,13 @@ def test_revoked_and_ended_tokens_are_refused(in_memory: Served) -> None:
     assert in_memory.client(None).get("/admin/v2/status", headers=headers).status_code == 401
 
 
-def test_tenant_admin_of_a_tenant_that_was_given_nothing_gives_nothing(in_memory: Served) -> None:
+def test_tenant_admin_of_a_tenant_that_was_given_nothing_gives_nothing(in_memory: ServedApp) -> None:
     answer = in_memory.client("tenant_admin").put("/admin/v2/policies/namespaces/acme%2Fin", json={})
     assert answer.status_code == 403
     assert "neither a quota nor a group" in answer.json()["detail"]
 
 
-def test_tenant_admin_lists_its_own_entries_page_by_page(furnished: Served) -> None:
+def test_tenant_admin_lists_its_own_entries_page_by_page(furnished: ServedApp) -> None:
     for name in ("acme", "acme!", "acme-b/x", "acme/a", "acme/b", "acmf/a"):
         furnished.service.put("namespace", name, {}, ANN)
     client, found, after = furnished.client("tenant_admin"), [], ""
@@ -156,7 +156,7 @@ def test_tenant_admin_lists_its_own_entries_page_by_page(furnished: Served) -> N
     assert found == ["acme", "acme/a", "acme/b", "acme/in"]
 
 
-def test_history_names_the_caller_and_why(in_memory: Served) -> None:
+def test_history_names_the_caller_and_why(in_memory: ServedApp) -> None:
     admin = in_memory.client()
     admin.put("/admin/v2/resourcegroup/gold?why=first+customers%E2%80%A6", json={})
     (entry,) = admin.get("/admin/v2/history").json()
@@ -167,7 +167,7 @@ def test_history_names_the_caller_and_why(in_memory: Served) -> None:
     }  # fmt: skip
 
 
-def test_no_token_is_in_a_log_an_answer_or_the_file(in_memory: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_token_is_in_a_log_an_answer_or_the_file(in_memory: ServedApp, caplog: pytest.LogCaptureFixture) -> None:
     secrets = [text.split("_", 2)[2] for text in in_memory.tokens.values()]
     said = []
     with caplog.at_level(logging.DEBUG):

@@ -13,7 +13,7 @@ from spark_throttle.core.arithmetic.segments import name_hash, sums
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 CYCLE_MS = 5_000
@@ -47,7 +47,7 @@ def report(use: Use, now_ms: int, policy: CompiledPolicy = POLICY) -> UsageRepor
     )  # fmt: skip
 
 
-def measure(*batches: tuple[int, Use], now_ms: int | None = None, policy: CompiledPolicy = POLICY) -> Measured:
+def measure(*batches: tuple[int, Use], now_ms: int | None = None, policy: CompiledPolicy = POLICY) -> Measurement:
     """Return what is measured after batches, each of which ended a second after its time."""
     meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
     ended_ms = 0
@@ -57,7 +57,7 @@ def measure(*batches: tuple[int, Use], now_ms: int | None = None, policy: Compil
     return meter.measure(policy, now_ms=ended_ms if now_ms is None else now_ms)
 
 
-def wanted(measured: Measured, scope: int) -> list[float]:
+def wanted(measured: Measurement, scope: int) -> list[float]:
     at = int(np.searchsorted(measured.ids, scope))
     return (sums(measured.bin_row, measured.bin_demand, len(measured.ids))[at] / 1000).tolist()
 

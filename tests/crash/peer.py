@@ -20,7 +20,7 @@ from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.sharing.exchanges.files import FileExchange
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.sharing.sharing import Sharing
 
@@ -52,7 +52,7 @@ class Peer:
         ids, quota = scopes.ids[kept], policy.shared.rate_micro_per_ms[scopes.position][kept]
         wanted = np.where(quota == UNLIMITED, PLENTY, quota) // 100 * percent
         one_each = np.arange(len(ids))
-        self._keeper.measure(Measured(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
+        self._keeper.measure(Measurement(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
 
     def stop(self) -> None:
         """Leave."""

@@ -11,7 +11,7 @@ import pytest
 
 from demos.shares_account import (
     GROUPS,
-    Admitted,
+    Admissions,
     Moments,
     SharesAccount,
     SharesRun,
@@ -23,8 +23,8 @@ from demos.shares_account import (
 )
 
 
-def admitted(*batches: tuple[int, int]) -> Admitted:
-    return Admitted(np.array([at_ms for at_ms, _ in batches]), np.array([messages for _, messages in batches]))
+def admitted(*batches: tuple[int, int]) -> Admissions:
+    return Admissions(np.array([at_ms for at_ms, _ in batches]), np.array([messages for _, messages in batches]))
 
 
 class Run:
@@ -32,7 +32,7 @@ class Run:
     shards = 2
 
 
-def worst(alpha: Admitted, beta: Admitted) -> float:
+def worst(alpha: Admissions, beta: Admissions) -> float:
     return _worst({("alpha", "gold"): alpha, ("beta", "gold"): beta}, Run(), "gold")  # type: ignore[arg-type]
 
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from spark_throttle.checkpoint.begun import Begun, read_begun
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.manifest import Manifest, read_manifest
-from spark_throttle.control.followed import Followed, read_followed
+from spark_throttle.checkpoint.open_batch import OpenBatch, read_begun
+from spark_throttle.control.next_policies import NextPolicies, read_followed
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
 
@@ -25,8 +25,8 @@ DEFINITION: Final = Definition(
     {"the sink": "Delta /lake/a"},
 )
 CONTENT: Final[dict[str, object]] = {
-    "begun_v1": Begun(41, "0123456789abcdef", DEFINITION),
-    "followed_v1": Followed("5eed0001", 7, "tenants.acme: unknown key"),
+    "begun_v1": OpenBatch(41, "0123456789abcdef", DEFINITION),
+    "followed_v1": NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
     "manifest_v1": Manifest("5eed-1", 8, "publish"),
 }
 READ: Final[dict[str, Callable[[Directory], object]]] = {

@@ -10,7 +10,7 @@ import pytest
 
 from spark_throttle.core.names.matching import match
 from spark_throttle.errors import PolicyError
-from spark_throttle.importers.imported import Imported
+from spark_throttle.importers.import_result import ImportResult
 from spark_throttle.importers.kafka import import_kafka
 from spark_throttle.importers.pegasus import import_pegasus
 from spark_throttle.importers.pulsar import import_pulsar
@@ -19,11 +19,11 @@ from spark_throttle.policy.compile import compile_policy
 # ---------------------------------------------------------------------------------------------------- Kafka
 
 
-def kafka(*quotas: tuple[dict[str, str | None], float]) -> Imported:
+def kafka(*quotas: tuple[dict[str, str | None], float]) -> ImportResult:
     return import_kafka(json.dumps([{"entity": e, "quotas": {"producer_byte_rate": rate}} for e, rate in quotas]))
 
 
-def bound(found: Imported, namespace: str) -> float | None:
+def bound(found: ImportResult, namespace: str) -> float | None:
     """Return the one rate that holds a namespace; two would be an error in Kafka's sense."""
     policy = compile_policy(found.document, "publish")
     matched = match(pa.array([namespace]), policy)

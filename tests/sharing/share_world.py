@@ -10,10 +10,10 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.rate_codes import decode, encode
 from spark_throttle.sharing.division import OtherSeats
-from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.sharing.report import ShareReport
 from spark_throttle.sharing.settings import ShareSettings
-from spark_throttle.sharing.sharing import Found, Sharing, Update
+from spark_throttle.sharing.sharing import Sharing, Update, Visit
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22
@@ -23,13 +23,13 @@ CLOCKS_MS = (-(2**60), -(10**9), 0, 0, 0, 2**60)
 _SLOTS = 16
 
 
-def measured(demands: dict[int, int], quota: int = 1_000_000) -> Measured:
+def measured(demands: dict[int, int], quota: int = 1_000_000) -> Measurement:
     """Return what a job wants, as rates of messages, of scopes that all have one quota; bytes are not limited."""
     ids = np.array(sorted(demands), dtype=np.int64)
     wanted = np.array([[demands[each], 0] for each in ids.tolist()], dtype=np.int64).reshape(-1, 2)
     quotas = np.array([[quota, -1]] * len(ids), dtype=np.int64).reshape(-1, 2)
     rows = np.flatnonzero(wanted[:, 0] > 0)
-    return Measured(ids, quotas, np.minimum(wanted, quota), rows, wanted[rows], np.ones(len(rows), dtype=np.int64))
+    return Measurement(ids, quotas, np.minimum(wanted, quota), rows, wanted[rows], np.ones(len(rows), dtype=np.int64))
 
 
 class GreedySharing(Sharing):
@@ -119,7 +119,7 @@ class SimulatedJob:
         self.sharing.measure(measured(self.demands, self.quota))
 
     def visit(self, found: dict[str, ShareReport], started_ms: int, now_ms: int) -> None:
-        self.sharing.take_in(Found(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
+        self.sharing.take_in(Visit(found), started_ms=self.clock(started_ms), now_ms=self.clock(now_ms))
 
     def trigger(self, now_ms: int) -> None:
         """Plan a batch: measure what is wanted, and hold to what may be used."""

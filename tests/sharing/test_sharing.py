@@ -11,7 +11,7 @@ from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.sharing.report import Mark, ShareReport
 from spark_throttle.sharing.settings import SHARE_POLICIES, ShareSettings
-from spark_throttle.sharing.sharing import Found
+from spark_throttle.sharing.sharing import Visit
 from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World
 
 QUOTA = 1_000_000
@@ -239,7 +239,7 @@ def test_run_whose_checkpoint_was_put_back_goes_on_from_the_register() -> None:
 def seen_by(job: SimulatedJob, world: World, reports: dict[str, ShareReport], **more: dict[str, str]) -> None:
     world.now_ms += 100
     at_ms = job.clock(world.now_ms)
-    job.sharing.take_in(Found(reports, **more), started_ms=at_ms, now_ms=at_ms)
+    job.sharing.take_in(Visit(reports, **more), started_ms=at_ms, now_ms=at_ms)
 
 
 def test_old_report_that_comes_again_is_passed_over() -> None:

@@ -12,11 +12,11 @@ from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import (
     Admin,
     AnyCaller,
-    Asked,
+    ApiContext,
     Change,
-    Changed,
+    ChangeRequest,
+    ChangeResponse,
     Context,
-    Served,
     check_tenant,
     check_within_tenant,
     is_known,
@@ -38,7 +38,7 @@ _ATTACHED: dict[int | str, dict[str, Any]] = {
 
 @router.get(_NAMESPACE, responses={**documented(404), **_ATTACHED})
 def get_namespace_attachment(
-    served: Served, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, response: Response
+    served: ApiContext, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, response: Response
 ) -> str:
     """Return the name of the group that the namespace is attached to by itself, not through its tenant."""
     check_tenant(caller, tenant)
@@ -47,8 +47,13 @@ def get_namespace_attachment(
 
 @router.put(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 409, 412))
 def attach_namespace(
-    served: Served, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, resourcegroup: Segment, asked: Change
-) -> Changed:
+    served: ApiContext,
+    caller: AnyCaller,
+    tenant: TenantSegment,
+    namespace: Segment,
+    resourcegroup: Segment,
+    asked: Change,
+) -> ChangeResponse:
     """Attach a namespace to a resource group; one that is attached to another is a conflict (409)."""
     name = f"{tenant}/{namespace}"
     _check_change(served.service, caller, name, resourcegroup)
@@ -59,8 +64,8 @@ def attach_namespace(
 
 @router.delete(_NAMESPACE, responses=documented(404, 412))
 def detach_namespace(
-    served: Served, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, asked: Change
-) -> Changed:
+    served: ApiContext, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, asked: Change
+) -> ChangeResponse:
     """Detach a namespace from its resource group."""
     name = f"{tenant}/{namespace}"
     _check_change(served.service, caller, name, None)
@@ -70,7 +75,7 @@ def detach_namespace(
 @router.delete(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 412))
 def detach_namespace_from(
     caller: AnyCaller, tenant: TenantSegment, namespace: Segment, resourcegroup: Segment, asked: Change
-) -> Changed:
+) -> ChangeResponse:
     """Detach a namespace from a resource group, if that is its group."""
     name = f"{tenant}/{namespace}"
     _check_change(asked.context.service, caller, name, None)
@@ -78,7 +83,7 @@ def detach_namespace_from(
 
 
 @router.get(_TENANT, responses={**documented(404), **_ATTACHED})
-def get_tenant_attachment(served: Served, caller: AnyCaller, tenant: TenantSegment, response: Response) -> str:
+def get_tenant_attachment(served: ApiContext, caller: AnyCaller, tenant: TenantSegment, response: Response) -> str:
     """Return the name of the group that the tenant is attached to."""
     check_tenant(caller, tenant)
     return _attached(served, "tenant", tenant, response)
@@ -86,8 +91,8 @@ def get_tenant_attachment(served: Served, caller: AnyCaller, tenant: TenantSegme
 
 @router.put(_TENANT + "/{resourcegroup}", responses=documented(404, 409, 412))
 def attach_tenant(
-    served: Served, caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change
-) -> Changed:
+    served: ApiContext, caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change
+) -> ChangeResponse:
     """Attach a tenant to a resource group; one that is attached to another is a conflict (409)."""
     revision = asked.expected("tenant", tenant)
     made = served.service.attach("tenant", tenant, resourcegroup, asked.author(caller), expected=revision)
@@ -95,13 +100,13 @@ def attach_tenant(
 
 
 @router.delete(_TENANT, responses=documented(404, 412))
-def detach_tenant(caller: Admin, tenant: TenantSegment, asked: Change) -> Changed:
+def detach_tenant(caller: Admin, tenant: TenantSegment, asked: Change) -> ChangeResponse:
     """Detach a tenant from its resource group."""
     return _detach(asked, caller, "tenant", tenant, None)
 
 
 @router.delete(_TENANT + "/{resourcegroup}", responses=documented(404, 412))
-def detach_tenant_from(caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change) -> Changed:
+def detach_tenant_from(caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change) -> ChangeResponse:
     """Detach a tenant from a resource group, if that is its group."""
     return _detach(asked, caller, "tenant", tenant, resourcegroup)
 
@@ -112,7 +117,7 @@ def _attached(served: Context, kind: Kind, name: str, response: Response) -> str
     return stored.resource_group or ""
 
 
-def _detach(asked: Asked, caller: Caller, kind: Kind, name: str, group: str | None) -> Changed:
+def _detach(asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str | None) -> ChangeResponse:
     service = asked.context.service
     stored = service.attached(kind, name)
     revision = asked.expected(kind, name)

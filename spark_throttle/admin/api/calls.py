@@ -16,7 +16,7 @@ from spark_throttle.admin.tokens import Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.model import NamespacePolicy, ScopePolicy, TenantPolicy
-from spark_throttle.store.service import Made, PolicyService, Stored
+from spark_throttle.store.service import CommitResult, PolicyService, StoredEntry
 from spark_throttle.store.store import Author, Kind
 
 
@@ -57,7 +57,7 @@ def refuse_unknown_query(request: Request) -> None:
             raise PolicyError(name[:64], f"the call has no such query parameter{hint}")
 
 
-Served: TypeAlias = Annotated[Context, Depends(_context)]
+ApiContext: TypeAlias = Annotated[Context, Depends(_context)]
 AnyCaller: TypeAlias = Annotated[Caller, Depends(_caller)]
 
 
@@ -130,7 +130,7 @@ def _is_limited(tenant: TenantPolicy) -> bool:
 # ------------------------------------------------------------------------------------------------------- changes
 
 
-class Acting(BaseModel):
+class JobEffect(BaseModel):
     """What one job makes of a change."""
 
     job: str
@@ -146,7 +146,7 @@ class Acting(BaseModel):
     detail: str
 
 
-class Changed(BaseModel):
+class ChangeResponse(BaseModel):
     """What became of a change: whether it was made, and where and when it acts."""
 
     revision: int
@@ -158,12 +158,12 @@ class Changed(BaseModel):
     notes: list[str]
     """What the caller may not expect."""
 
-    acting: list[Acting]
+    acting: list[JobEffect]
     """By job that the server watches; a job that it does not watch acts upon a change likewise."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ChangeRequest:
     """A change that is asked for: why, on which condition, and the response that it is answered with."""
 
     context: Context
@@ -182,7 +182,7 @@ class Asked:
         found = None if entry is None else entry.revision
         return expected_revision(f"{kind} {name}".strip(), self.if_match, self.if_none_match, found)
 
-    def answer(self, made: Made, *, is_entry: bool = True) -> Changed:
+    def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
         """Return what became of the change, with the new ETag of the entry if it is one that still is there."""
         if made.is_changed and is_entry:
             self.response.headers["ETag"] = etag(made.revision)
@@ -191,30 +191,34 @@ class Asked:
         notes = list(made.notes)
         if not acting:
             notes.append("no job is watched (--job): whether one follows this store is not known here")
-        return Changed(revision=made.revision, changed=made.is_changed, notes=notes, acting=acting)
+        return ChangeResponse(revision=made.revision, changed=made.is_changed, notes=notes, acting=acting)
 
 
 def _asked(
-    context: Served, response: Response, why: Why = "", if_match: IfMatch = None, if_none_match: IfNoneMatch = None
-) -> Asked:
-    return Asked(context, response, why, if_match, if_none_match)
+    context: ApiContext,
+    response: Response,
+    why: Why = "",
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> ChangeRequest:
+    return ChangeRequest(context, response, why, if_match, if_none_match)
 
 
-def _told(context: Served, response: Response, why: Why = "") -> Asked:
-    return Asked(context, response, why, None, None)
+def _told(context: ApiContext, response: Response, why: Why = "") -> ChangeRequest:
+    return ChangeRequest(context, response, why, None, None)
 
 
-Change: TypeAlias = Annotated[Asked, Depends(_asked)]
-UnconditionalChange: TypeAlias = Annotated[Asked, Depends(_told)]
+Change: TypeAlias = Annotated[ChangeRequest, Depends(_asked)]
+UnconditionalChange: TypeAlias = Annotated[ChangeRequest, Depends(_told)]
 """For a call that asks for no revision of an entry."""
 
 
-def _acting(view: JobView, revision: int, location: str) -> Acting:
+def _acting(view: JobView, revision: int, location: str) -> JobEffect:
     followed = view.followed
     store_revision = None if followed is None else followed.store_revision
 
-    def said(state: Any, detail: str) -> Acting:  # noqa: ANN401 - a literal
-        return Acting(
+    def said(state: Any, detail: str) -> JobEffect:  # noqa: ANN401 - a literal
+        return JobEffect(
             job=view.name, state=state, store_revision=store_revision, planned_epoch=view.planned_epoch, detail=detail
         )
 
@@ -229,12 +233,12 @@ def _acting(view: JobView, revision: int, location: str) -> Acting:
     return said("next_batch", f"revision {store_revision} is in force; the next batch is planned with {revision}")
 
 
-def is_known(stored: Stored, if_none_match: str | None, response: Response) -> bool:
+def is_known(stored: StoredEntry, if_none_match: str | None, response: Response) -> bool:
     """Set the ETag of an entry, and return whether the caller has it already (304)."""
     response.headers["ETag"] = etag(stored.revision)
     return if_none_match is not None and etag(stored.revision) in [part.strip() for part in if_none_match.split(",")]
 
 
-def not_modified(stored: Stored) -> Response:
+def not_modified(stored: StoredEntry) -> Response:
     """Return the answer to one who has the entry already."""
     return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag(stored.revision)})

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import AnyCaller, Served, check_tenant
+from spark_throttle.admin.api.calls import AnyCaller, ApiContext, check_tenant
 from spark_throttle.admin.api.job_calls import view_of
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.status.explain import Explanation, explain_job, explain_policy
@@ -22,7 +22,7 @@ JobQuery: TypeAlias = Annotated[
 
 @router.get("/explain/{namespace}", responses=documented(404))
 def get_explanation(
-    served: Served,
+    served: ApiContext,
     caller: AnyCaller,
     namespace: Segment,
     job: JobQuery = None,

@@ -13,9 +13,9 @@ from spark_throttle.admin.api.calls import (
     READERS,
     Admin,
     AnyCaller,
+    ApiContext,
     Change,
-    Changed,
-    Served,
+    ChangeResponse,
     UnconditionalChange,
     is_known,
     not_modified,
@@ -37,7 +37,7 @@ _ETAG: dict[str, Any] = {"headers": {"ETag": {"schema": {"type": "string"}, "des
 
 @router.get("", dependencies=READERS, responses=documented(404))
 def list_resource_groups(
-    served: Served, request: Request, response: Response, after: After = "", limit: Limit = 100
+    served: ApiContext, request: Request, response: Response, after: After = "", limit: Limit = 100
 ) -> list[str]:
     """Return the names of resource groups, by name; the header `Link` names the next page if there is one."""
     names = [stored.name for stored in served.service.page("resource_group", after=after, limit=limit)]
@@ -53,7 +53,11 @@ def list_resource_groups(
     responses={**documented(404), 200: _ETAG, 304: {"description": "Not Modified"}},
 )
 def get_resource_group(
-    served: Served, caller: AnyCaller, resourcegroup: Segment, response: Response, if_none_match: IfNoneMatch = None
+    served: ApiContext,
+    caller: AnyCaller,
+    resourcegroup: Segment,
+    response: Response,
+    if_none_match: IfNoneMatch = None,
 ) -> ResourceGroupFields | Response:
     """Return the quotas of a resource group; a tenant admin sees the group of its tenant."""
     if caller.role == "tenant_admin" and resourcegroup != _own_group(served.service, caller.tenant):
@@ -66,8 +70,8 @@ def get_resource_group(
 
 @router.post("/{resourcegroup}", status_code=201, responses=documented(404, 409))
 def create_resource_group(
-    served: Served, caller: Admin, resourcegroup: Segment, fields: Fields, asked: UnconditionalChange
-) -> Changed:
+    served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: UnconditionalChange
+) -> ChangeResponse:
     """Create a resource group; one that is there already is a conflict (409)."""
     try:
         made = served.service.create("resource_group", resourcegroup, values_of_fields(fields), asked.author(caller))
@@ -77,7 +81,9 @@ def create_resource_group(
 
 
 @router.put("/{resourcegroup}", responses=documented(412))
-def put_resource_group(served: Served, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change) -> Changed:
+def put_resource_group(
+    served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change
+) -> ChangeResponse:
     """Create or update a resource group; what the body leaves out is not limited."""
     revision = asked.expected("resource_group", resourcegroup)
     try:
@@ -90,7 +96,7 @@ def put_resource_group(served: Served, caller: Admin, resourcegroup: Segment, fi
 
 
 @router.delete("/{resourcegroup}", responses=documented(404, 412))
-def delete_resource_group(served: Served, caller: Admin, resourcegroup: Segment, asked: Change) -> Changed:
+def delete_resource_group(served: ApiContext, caller: Admin, resourcegroup: Segment, asked: Change) -> ChangeResponse:
     """Delete a resource group; while tenants, namespaces or the defaults are attached to it, the answer is 412."""
     revision = asked.expected("resource_group", resourcegroup)
     made = served.service.delete("resource_group", resourcegroup, asked.author(caller), expected=revision)

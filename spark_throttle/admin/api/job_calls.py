@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import READERS, AnyCaller, Served
+from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext
 from spark_throttle.admin.tokens import Role
 from spark_throttle.admin.watch.batch_numbers import COUNTS, BatchNumbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
@@ -125,7 +125,7 @@ class SeriesPage(BaseModel):
     scopes: list[Series]
 
 
-class Held(BaseModel):
+class NearestScopeFields(BaseModel):
     """The scope that is nearest to its quota."""
 
     level: str
@@ -150,7 +150,7 @@ class NamespaceRow(BaseModel):
     service: float | None
     """Part of its group's quota that it was admitted, over its weight."""
 
-    held_by: Held | None
+    held_by: NearestScopeFields | None
 
 
 class NamespaceRows(BaseModel):
@@ -170,7 +170,7 @@ def get_caller(caller: AnyCaller) -> CallerAnswer:
 
 
 @router.get("/status", responses=documented())
-def get_status(served: Served, caller: AnyCaller) -> Status:
+def get_status(served: ApiContext, caller: AnyCaller) -> Status:
     """Return what every watched job did last; a tenant admin sees no other's numbers."""
     is_wide = caller.role != "tenant_admin"
     store = served.service.store
@@ -180,7 +180,7 @@ def get_status(served: Served, caller: AnyCaller) -> Status:
 
 @router.get("/status/{job}/series", dependencies=READERS, responses=documented(404))
 def get_series(
-    served: Served,
+    served: ApiContext,
     job: Segment,
     dimension: Literal["messages", "bytes"] = "messages",
     after_batch: Annotated[int, Query(ge=-1, le=NEVER_MS)] = -1,
@@ -199,7 +199,7 @@ def get_series(
 
 @router.get("/status/{job}/namespaces", responses=documented(404))
 def get_namespaces(
-    served: Served, caller: AnyCaller, job: Segment, resource_group: GroupQuery = None, *,
+    served: ApiContext, caller: AnyCaller, job: Segment, resource_group: GroupQuery = None, *,
     throttled: bool = False, limit: Count = 50,
 ) -> NamespaceRows:  # fmt: skip
     """Return the namespaces that wait most, and what holds them; a tenant admin sees its own tenant's."""
@@ -221,7 +221,7 @@ def get_namespaces(
         200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}, "description": "Prometheus' text format."},
     },
 )
-def get_metrics(served: Served) -> Response:
+def get_metrics(served: ApiContext) -> Response:
     """Return what Prometheus scrapes; it sends its token as `authorization: {credentials: …}` of its configuration."""
     return Response(exposed(served.watch, served.service.store), media_type=CONTENT_TYPE)
 

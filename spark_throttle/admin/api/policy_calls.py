@@ -20,9 +20,9 @@ from spark_throttle.admin.api.calls import (
     READERS,
     Admin,
     AnyCaller,
+    ApiContext,
     Change,
-    Changed,
-    Served,
+    ChangeResponse,
     check_tenant,
     check_within_tenant,
     is_known,
@@ -31,7 +31,7 @@ from spark_throttle.admin.api.calls import (
 from spark_throttle.admin.tokens import Caller
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, parse_policy
-from spark_throttle.store.service import PolicyService, Stored
+from spark_throttle.store.service import PolicyService, StoredEntry
 from spark_throttle.store.store import Kind
 
 router = APIRouter(prefix="/admin/v2", tags=["policies"])
@@ -66,7 +66,7 @@ class PolicyPage(BaseModel):
 
 @router.get("/policies/{section}", responses=documented(404))
 def list_policies(
-    served: Served,
+    served: ApiContext,
     caller: AnyCaller,
     section: NamedSection,
     after: After = "",
@@ -87,7 +87,7 @@ def list_policies(
 @router.get("/policies/{section}/{name}", response_model=Policy,
             responses={**documented(404), 304: {"description": "Not Modified"}})  # fmt: skip
 def get_policy(
-    served: Served,
+    served: ApiContext,
     caller: AnyCaller,
     section: NamedSection,
     name: Segment,
@@ -101,8 +101,8 @@ def get_policy(
 
 @router.put("/policies/{section}/{name}", responses=documented(404, 412))
 def put_policy(
-    served: Served, caller: AnyCaller, section: NamedSection, name: Segment, values: Values, asked: Change
-) -> Changed:
+    served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, values: Values, asked: Change
+) -> ChangeResponse:
     """Write an entry, in place of what it said."""
     kind = _KINDS[section]
     _check_writable(served.service, caller, kind, name, values)
@@ -112,7 +112,9 @@ def put_policy(
 
 
 @router.delete("/policies/{section}/{name}", responses=documented(404, 412))
-def delete_policy(served: Served, caller: AnyCaller, section: NamedSection, name: Segment, asked: Change) -> Changed:
+def delete_policy(
+    served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, asked: Change
+) -> ChangeResponse:
     """Remove an entry; a resource group that is in use is not removed (412)."""
     kind = _KINDS[section]
     _check_writable(served.service, caller, kind, name, {})
@@ -124,14 +126,16 @@ def delete_policy(served: Served, caller: AnyCaller, section: NamedSection, name
 @router.get("/policy/{section}", response_model=Policy,
             dependencies=READERS, responses={**documented(404), 304: {"description": "Not Modified"}})  # fmt: skip
 def get_single_policy(
-    served: Served, section: SingleSection, response: Response, if_none_match: IfNoneMatch = None
+    served: ApiContext, section: SingleSection, response: Response, if_none_match: IfNoneMatch = None
 ) -> Policy | Response:
     """Return what holds every namespace without an entry (`defaults`), the whole job, or the queue."""
     return _answered(served.service.get(_KINDS[section]), if_none_match, response)
 
 
 @router.put("/policy/{section}", responses=documented(404, 412))
-def put_single_policy(served: Served, caller: Admin, section: SingleSection, values: Values, asked: Change) -> Changed:
+def put_single_policy(
+    served: ApiContext, caller: Admin, section: SingleSection, values: Values, asked: Change
+) -> ChangeResponse:
     """Write the defaults, the job's quotas or the queue's bounds, in place of what they said."""
     kind = _KINDS[section]
     revision = asked.expected(kind, "")
@@ -139,11 +143,11 @@ def put_single_policy(served: Served, caller: Admin, section: SingleSection, val
     return asked.answer(made)
 
 
-def _policy(stored: Stored) -> Policy:
+def _policy(stored: StoredEntry) -> Policy:
     return Policy(name=stored.name, revision=stored.revision, policy=stored.values)
 
 
-def _answered(stored: Stored, if_none_match: str | None, response: Response) -> Policy | Response:
+def _answered(stored: StoredEntry, if_none_match: str | None, response: Response) -> Policy | Response:
     return not_modified(stored) if is_known(stored, if_none_match, response) else _policy(stored)
 
 
@@ -162,7 +166,7 @@ def _check_writable(service: PolicyService, caller: Caller, kind: Kind, name: st
     check_within_tenant(service, caller, name, parse_policy(kind, name, values))
 
 
-def _page_of_tenant(service: PolicyService, caller: Caller, kind: Kind, after: str, limit: int) -> list[Stored]:
+def _page_of_tenant(service: PolicyService, caller: Caller, kind: Kind, after: str, limit: int) -> list[StoredEntry]:
     """Return a page of a tenant's own entries: the one of its very name, then those below it."""
     assert caller.tenant is not None  # noqa: S101 - every tenant admin's token has one
     if kind not in ("tenant", "namespace"):
@@ -170,7 +174,9 @@ def _page_of_tenant(service: PolicyService, caller: Caller, kind: Kind, after: s
     return list(islice(_entries_of_tenant(service, caller.tenant, kind, after, limit), limit))
 
 
-def _entries_of_tenant(service: PolicyService, tenant: str, kind: Kind, after: str, limit: int) -> Iterator[Stored]:
+def _entries_of_tenant(
+    service: PolicyService, tenant: str, kind: Kind, after: str, limit: int
+) -> Iterator[StoredEntry]:
     folder = f"{tenant}/"
     for name in (tenant, folder) if kind == "namespace" else (tenant,):
         if name > after and service.store.get(kind, name) is not None:

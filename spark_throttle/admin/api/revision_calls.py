@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from spark_throttle.admin.api.addresses import Limit
 from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import READERS, Admin, Changed, Served, UnconditionalChange
+from spark_throttle.admin.api.calls import READERS, Admin, ApiContext, ChangeResponse, UnconditionalChange
 from spark_throttle.store.store import Kind
 
 router = APIRouter(prefix="/admin/v2", tags=["revisions"])
@@ -43,7 +43,7 @@ class Difference(BaseModel):
 
 @router.get("/history", dependencies=READERS, responses=documented(404))
 def get_history(
-    served: Served,
+    served: ApiContext,
     before: Annotated[int | None, Query(ge=1, le=_MOST, description="Only revisions before this one.")] = None,
     limit: Limit = 20,
 ) -> list[RevisionEntry]:
@@ -56,7 +56,7 @@ def get_history(
 
 @router.get("/diff", dependencies=READERS, responses=documented(404))
 def get_diff(
-    served: Served,
+    served: ApiContext,
     before: Annotated[int, Query(ge=0, le=_MOST)],
     after: Annotated[int, Query(ge=0, le=_MOST)],
 ) -> list[Difference]:
@@ -68,6 +68,8 @@ def get_diff(
 
 
 @router.post("/rollback/{revision}", responses=documented(404))
-def roll_back(served: Served, caller: Admin, revision: RevisionNumber, asked: UnconditionalChange) -> Changed:
+def roll_back(
+    served: ApiContext, caller: Admin, revision: RevisionNumber, asked: UnconditionalChange
+) -> ChangeResponse:
     """Make the store say what it said at a revision, in one commit; what was said since stays in the history."""
     return asked.answer(served.service.rollback(revision, asked.author(caller)), is_entry=False)

@@ -22,7 +22,7 @@ from spark_throttle.admin.cli.options import (
 from spark_throttle.admin.cli.output import Form, Output, shown, table_of
 
 if TYPE_CHECKING:
-    from spark_throttle.store.service import Made, Stored
+    from spark_throttle.store.service import CommitResult, StoredEntry
     from spark_throttle.store.store import Kind
 
 Name = Annotated[str, typer.Argument(help="Its name.")]
@@ -38,7 +38,7 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.
 _PAGE = 1000
 
 
-def show_made(made: Made, form: Form, what: str) -> None:
+def show_made(made: CommitResult, form: Form, what: str) -> None:
     """Answer what became of a change."""
 
     def text() -> str:
@@ -48,7 +48,7 @@ def show_made(made: Made, form: Form, what: str) -> None:
     Output(form).show(made, text)
 
 
-def show_stored(found: list[Stored], form: Form) -> None:
+def show_stored(found: list[StoredEntry], form: Form) -> None:
     """Answer entries, a line each."""
     values = [_answer(stored) for stored in found]
     Output(form).show(
@@ -60,7 +60,7 @@ def show_stored(found: list[Stored], form: Form) -> None:
     )
 
 
-def _answer(stored: Stored) -> dict[str, Any]:
+def _answer(stored: StoredEntry) -> dict[str, Any]:
     return {"kind": stored.kind, "name": stored.name, "revision": stored.revision, "policy": stored.values}
 
 
@@ -171,7 +171,7 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
     return app
 
 
-def _sheet(stored: Stored) -> Any:  # noqa: ANN401 - what rich prints
+def _sheet(stored: StoredEntry) -> Any:  # noqa: ANN401 - what rich prints
     rows = [tuple(line.split("=", 1)) for line in _flat(stored.values)]
     head = f"{stored.kind.replace('_', ' ')} {shown(stored.name)}".strip()
     title = f"{head}, revision {stored.revision}" if stored.revision else f"{head}, as it is by default"

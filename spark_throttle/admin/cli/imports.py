@@ -12,7 +12,7 @@ from spark_throttle.admin.cli.output import Exit, Form, as_json, shown
 from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from spark_throttle.importers.imported import Imported
+    from spark_throttle.importers.import_result import ImportResult
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True,
@@ -59,7 +59,7 @@ def _text(file: Path) -> str:
         raise ConfigurationError(f"cannot read {str(file)!r}: {error}; give a text file, or - for stdin") from error
 
 
-def _answer(found: Imported, form: Form) -> None:
+def _answer(found: ImportResult, form: Form) -> None:
     from spark_throttle.policy.codec import dump_policies
     from spark_throttle.policy.yaml_text import read_yaml
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.feedback import newest_batch, read_reports
-from spark_throttle.control.followed import Followed, read_followed
+from spark_throttle.control.next_policies import NextPolicies, read_followed
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
@@ -65,7 +65,7 @@ class JobView:
     name: str
     location: str
     direction: str | None = None
-    followed: Followed | None = None
+    followed: NextPolicies | None = None
     planned_epoch: int = 0
     """The newest epoch that a batch was, or is being, planned with."""
 

@@ -27,7 +27,7 @@ MIN_HELD_RATIO: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBy:
+class NearestScope:
     """The scope that is nearest to its quota."""
 
     level: str
@@ -56,7 +56,7 @@ class NamespaceNumbers:
     service: float | None
     """Part of its group's quota that it was admitted, over its weight; `None` without such a quota."""
 
-    held_by: HeldBy | None
+    held_by: NearestScope | None
     """`None` of one that nothing holds back."""
 
 
@@ -166,14 +166,16 @@ def _ratio(used: Int64s, rate_micro_per_ms: Int64s, seconds: float) -> np.ndarra
     return np.where(is_limited, ratio, -1.0)
 
 
-def _held_by(ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> HeldBy | None:
+def _held_by(ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> NearestScope | None:
     flat = int(np.argmax(ratios))
     level, dimension = _LEVELS[flat // 2], Dimension(flat % 2)
     ratio = float(ratios.flat[flat])
     if ratio < MIN_HELD_RATIO:
         return None
     used_ratio = None if np.isinf(ratio) else ratio
-    return HeldBy(level.name.lower(), _scope_name(level, scopes, policy, namespace), dimension.name.lower(), used_ratio)
+    return NearestScope(
+        level.name.lower(), _scope_name(level, scopes, policy, namespace), dimension.name.lower(), used_ratio
+    )
 
 
 def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> str:

@@ -55,7 +55,7 @@ def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
     return b"".join((header, _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))), body))
 
 
-def unpack(block: bytes, kind: str, newest_version: int, what: str) -> Unpacked:
+def unpack(block: bytes, kind: str, newest_version: int, what: str) -> BlockFields:
     """Return the fields of a block.
 
     Parameters
@@ -84,10 +84,10 @@ def unpack(block: bytes, kind: str, newest_version: int, what: str) -> Unpacked:
     (crc,) = _CHECKSUM.unpack_from(block, _HEADER.size)
     if zlib.crc32(body, zlib.crc32(whole[: _HEADER.size])) != crc:
         raise DamagedError(what, f"the checksum of its {len(body)} bytes is not the one that its header holds")
-    return Unpacked(version, pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch())
+    return BlockFields(version, pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch())
 
 
-class Unpacked:
+class BlockFields:
     """The fields of a block, by name."""
 
     def __init__(self, version: int, batch: pa.RecordBatch) -> None:

@@ -27,7 +27,7 @@ from spark_throttle.core.state import Flows
 from spark_throttle.core.usage import UsageReport
 
 if TYPE_CHECKING:
-    from spark_throttle.core.batch.arrivals import Entered
+    from spark_throttle.core.batch.arrivals import BatchFlows
     from spark_throttle.core.batch.decisions import Decisions
     from spark_throttle.core.batch.flow_plan import FlowPlan
     from spark_throttle.core.fair.layout import Candidates
@@ -37,7 +37,7 @@ _MOST_EARNED_MICRO = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Moved:
+class RowOutcomes:
     """Where the rows of a batch went."""
 
     rows: Candidates
@@ -78,7 +78,7 @@ class Batch:
 
 
 def remembered(
-    entered: Entered, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s
+    entered: BatchFlows, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s
 ) -> tuple[Flows, Matches, Int64s]:
     """Return the flows that have something to remember, their matches, and where every flow of `entered` is in them."""
     at, flows = entered.at, entered.known.flows
@@ -106,7 +106,7 @@ def remembered(
 
 
 def report(
-    moved: Moved, decisions: Decisions, plan: FlowPlan, entered: Entered, policy: CompiledPolicy, batch: Batch
+    moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, entered: BatchFlows, policy: CompiledPolicy, batch: Batch
 ) -> UsageReport:
     """Return the account of a batch."""
     now_ms, rows, candidates = batch.now_ms, moved.rows, moved.candidates
@@ -180,7 +180,7 @@ def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
     return passing
 
 
-def _leaves_ms(plan: FlowPlan, entered: Entered, waiting: Candidates, *, now_ms: int) -> Int64s:
+def _leaves_ms(plan: FlowPlan, entered: BatchFlows, waiting: Candidates, *, now_ms: int) -> Int64s:
     """Return when each flow's first waiting row may leave, as far as its own limits and its release time say."""
     leaves_ms = np.full(len(entered.flows), NEVER_MS)
     if not len(waiting):

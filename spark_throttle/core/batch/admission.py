@@ -25,13 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.batch import account, queue_bounds
-from spark_throttle.core.batch.arrivals import Arrivals, Entered, enter
-from spark_throttle.core.batch.decisions import Causes, Deciding, Decisions
+from spark_throttle.core.batch.arrivals import Arrivals, BatchFlows, enter
+from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Decisions
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.batch.reasons import REASONS, Reason
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.limits.pegasus import plan_windows
-from spark_throttle.core.limits.size_bounds import Oversized, oversized
+from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import NEVER_MS, Bools, CompiledPolicy, Dimension, Int64s, Level, OnExcess, Verdict
@@ -88,7 +88,7 @@ def plan_admission(
     memory = MatchMemory() if memory is None else memory
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
     queued, flows = len(state.queue), entered.flows
-    decisions = Deciding(queued + len(arrivals))
+    decisions = DecisionDraft(queued + len(arrivals))
     unusable = Causes.of(entered.reason, wait_ms=NEVER_MS)
     decisions.decide(queued + entered.unusable, Verdict.REJECT, unusable, np.arange(len(entered.reason)))
     large = entered.oversized
@@ -124,7 +124,7 @@ def plan_admission(
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
     decided = decisions.decided()
     usage = account.report(
-        account.Moved(
+        account.RowOutcomes(
             rows, candidates, refused, still, np.concatenate([expired, queued + windowed.rejected]),
             queued + large.row, marked,
         ),
@@ -135,7 +135,7 @@ def plan_admission(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Windowed:
+class _PegasusVerdicts:
     """What the Pegasus rules say of the arrivals."""
 
     rejected: Int64s
@@ -149,13 +149,13 @@ class _Windowed:
 
 
 def _through_windows(
-    decisions: Deciding, entered: Entered, policy: CompiledPolicy, queued: int, *, now_ms: int
-) -> _Windowed:
+    decisions: DecisionDraft, entered: BatchFlows, policy: CompiledPolicy, queued: int, *, now_ms: int
+) -> _PegasusVerdicts:
     """Ask the Pegasus rules about the arrivals of flows that have any, and reject what they reject."""
     has_rule = policy.namespace_windows.has_rule[entered.matches.rule]
     if not has_rule.any():
         nothing = np.zeros(0, dtype=np.int64)
-        return _Windowed(nothing, np.broadcast_to(np.int64(0), entered.flow.shape), entered.flows.window_units)
+        return _PegasusVerdicts(nothing, np.broadcast_to(np.int64(0), entered.flow.shape), entered.flows.window_units)
     rules = policy.namespace_windows.take(entered.matches.rule)
     is_asked = np.append(has_rule, False)[entered.flow]
     is_asked[entered.oversized.row] = False
@@ -169,10 +169,10 @@ def _through_windows(
     decisions.decide(queued + asked[rejected], Verdict.REJECT, causes, np.arange(len(rejected)))
     release_ms = np.zeros(len(entered.flow), dtype=np.int64)
     release_ms[asked] = windowed.release_ms
-    return _Windowed(asked[rejected], release_ms, windowed.units)
+    return _PegasusVerdicts(asked[rejected], release_ms, windowed.units)
 
 
-def _of_size(large: Oversized) -> Causes:
+def _of_size(large: OversizedRows) -> Causes:
     """Return the causes of rows that are too large, which no time makes smaller."""
     return Causes.of(
         Reason.SIZE_TOO_LARGE, level=large.level, dimension=Dimension.BYTES, scope=large.scope, wait_ms=NEVER_MS
@@ -180,7 +180,7 @@ def _of_size(large: Oversized) -> Causes:
 
 
 def _mark_oversized(
-    decisions: Deciding, rows: Candidates, quota_marks: Int64s, entered: Entered, policy: CompiledPolicy
+    decisions: DecisionDraft, rows: Candidates, quota_marks: Int64s, entered: BatchFlows, policy: CompiledPolicy
 ) -> Int64s:
     """Mark the admitted rows that an observing scope would have rejected for their size.
 
@@ -190,17 +190,17 @@ def _mark_oversized(
     at = np.flatnonzero(decisions.verdict[large.row] == Verdict.ADMIT)
     if not len(at):
         return at
-    large = Oversized(large.row[at], large.level[at], large.scope[at])
+    large = OversizedRows(large.row[at], large.level[at], large.scope[at])
     decisions.decide(large.row, Verdict.ADMIT, _of_size(large), np.arange(len(at)))
     return np.setdiff1d(large.row, quota_marks)
 
 
 def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
-    decisions: Deciding,
+    decisions: DecisionDraft,
     candidates: Candidates,
     behind: Candidates,
     plan: FlowPlan,
-    entered: Entered,
+    entered: BatchFlows,
     policy: CompiledPolicy,
     *,
     now_ms: int,

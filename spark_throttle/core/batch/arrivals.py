@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.batch.reasons import MAX_NAMESPACE_BYTES, Reason
-from spark_throttle.core.limits.size_bounds import Oversized, oversized
+from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.match_memory import MatchMemory, taken
 from spark_throttle.core.names.matching import Matches
@@ -42,7 +42,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
+class KnownFlows:
     """All namespaces that a shard knows in a batch, refilled to its time."""
 
     flows: Flows
@@ -54,10 +54,10 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entered:
+class BatchFlows:
     """The flows that a batch concerns, and where its rows belong; a flow is a position in them."""
 
-    known: Known
+    known: KnownFlows
     at: Int64s
     """Positions in `known` of the flows that follow, ascending: those with rows or a lead."""
 
@@ -79,13 +79,13 @@ class Entered:
     reason: Int8s
     """Of every unusable arrival: what is wrong with it."""
 
-    oversized: Oversized
+    oversized: OversizedRows
     """The usable arrivals that are larger than a scope lets pass."""
 
 
 def enter(
     state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
-) -> Entered:
+) -> BatchFlows:
     """Take the arrivals of a batch in."""
     read = _read(arrivals)
     position = _positions(read.names, state.flows.names)
@@ -107,7 +107,7 @@ def enter(
     # A shard that knows no namespace numbers those that arrive as they are numbered already.
     is_numbered = not len(state.flows) and not len(read.unusable)
     flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1)[read.name]
-    return Entered(
+    return BatchFlows(
         known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
         read.size_bytes, read.unusable, read.reason, oversized(flow, read.size_bytes, matches, policy, observed=False),
     )  # fmt: skip
@@ -122,7 +122,7 @@ def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Read:
+class _ArrivalArrays:
     """Arrivals as arrays."""
 
     names: pa.StringArray
@@ -136,7 +136,7 @@ class _Read:
     reason: Int8s
 
 
-def _read(arrivals: Arrivals) -> _Read:
+def _read(arrivals: Arrivals) -> _ArrivalArrays:
     """Return the arrivals as arrays: at once where all are usable, which is told from the distinct names."""
     rows = len(arrivals)
     none = np.zeros(0, dtype=np.int64)
@@ -148,7 +148,7 @@ def _read(arrivals: Arrivals) -> _Read:
         is_usable = (length > 0) & (length <= MAX_NAMESPACE_BYTES)
         if is_usable.all() and size_bytes.min(initial=0) >= 0 and size_bytes.max(initial=0) <= MAX_SIZE_BYTES:
             name = encoded.indices.to_numpy()
-            return _Read(encoded.dictionary, name, size_bytes, none, none.astype(np.int8))
+            return _ArrivalArrays(encoded.dictionary, name, size_bytes, none, none.astype(np.int8))
     reason = _unusable(arrivals)
     usable = np.flatnonzero(reason == Reason.NONE)
     encoded = arrivals.namespaces.take(pa.array(usable)).dictionary_encode()
@@ -157,7 +157,7 @@ def _read(arrivals: Arrivals) -> _Read:
     size_bytes = np.zeros(rows, dtype=np.int64)
     size_bytes[usable] = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)[usable]
     unusable = np.flatnonzero(reason)
-    return _Read(encoded.dictionary, name, size_bytes, unusable, reason[unusable])
+    return _ArrivalArrays(encoded.dictionary, name, size_bytes, unusable, reason[unusable])
 
 
 def _unusable(arrivals: Arrivals) -> Int8s:
@@ -194,7 +194,7 @@ def _index_in(values: pa.StringArray, table: pa.StringArray) -> Int64s:
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _refilled(state: ShardState, names: pa.StringArray, matches: Matches, limits: Limits, *, now_ms: int) -> Known:
+def _refilled(state: ShardState, names: pa.StringArray, matches: Matches, limits: Limits, *, now_ms: int) -> KnownFlows:
     """Return the flows at `now_ms`: known buckets refilled, new ones full, windows of other seconds cleared."""
     known, new = len(state.flows), len(names) - len(state.flows)
     # A clock that went back pays nothing, and the refill goes on from the new time.
@@ -210,4 +210,6 @@ def _refilled(state: ShardState, names: pa.StringArray, matches: Matches, limits
         nothing = np.zeros((new, 2), dtype=np.int64)
         filled = np.concatenate([filled, full_micro[known:]])
         lead, units = np.concatenate([lead, nothing]), np.concatenate([units, nothing])
-    return Known(Flows(names, filled, lead, np.full(len(names), second, dtype=np.int64), units), matches, full_micro)
+    return KnownFlows(
+        Flows(names, filled, lead, np.full(len(names), second, dtype=np.int64), units), matches, full_micro
+    )

@@ -101,7 +101,7 @@ class Decisions:
         return self.causes.throttle_time_ms[self.cause]
 
 
-class Deciding:
+class DecisionDraft:
     """Decisions in the making: every row is admitted until it is decided otherwise; the last word counts."""
 
     def __init__(self, rows: int) -> None:

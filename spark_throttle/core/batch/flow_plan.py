@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
-from spark_throttle.core.batch.barred import Barred
-from spark_throttle.core.batch.marks import DebtFloors, MarkedFrom, Marks
+from spark_throttle.core.batch.barred_flows import BarredFlows
+from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
 from spark_throttle.core.fair import contention
 from spark_throttle.core.fair.ends import Claims, Room, rows_before_end
 from spark_throttle.core.fair.fair_order import FairOrder, limited_by
@@ -113,7 +113,7 @@ def plan_flows(
     order, barred, wanted = None, None, None
     if grants.ahead_bound_milli is not None:
         order = FairOrder.of(limits, matches, policy, grants.is_loose)
-        barred = Barred.of(order, flows.lead, grants.ahead_bound_milli)
+        barred = BarredFlows.of(order, flows.lead, grants.ahead_bound_milli)
     if barred is None or not counts[barred.flow].any():
         wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
     if wanted is not None:
@@ -141,7 +141,7 @@ def plan_flows(
     levels = contest.marked_from(count)
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
-        levels.insert(0, MarkedFrom(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
+        levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
     is_own = ~is_observing & (count == passing) & (count < released)
     held_back = np.bincount(stops.scope[stops.scope >= 0], minlength=len(policy.shared)) > 0
     stops = Stops(
@@ -318,7 +318,7 @@ class _Contest:
         stops.scope[flow] = refusals.scope
         return count, stops
 
-    def marked_from(self, count: Int64s) -> list[MarkedFrom]:
+    def marked_from(self, count: Int64s) -> list[MarkStarts]:
         """Return from which of the first `count` rows of each flow on its observing scopes find their balance short."""
         scope = _running_short(self.order.observing, count, self.layout.bytes_of_first(count), self.room)
         watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
@@ -334,7 +334,7 @@ class _Contest:
             rank, messages_rank = count.copy(), count.copy()
             rank[flow] = rows_before_end(rows, claims, self.room)
             messages_rank[flow] = rows_before_end(rows, claims, messages_only)
-            levels.append(MarkedFrom(level, scope[:, column], rank, messages_rank))
+            levels.append(MarkStarts(level, scope[:, column], rank, messages_rank))
         return levels
 
     def _rows(self, flows: Int64s) -> FairRows:

@@ -20,7 +20,7 @@ from spark_throttle.core.quota import MIN_BALANCE_MICRO, Dimension, Int64s, Leve
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MarkedFrom:
+class MarkStarts:
     """From which row of every flow on one level marks."""
 
     level: Level
@@ -46,7 +46,7 @@ class Marks:
     scope: Int64s
 
     @classmethod
-    def narrowest(cls, layout: Layout, count: Int64s, levels: Sequence[MarkedFrom]) -> Marks:
+    def narrowest(cls, layout: Layout, count: Int64s, levels: Sequence[MarkStarts]) -> Marks:
         """Return the marks on the first `count` rows of every flow; `levels` ascend."""
         first = count.copy()
         for marked in levels:
@@ -83,7 +83,7 @@ class DebtFloors:
         cls,
         layout: Layout,
         count: Int64s,
-        levels: Sequence[MarkedFrom],
+        levels: Sequence[MarkStarts],
         own_micro: Int64s,
         own: Limits,
         shared_micro: Int64s,

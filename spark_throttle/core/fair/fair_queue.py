@@ -135,7 +135,7 @@ def _part_of_second(part: Int64s, divisor: Int64s, less: int) -> Int64s:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Served:
+class ServiceCurve:
     """How many tokens flows are served by a virtual time: the inverse of `virtual_time`.
 
     Examples
@@ -157,7 +157,9 @@ class Served:
     """Whole seconds of virtual time after which `most` is certainly served; -1 where time does not pass."""
 
     @classmethod
-    def of(cls, rate_micro_per_ms: Int64s, weight: Int64s, most: Int64s, clock: Int64s, is_limited: Bools) -> Served:
+    def of(
+        cls, rate_micro_per_ms: Int64s, weight: Int64s, most: Int64s, clock: Int64s, is_limited: Bools
+    ) -> ServiceCurve:
         """Prepare to ask about flows whose clocks stand at `clock` and that are served `most` at the most.
 
         Where the resource is not limited there is no clock: all of `most` is served at any time.
@@ -167,9 +169,9 @@ class Served:
         most_seconds = np.where(is_limited & (rate_micro_per_ms > 0), most_service // divisor, -1)
         return cls(np.where(is_limited, clock, 0), in_tokens, divisor, most, most_service, most_seconds)
 
-    def take(self, at: Int64s) -> Served:
+    def take(self, at: Int64s) -> ServiceCurve:
         """Return what is prepared for the flows at `at`."""
-        return Served(
+        return ServiceCurve(
             self.clock[at], self.in_tokens[at], self.divisor[at], self.most[at], self.most_service[at],
             self.most_seconds[at],
         )  # fmt: skip

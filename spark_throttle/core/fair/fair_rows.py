@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.fair.fair_order import FairOrder
-from spark_throttle.core.fair.fair_queue import Served
+from spark_throttle.core.fair.fair_queue import ServiceCurve
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.quota import Dimension, Int64s
 
@@ -60,7 +60,9 @@ class FairRows:
         order = self.order
         weight, rate, is_counted = order.weight[flow], order.rate_micro_per_ms, order.is_counted
         messages, size_bytes = (
-            Served.of(rate[flow, dimension], weight, tokens, order.clock[flow, dimension], is_counted[flow, dimension])
+            ServiceCurve.of(
+                rate[flow, dimension], weight, tokens, order.clock[flow, dimension], is_counted[flow, dimension]
+            )
             for dimension, tokens in ((Dimension.MESSAGES, most), (Dimension.BYTES, self.bytes_before(flow, most)))
         )
         return FairCounts(self, flow, most, order.domain_weight[flow], messages, size_bytes)
@@ -74,8 +76,8 @@ class FairCounts:
     flow: Int64s
     most: Int64s
     domain_weight: Int64s
-    messages: Served
-    bytes: Served
+    messages: ServiceCurve
+    bytes: ServiceCurve
 
     def take(self, at: Int64s) -> FairCounts:
         """Return this for those at `at` only."""

@@ -24,7 +24,7 @@ _NO_THRESHOLD = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Windowed:
+class WindowVerdicts:
     """What the rules say of the rows of a batch, and the windows after it."""
 
     rejected_by: Int64s
@@ -37,7 +37,7 @@ class Windowed:
     """Shape (flows, 2): what passed in this second."""
 
 
-def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRules, *, now_ms: int) -> Windowed:
+def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRules, *, now_ms: int) -> WindowVerdicts:
     """Ask the rules about the arrivals of a batch.
 
     Parameters
@@ -64,7 +64,7 @@ def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRu
     release_ms = np.zeros(len(flow), dtype=np.int64)
     rows = np.flatnonzero(rules.has_rule[flow])
     if not len(rows):
-        return Windowed(rejected_by, release_ms, used)
+        return WindowVerdicts(rejected_by, release_ms, used)
     layout = Segments.by_key(flow[rows], flows)
     key = layout.key
     cost = np.stack([np.ones(len(rows), dtype=np.int64), size_bytes[rows][layout.order]], axis=1)
@@ -78,7 +78,7 @@ def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRu
     release_ms[at] = wait_until
     units = used.copy()
     np.add.at(units, key[passed], cost[passed])
-    return Windowed(rejected_by, release_ms, units)
+    return WindowVerdicts(rejected_by, release_ms, units)
 
 
 def _fill(layout: Segments, cost: Int64s, used: Int64s, limit: Int64s) -> tuple[Bools, Int64s, Int64s]:

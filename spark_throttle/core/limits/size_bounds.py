@@ -17,7 +17,7 @@ from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, CompiledPolicy, Dim
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Oversized:
+class OversizedRows:
     """Rows that are larger than a bound."""
 
     row: Int64s
@@ -30,14 +30,14 @@ class Oversized:
     """The shared scope, -1 for the namespace itself."""
 
     @classmethod
-    def none(cls) -> Oversized:
+    def none(cls) -> OversizedRows:
         """Return no rows."""
         return cls(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
 
 
 def oversized(
     flow: Int64s, size_bytes: Int64s, matches: Matches, policy: CompiledPolicy, *, observed: bool
-) -> Oversized:
+) -> OversizedRows:
     """Return the rows that are larger than the least bound of the scopes that enforce, or of those that observe.
 
     Parameters
@@ -50,7 +50,7 @@ def oversized(
     own = _bounds(policy.namespace_limits, observed=observed)
     shared = _bounds(policy.shared, observed=observed)
     if own is None and shared is None:
-        return Oversized.none()
+        return OversizedRows.none()
     bounds = np.full((len(matches.rule) + 1, 4), MAX_SIZE_BYTES)
     if own is not None:
         bounds[:-1, 0] = own[matches.rule]
@@ -61,7 +61,7 @@ def oversized(
     row = np.flatnonzero(size_bytes > bounds.min(axis=1)[flow])
     at = flow[row]
     scopes = np.concatenate([np.full((len(matches.rule), 1), -1), matches.shared_scope], axis=1)
-    return Oversized(row, level[at], scopes[at, level[at]])
+    return OversizedRows(row, level[at], scopes[at, level[at]])
 
 
 def _bounds(limits: Limits, *, observed: bool) -> Int64s | None:

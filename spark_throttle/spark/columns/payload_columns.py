@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
-from spark_throttle.spark.rows.pack_frames import Derived
+from spark_throttle.spark.rows.pack_frames import HelperColumns
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 
 ColumnLike = Column | str
@@ -185,7 +185,7 @@ def deciding_columns(
 
 def derived_columns(
     schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
-) -> Derived:
+) -> HelperColumns:
     """Return the helper columns that need not be sent: names of the user's columns, and the length of one.
 
     Examples
@@ -204,8 +204,12 @@ def derived_columns(
     }
     length = _LENGTH.fullmatch(size) if isinstance(size, str) else None
     if length is None or not _is_name(length["of"]) or type(types.get(length["of"])) not in (StringType, BinaryType):
-        return Derived(same)
-    return Derived(same, bytes_of=length["of"]) if length["octet"] else Derived(same, characters_of=length["of"])
+        return HelperColumns(same)
+    return (
+        HelperColumns(same, bytes_of=length["of"])
+        if length["octet"]
+        else HelperColumns(same, characters_of=length["of"])
+    )
 
 
 def _is_name(text: str) -> bool:

@@ -39,7 +39,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchesBeyond:
+class LaterBatches:
     """What a table's log says of a query's batches beyond one."""
 
     newest: int | None = None
@@ -79,7 +79,7 @@ def identity_of_batch(location: str, newest_version: int, query: str, batch: int
 
 def batches_beyond(
     location: str, newest_version: int, query: str, batch: int, *, since_ms: int | None = None
-) -> BatchesBeyond:
+) -> LaterBatches:
     """Return what a table's log says of the batches of a query beyond `batch`.
 
     Parameters
@@ -94,11 +94,11 @@ def batches_beyond(
         found = commit.transactions.get(query)
         is_visible = commit.version <= visible
         if found is not None and found <= batch:
-            return BatchesBeyond(newest, was_restored, first, not is_restored_to_a_time, is_short=not is_visible)
+            return LaterBatches(newest, was_restored, first, not is_restored_to_a_time, is_short=not is_visible)
         if found is not None:
             first = commit.version
             if is_restored_to_a_time:
-                return BatchesBeyond(newest, was_restored, first, is_known=False)
+                return LaterBatches(newest, was_restored, first, is_known=False)
             if is_visible and newest is None:
                 newest = found
             was_restored |= not is_visible
@@ -106,8 +106,8 @@ def batches_beyond(
             is_restored_to_a_time |= commit.restored_version is None
             visible = visible if commit.restored_version is None else commit.restored_version
         if since_ms is not None and commit.time_ms is not None and commit.time_ms < since_ms - _SLACK_MS:
-            return BatchesBeyond(newest, was_restored, first)
-    return BatchesBeyond(newest, was_restored, first, is_known=oldest == 0)
+            return LaterBatches(newest, was_restored, first)
+    return LaterBatches(newest, was_restored, first, is_known=oldest == 0)
 
 
 def _commit(version: int, content: bytes) -> Commit:

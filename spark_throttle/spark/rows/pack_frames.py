@@ -2,7 +2,7 @@
 
 A value costs the JVM far more to send than it costs to find in Arrow columns. So helper columns that follow from the
 user's columns are not sent: one that is a column of the user's, a size that is the length of one, and the shard, which
-is ``pmod(crc32(namespace), shards)``. `Derived` says which; it travels in the frames, for the operator to read.
+is ``pmod(crc32(namespace), shards)``. `HelperColumns` says which; it travels in the frames, for the operator to read.
 
 Lengths are those that Spark finds, but in text that is no UTF-8: there Arrow counts the bytes that begin a character,
 and Spark skips as many bytes as the first one announces.
@@ -29,7 +29,7 @@ _DERIVED = b"throttle.derived"
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class HelperColumns:
     """Helper columns that are not sent."""
 
     same: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Derived:
         return table.replace_schema_metadata({_DERIVED: json.dumps(fields)} if self.helpers else None)
 
     @classmethod
-    def of(cls, table: pa.Table) -> Derived:
+    def of(cls, table: pa.Table) -> HelperColumns:
         """Return what rows say."""
         return cls(**json.loads((table.schema.metadata or {}).get(_DERIVED, b"{}")))
 
@@ -76,7 +76,7 @@ def _length(column: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
 def arrivals_of(frame: bytes) -> pa.Table:
     """Return the rows of a frame of `PackFrames` with all helper columns."""
     table = decode(frame)
-    return Derived.of(table).restore(table)
+    return HelperColumns.of(table).restore(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class PackFrames:
     names: tuple[str, ...] | None = None
     """Of the columns, in order; by default, as they come. PySpark's `mapInArrow` takes no name with a backtick."""
 
-    derived: Derived = field(default_factory=Derived)
+    derived: HelperColumns = field(default_factory=HelperColumns)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the frames of `batches`."""

@@ -113,7 +113,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard, memory=_MATCHES)
     queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
     rows = payload(arrived) if arrived is not None else None
-    decided = _Decided(plan, stored.state, queue, arrivals, rows, policy, now_ms)
+    decided = _DecidedBatch(plan, stored.state, queue, arrivals, rows, policy, now_ms)
     admitted = decided.leaving(Verdict.ADMIT, is_explained=is_explained)
     rejected = decided.leaving(Verdict.REJECT, is_explained=True)
     waits = plan.decisions.verdict == Verdict.DELAY
@@ -182,7 +182,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Decided:
+class _DecidedBatch:
     """A batch with the decisions on it."""
 
     plan: AdmissionPlan

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from spark_throttle.checkpoint.begun import begin, decided_digest
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK, Definition
+from spark_throttle.checkpoint.open_batch import begin, decided_digest
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import NativeWriterError
 from spark_throttle.files.storage import Directory

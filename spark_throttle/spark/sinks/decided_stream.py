@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
-from spark_throttle.checkpoint.begun import begin
 from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.checkpoint.open_batch import begin
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.errors import ConfigurationError

@@ -9,9 +9,9 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_throttle.checkpoint.begun import begin, newest_uncommitted, read_begun
 from spark_throttle.checkpoint.definition import FUNCTION, Definition
 from spark_throttle.checkpoint.manifest import read_manifest
+from spark_throttle.checkpoint.open_batch import begin, newest_uncommitted, read_begun
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.begin_batch import (

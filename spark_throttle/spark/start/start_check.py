@@ -36,7 +36,7 @@ from spark_throttle.control.run_fence import refuse_past
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.commit import append_batch, open_table
-from spark_throttle.spark.delta.table_log import BatchesBeyond, batches_beyond, identity_of_batch
+from spark_throttle.spark.delta.table_log import LaterBatches, batches_beyond, identity_of_batch
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -162,11 +162,11 @@ class _Table:
         """Whether old transactions vanish from the table's snapshot."""
         return _RETENTION in self.opened.metadata().configuration
 
-    def beyond(self, query: str, batch: int, since_ms: int | None) -> BatchesBeyond:
+    def beyond(self, query: str, batch: int, since_ms: int | None) -> LaterBatches:
         """Return what the log says of batches beyond one."""
         return batches_beyond(self.location, self.opened.version(), self.name(query), batch, since_ms=since_ms)
 
-    def refused(self, problem: str, found: BatchesBeyond) -> CheckpointMismatchError:
+    def refused(self, problem: str, found: LaterBatches) -> CheckpointMismatchError:
         """Return the error for this table."""
         remedy = REMEDY
         if found.first_version:
@@ -198,7 +198,7 @@ def _checked_tables(
     since_ms = batch_time_ms(checkpoint, log.committed)
     tables = list(_opened(locations))
     restored: list[_Table] = []
-    with_batch: list[tuple[_Table, BatchesBeyond]] = []
+    with_batch: list[tuple[_Table, LaterBatches]] = []
     for table in tables:
         found = _looked_at(table, query, checkpoint, log, since_ms)
         if found.was_restored:
@@ -225,11 +225,11 @@ def _checked_tables(
     return rename(directory, manifest, line)
 
 
-def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog, since_ms: int | None) -> BatchesBeyond:
+def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog, since_ms: int | None) -> LaterBatches:
     """Return what a table has beyond the committed batches, if that may be so."""
     newest = table.newest(query)
     if newest <= log.committed and not table.forgets:
-        return BatchesBeyond()
+        return LaterBatches()
     found = table.beyond(query, log.committed, since_ms)
     if not found.is_known:
         if newest > log.logged or found.was_restored:
@@ -244,7 +244,7 @@ def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog,
                 f"{table.name(query)!r} and txnVersion {log.logged}; if not, and anyway before the next start, unset "
                 f"the property or make its time longer than the query is ever down",
             )
-        return BatchesBeyond()
+        return LaterBatches()
     if found.newest is not None and found.newest > log.logged:
         problem = f"has batch {found.newest} of this query, and the checkpoint knows batches up to {log.logged}"
         raise table.refused(problem, found)

@@ -45,7 +45,7 @@ class History:
         """Return the state before the first step."""
         return ShardState.initial(len(self.steps[0].policy.shared))
 
-    def play(self) -> Iterator[Played]:
+    def play(self) -> Iterator[PlayedBatch]:
         """Decide the batches by the kernel, one after another, each on what the last one left."""
         state, policy, memory = self.initial_state(), self.steps[0].policy, MatchMemory()
         for step in self.steps:
@@ -54,12 +54,12 @@ class History:
                 state, step.arrivals, step.policy,
                 now_ms=step.now_ms, shards=self.shards, shard=self.shard, memory=memory,
             )  # fmt: skip
-            yield Played(self, step, state, plan)
+            yield PlayedBatch(self, step, state, plan)
             state = plan.state
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedBatch:
     """A batch of a history that the kernel has decided."""
 
     history: History

@@ -20,7 +20,7 @@ from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.sharing.measured import Measured
+from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.store.policy_location import load_policies
@@ -183,7 +183,7 @@ class SimulatedPeer:
         ids, quota = scopes.ids[kept], policy.shared.rate_micro_per_ms[scopes.position][kept]
         wanted = np.where(quota == UNLIMITED, PLENTY, quota) // _PERCENT * percent
         one_each = np.arange(len(ids))
-        self._lease.keeper.measure(Measured(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
+        self._lease.keeper.measure(Measurement(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
 
     def leased(self) -> Rates:
         """Return what it may spend of every scope now."""

@@ -27,7 +27,7 @@ from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch
 from spark_throttle.testing.simulation.disk import CRASH_POINTS, Checkpoint, CrashPoint, SimulatedCrash
 from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange
-from spark_throttle.testing.simulation.query import Given, Outside, SimulatedQuery
+from spark_throttle.testing.simulation.query import SimulatedQuery, StartConditions, Surroundings
 from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, waiting_ids
 from spark_throttle.testing.simulation.true_time import START_MS, SimulatedMachine, SimulatedTime
 
@@ -98,7 +98,7 @@ class SimulatedJob:
         self.place = "memory:0"
         """Of the control directory; a copy's is another."""
 
-        self.outside = Outside()
+        self.outside = Surroundings()
         self.documents: dict[str, PolicyDocument] = {}
         """All policies that the job ever had, by the revision of its direction."""
 
@@ -276,9 +276,9 @@ class SimulatedJob:
             twin = self._another(self.checkpoint, self.outside, self.place)
             twin.attempts, twin.documents, twin.followed = self.attempts, self.documents, self.followed
             return twin
-        return self._another(Checkpoint(control=self.checkpoint.control), Outside(), self.place)
+        return self._another(Checkpoint(control=self.checkpoint.control), Surroundings(), self.place)
 
-    def _another(self, checkpoint: Checkpoint, outside: Outside, place: str) -> SimulatedJob:
+    def _another(self, checkpoint: Checkpoint, outside: Surroundings, place: str) -> SimulatedJob:
         """Return a job, which is down, with other things around it."""
         other = SimulatedJob(self.followed.snapshot.document, self.shards, direction=self.direction)
         other.stop()
@@ -386,7 +386,7 @@ class SimulatedJob:
         exchange = self.exchange if self.is_sharing else None
         machine = self.machine
         clock = Clock(lambda: self.wall_ms, lambda: machine.up_ms + self.steady_ms, machine.boot)
-        given = Given(
+        given = StartConditions(
             self.shards, self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
             self.outside, self.time, clock, exchange, self._passes, self.attempts,
         )  # fmt: skip

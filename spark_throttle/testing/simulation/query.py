@@ -43,7 +43,7 @@ from spark_throttle.testing.simulation.true_time import SimulatedTime
 
 
 @dataclass(slots=True)
-class Outside:
+class Surroundings:
     """What is no part of the job and outlives it."""
 
     source: list[Row] = field(default_factory=list)
@@ -51,13 +51,13 @@ class Outside:
     plain: PlainSink[Row] = field(default_factory=PlainSink)
     letters: TransactionalTable[RejectedRow] = field(default_factory=TransactionalTable)
 
-    def copy(self) -> Outside:
+    def copy(self) -> Surroundings:
         """Return a source and sinks with the same rows."""
-        return Outside(list(self.source), self.table.copy(), PlainSink(list(self.plain.rows)), self.letters.copy())
+        return Surroundings(list(self.source), self.table.copy(), PlainSink(list(self.plain.rows)), self.letters.copy())
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class StartConditions:
     """What a run finds when it starts."""
 
     shards: int
@@ -68,7 +68,7 @@ class Given:
     place: str
     """Of the control directory; a copy has another."""
 
-    outside: Outside
+    outside: Surroundings
     time: SimulatedTime
     clock: Clock
     exchange: SimulatedExchange | None
@@ -79,7 +79,7 @@ class Given:
 class SimulatedQuery:
     """One run of a simulated job."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: StartConditions) -> None:
         self._given = given
         checkpoint, outside = given.checkpoint, given.outside
         self._directory = MemoryDirectory(checkpoint.control, given.passes, given.place)

@@ -22,7 +22,7 @@ from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Level, OnExcess, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.testing.oracle.comparison import as_reference
-from spark_throttle.testing.oracle.history import DecidedRow, History, Played
+from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBatch
 from spark_throttle.testing.oracle.reference_state import DIMENSIONS, rules_of
 from spark_throttle.testing.oracle.strategies import histories
 from spark_throttle.testing.oracle.worlds import make_arrivals
@@ -381,7 +381,7 @@ def test_flow_reports_a_time_to_leave_only_if_it_waits(history: History) -> None
         assert all(at_ms == NEVER_MS for name, at_ms in reported_leaves_ms(batch).items() if not waits[name])
 
 
-def reported_leaves_ms(batch: Played) -> dict[str, int]:
+def reported_leaves_ms(batch: PlayedBatch) -> dict[str, int]:
     usage = batch.plan.usage
     assert usage.leaves_ms is not None
     return dict(zip(usage.names.to_pylist(), usage.leaves_ms.tolist(), strict=True))

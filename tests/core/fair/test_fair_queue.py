@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.fair.fair_queue import MEMORY_SECONDS, VT_MAX, VT_SECOND, Served, base_clocks, virtual_time
+from spark_throttle.core.fair.fair_queue import (
+    MEMORY_SECONDS,
+    VT_MAX,
+    VT_SECOND,
+    ServiceCurve,
+    base_clocks,
+    virtual_time,
+)
 from spark_throttle.core.quota import UNLIMITED
 
 MEMORY = MEMORY_SECONDS * VT_SECOND
@@ -45,7 +52,7 @@ def test_service_without_a_rate_takes_no_virtual_time(rate: int) -> None:
 
 def within(rate: int, weight: int, most: int, clock: int, tag: int) -> int:
     is_limited = np.array([rate != UNLIMITED])
-    served = Served.of(np.array([rate]), np.array([weight]), np.array([most]), np.array([clock]), is_limited)
+    served = ServiceCurve.of(np.array([rate]), np.array([weight]), np.array([most]), np.array([clock]), is_limited)
     return int(served.within(np.array([tag]))[0])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.limits.pegasus import Windowed, plan_windows
+from spark_throttle.core.limits.pegasus import WindowVerdicts, plan_windows
 from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.core.quota import Dimension, WindowRules
 from spark_throttle.testing.oracle.worlds import Window, make_windows
@@ -20,7 +20,7 @@ def window(text: str) -> Window:
     return Window(rule.delay_units, rule.delay_ms, rule.reject_units, rule.reject_ms)
 
 
-def ask(rules: WindowRules, rows: list[tuple[int, int]], used: list[tuple[int, int]] | None = None) -> Windowed:
+def ask(rules: WindowRules, rows: list[tuple[int, int]], used: list[tuple[int, int]] | None = None) -> WindowVerdicts:
     flow = np.array([flow for flow, _ in rows], dtype=np.int64)
     size_bytes = np.array([size for _, size in rows], dtype=np.int64)
     start = np.array(used if used is not None else [(0, 0)] * len(rules), dtype=np.int64)

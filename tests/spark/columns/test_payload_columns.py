@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import carried_schema, check_columns, derived_columns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE
-from spark_throttle.spark.rows.pack_frames import Derived
+from spark_throttle.spark.rows.pack_frames import HelperColumns
 
 MONTHS = YearMonthIntervalType()
 
@@ -80,22 +80,22 @@ def test_columns_that_are_given_by_name_and_have_the_type_are_the_same() -> None
     order = {f"{ORDER_PREFIX}000": "partition", f"{ORDER_PREFIX}001": "offset"}
     assert derived_columns(KAFKA, "topic", "offset", None).same == {NAMESPACE: "topic", SIZE: "offset", **order}
     for name in ("partition", "true", "current_date", "a b", "`a b`", "Topic", "concat(topic, 1)", "missing"):
-        assert derived_columns(KAFKA, name, "partition", ()) == Derived()
+        assert derived_columns(KAFKA, name, "partition", ()) == HelperColumns()
     found = derived_columns(KAFKA, "topic", None, ["1", "offset"])
-    assert found == Derived({NAMESPACE: "topic", f"{ORDER_PREFIX}001": "offset"})
+    assert found == HelperColumns({NAMESPACE: "topic", f"{ORDER_PREFIX}001": "offset"})
 
 
 @pytest.mark.parametrize("size", ["length(value)", " LENGTH ( value ) ", "char_length(value)", "len(value)"])
 def test_length_of_a_text_or_binary_column_is_found_behind_the_jvm(size: str) -> None:
-    assert derived_columns(KAFKA, "'a'", size, ()) == Derived(characters_of="value")
+    assert derived_columns(KAFKA, "'a'", size, ()) == HelperColumns(characters_of="value")
 
 
 def test_length_in_bytes_is_that_of_texts_too() -> None:
-    assert derived_columns(KAFKA, "'a'", "octet_length(topic)", ()) == Derived(bytes_of="topic")
+    assert derived_columns(KAFKA, "'a'", "octet_length(topic)", ()) == HelperColumns(bytes_of="topic")
 
 
 @pytest.mark.parametrize(
     "size", ["length(offset)", "length(true)", "length(value) + 1", "bit_length(value)", "length(Value)", "length(no)"]
 )
 def test_any_other_size_is_the_jvms_to_find(size: str) -> None:
-    assert derived_columns(KAFKA, "'a'", size, ()) == Derived()
+    assert derived_columns(KAFKA, "'a'", size, ()) == HelperColumns()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA, NAMESPACE, SIZE, TIE, FrameKind, decode, payload
-from spark_throttle.spark.rows.pack_frames import Derived, PackFrames, arrivals_of
+from spark_throttle.spark.rows.pack_frames import HelperColumns, PackFrames, arrivals_of
 
 KEYS = (11, 7, 42)
 
@@ -61,7 +61,7 @@ def test_shard_is_that_of_the_names_bytes(names: list[str | None], shards: int, 
 def test_helper_column_that_is_a_column_of_the_users_does_not_travel_twice() -> None:
     table = events([3, 1, 2])
     sent = table.drop_columns([NAMESPACE, TIE]).append_column("ns", table.column(NAMESPACE))
-    pack = PackFrames((5,), tuple(sent.column_names), Derived({NAMESPACE: "ns", TIE: "id"}))
+    pack = PackFrames((5,), tuple(sent.column_names), HelperColumns({NAMESPACE: "ns", TIE: "id"}))
     (batch,) = pack(sent.to_batches())
     frame = batch.column("frame")[0].as_py()
     assert set(decode(frame).column_names) == {"id", "nested", "ns", SIZE}
@@ -85,7 +85,7 @@ def test_size_that_is_a_length_is_found_by_the_operator(
 ) -> None:
     values = pa.array(["", "é", None, "a\U0001f600漢"], pa.string())
     sent = events([0, 1, 2, 3]).drop_columns([SIZE]).append_column("value", values.cast(pa.binary()).cast(kind))
-    derived = Derived(bytes_of="value") if in_bytes else Derived(characters_of="value")
+    derived = HelperColumns(bytes_of="value") if in_bytes else HelperColumns(characters_of="value")
     assert derived.helpers == {SIZE}
     (batch,) = PackFrames((5,), derived=derived)(sent.to_batches())
     frame = batch.column("frame")[0].as_py()

@@ -22,7 +22,7 @@ from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.followed import read_followed
+from spark_throttle.control.next_policies import read_followed
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport

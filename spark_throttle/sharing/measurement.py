@@ -15,7 +15,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class Measurement:
     """What a job's namespaces want and use of each shared scope, as rates."""
 
     ids: Int64s
@@ -33,7 +33,7 @@ class Measured:
     bin_demand: Int64s
     bin_weight: Int64s
 
-    def with_scopes(self, ids: Int64s, quota: Int64s) -> Measured:
+    def with_scopes(self, ids: Int64s, quota: Int64s) -> Measurement:
         """Return a measurement with some more scopes, of which nothing is wanted."""
         if not len(ids):
             return self
@@ -41,7 +41,7 @@ class Measured:
         position = np.empty_like(order)
         position[order] = np.arange(len(order))
         nothing = np.zeros((len(ids), 2), dtype=np.int64)
-        return Measured(
+        return Measurement(
             np.concatenate([self.ids, ids])[order], np.concatenate([self.quota, quota])[order],
             np.concatenate([self.usage, nothing])[order], position[self.bin_row], self.bin_demand, self.bin_weight,
         )  # fmt: skip

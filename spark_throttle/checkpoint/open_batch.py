@@ -31,7 +31,7 @@ _COUNTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class OpenBatch:
     """A batch that may stand in its sinks."""
 
     batch: int
@@ -41,7 +41,7 @@ class Begun:
     definition: Definition
 
 
-def read_begun(directory: Directory) -> Begun | None:
+def read_begun(directory: Directory) -> OpenBatch | None:
     """Return the newest batch that has begun to reach its sinks; `None` before the first.
 
     Raises
@@ -58,13 +58,13 @@ def read_begun(directory: Directory) -> Begun | None:
         content,
         f"the begun batch {directory.path(NAME)}",
         FORMAT,
-        lambda fields: Begun(
+        lambda fields: OpenBatch(
             int(fields["batch"]), str(fields["decided"]), Definition.from_fields(fields["definition"])
         ),
     )
 
 
-def write_begun(directory: Directory, begun: Begun) -> None:
+def write_begun(directory: Directory, begun: OpenBatch) -> None:
     """Note that a batch is about to reach its sinks."""
     fields = {"batch": begun.batch, "decided": begun.decided, "definition": begun.definition.to_fields()}
     directory.write(NAME, versioned(FORMAT, fields))
@@ -107,7 +107,7 @@ def begin(
         If it was decided otherwise.
     """
     before = read_begun(directory)
-    now = Begun(batch, decided, definition)
+    now = OpenBatch(batch, decided, definition)
     if before == now:
         return
     if before is not None and before.batch == batch:
@@ -115,7 +115,7 @@ def begin(
     write_begun(directory, now)
 
 
-def _refuse_other(directory: Directory, before: Begun, now: Begun, is_held: Callable[[str, str], bool]) -> None:
+def _refuse_other(directory: Directory, before: OpenBatch, now: OpenBatch, is_held: Callable[[str, str], bool]) -> None:
     """Refuse an attempt at a batch that would decide it otherwise than the sinks have it.
 
     Raises

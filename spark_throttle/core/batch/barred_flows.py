@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Barred:
+class BarredFlows:
     """The flows that are too far ahead to take of what a scope of theirs granted."""
 
     flow: Int64s
@@ -26,7 +26,7 @@ class Barred:
     scope: Int64s
 
     @classmethod
-    def of(cls, order: FairOrder, lead: Int64s, bound_milli: Int64s) -> Barred:
+    def of(cls, order: FairOrder, lead: Int64s, bound_milli: Int64s) -> BarredFlows:
         """Return them with the narrowest of these scopes; `bound_milli` is that of the grants."""
         is_wider = order.enforcing != order.domain[:, None]
         weight = order.weight[:, None] * np.where(is_wider, order.domain_weight[:, None], 1)

@@ -13,7 +13,7 @@ from spark_throttle.policy.model import PolicyDocument
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """A policy document made from another system's quotas."""
 
     document: PolicyDocument
@@ -21,7 +21,7 @@ class Imported:
     """Everything of the original that the document does not say, or says otherwise; never left out silently."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], unexpressed: list[str]) -> Imported:
+    def of(cls, values: Mapping[str, Any], unexpressed: list[str]) -> ImportResult:
         """Return what plain values make, without empty sections."""
         return cls(parse_document({key: value for key, value in values.items() if value}), tuple(unexpressed))
 

@@ -15,7 +15,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class NextPolicies:
     """The policies that the next batch is planned with."""
 
     revision: str
@@ -28,12 +28,12 @@ class Followed:
     """Why what the file or the store says now is not in force; `None` if it is."""
 
 
-def write_followed(directory: Directory, followed: Followed) -> None:
+def write_followed(directory: Directory, followed: NextPolicies) -> None:
     """Write what a job follows, over what stood there."""
     directory.write(_NAME, versioned(FORMAT, asdict(followed)))
 
 
-def read_followed(directory: Directory) -> Followed | None:
+def read_followed(directory: Directory) -> NextPolicies | None:
     """Return what a job follows, or `None` before its first batch is planned."""
     content = directory.read(_NAME)
     if content is None:
@@ -42,5 +42,5 @@ def read_followed(directory: Directory) -> Followed | None:
         content,
         f"the file {directory.path(_NAME)}",
         FORMAT,
-        lambda fields: Followed(fields["revision"], fields["store_revision"], fields["problem"]),
+        lambda fields: NextPolicies(fields["revision"], fields["store_revision"], fields["problem"]),
     )
