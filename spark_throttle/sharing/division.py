@@ -39,6 +39,11 @@ class OtherSeats:
     scope: Int64s
     """Position among this job's scopes."""
 
+    def kept(self, settings: ShareSettings, quota: Int64s) -> Int64s:
+        """Return what dead jobs keep, shape (n, 2); 0 of the live ones."""
+        most = most_kept(settings, quota)[self.scope]
+        return np.where(self.is_dead[:, None], np.minimum(self.rows.floor_rate(), most), 0)
+
 
 def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: OtherSeats) -> tuple[Int64s, Members]:
     """Return this job's parts, shape (scopes, 2), 0 where there is no limit; and how many jobs share each scope.
@@ -54,7 +59,7 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
     seats = 1 + np.bincount(others.scope, minlength=scopes)
     members = np.minimum(seats, np.iinfo(np.uint16).max).astype(np.uint16)
     whole = np.where(quota == UNLIMITED, PLENTY, quota)
-    reserved = sums(others.scope[is_dead], others.rows.floor_rate()[is_dead], scopes)
+    reserved = sums(others.scope, others.kept(settings, quota), scopes)
     available = np.where(whole == PLENTY, PLENTY, np.maximum(whole - reserved, 0))
     live = np.flatnonzero(~is_dead)
     rows = others.rows if len(live) == len(is_dead) else others.rows.take(live)
@@ -75,6 +80,14 @@ def floors(settings: ShareSettings, quota: Int64s, members: Members) -> Int64s:
     """Return each job's floor in scopes that so many jobs share, shape (scopes, 2); 0 where there is no limit."""
     part = settings.floor_percent * (quota // _PERCENT) // np.maximum(members.astype(np.int64), 1)[:, None]
     return np.where(quota == UNLIMITED, 0, part)
+
+
+def most_kept(settings: ShareSettings, quota: Int64s) -> Int64s:
+    """Return what a silent job keeps at most, shape (scopes, 2): what all floors are of the quota as it stands.
+
+    So a quota that falls while a job is silent is not held by a floor of the old one.
+    """
+    return np.where(quota == UNLIMITED, 0, settings.floor_percent * (quota // _PERCENT))
 
 
 def _by_usage(settings: ShareSettings, scope: Int64s, usage: Int64s, quota: Int64s) -> Int64s:

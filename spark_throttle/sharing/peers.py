@@ -160,9 +160,10 @@ class Peers:
             who, is_dead, rows = who[kept], is_dead[kept], rows.take(kept)
         return OtherSeats(who, is_dead, rows, np.searchsorted(ids, rows.ids))
 
-    def claimed(self, seats: OtherSeats, ids: Int64s, now_ms: int) -> Int64s:
-        """Return what the others claim of the scopes `ids`, or may still use of them."""
-        claim = np.where(seats.is_dead[:, None], seats.rows.floor_rate(), decode(seats.rows.claim))
+    def claimed(self, seats: OtherSeats, ids: Int64s, quota: Int64s, now_ms: int) -> Int64s:
+        """Return what the others claim of the scopes `ids`, or may still use of them; `quota` is that of the scopes."""
+        kept = seats.kept(self._settings, quota)
+        claim = np.where(seats.is_dead[:, None], kept, decode(seats.rows.claim))
         return sums(seats.scope, claim, len(ids)) + self._left_over(ids, now_ms)
 
     def _left_over(self, ids: Int64s, now_ms: int) -> Int64s:

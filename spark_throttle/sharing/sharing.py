@@ -25,7 +25,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.rate_codes import CodedRates, Codes, decode, encode
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import UNLIMITED, Int64s
-from spark_throttle.sharing.division import OtherSeats, divide, floors
+from spark_throttle.sharing.division import OtherSeats, divide, floors, most_kept
 from spark_throttle.sharing.measurement import Measurement, moved
 from spark_throttle.sharing.own_runs import OtherRuns, PublishedClaim
 from spark_throttle.sharing.own_scopes import OwnScopes
@@ -207,7 +207,7 @@ class Sharing:
         if self.is_superseded or (self._is_fallen and now_ms >= self._floor_until_ms):
             rate = np.zeros_like(self._right)
         elif self._is_fallen:
-            rate = self._floor
+            rate = np.minimum(self._floor, most_kept(self.settings, self._own.quota))
         elif self.settings.policy == "max_min":
             rate = np.minimum(self._right, self._target)
         else:
@@ -327,7 +327,7 @@ class Sharing:
             self._window.pop(0)
         self.is_established = True
         least = np.min([decode(each.claim) for each in self._window], axis=0)
-        claimed = self._peers.claimed(others, self._own.ids, now_ms)
+        claimed = self._peers.claimed(others, self._own.ids, self._own.quota, now_ms)
         free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - claimed)
         self._right = np.maximum(self._right, np.minimum(least, free))
         self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)

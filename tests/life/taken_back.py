@@ -67,6 +67,11 @@ MENDS: Final = (
         (("core/lending/debts.py", "np.minimum(set_back, most_set_back)", "np.zeros_like(set_back)"),),
     ),
     Mend(
+        "floors of the quota as it stands",
+        "a quota that falls is held by the floor that a silent job had of the old one",
+        (("sharing/division.py", "np.minimum(self.rows.floor_rate(), most)", "self.rows.floor_rate()"),),
+    ),
+    Mend(
         "left to others",
         "a namespace that is ahead takes what its shard is lent for another",
         (("core/batch/flow_plan.py", "if grants.ahead_bound_milli is not None:", "if grants is None:"),),

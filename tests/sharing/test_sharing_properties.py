@@ -17,6 +17,7 @@ from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, Worl
 SEEDS = int(os.environ.get("SHARE_SEEDS", "4"))
 STEPS = int(os.environ.get("SHARE_STEPS", "700"))
 QUOTA = 1_000_000
+FLOOR = QUOTA * SETTINGS.floor_percent // 100
 
 
 def world_of(*demands: int) -> World:
@@ -154,6 +155,25 @@ def test_what_a_killed_job_had_is_in_use_again_within_a_lease() -> None:
     while world.now_ms < killed_ms + SETTINGS.lease_ms:
         world.cycle()
     assert sum(world.used()) >= 0.98 * QUOTA
+
+
+def test_quota_that_falls_is_not_held_by_the_floor_that_a_silent_job_had_of_the_old_one() -> None:
+    world = world_of(5_000_000, 5_000_000)
+    dead, cut_off = world.jobs
+    dead.is_alive = False
+    for _ in range(2 * SETTINGS.lease_ms // SETTINGS.interval_ms):
+        world.cycle()
+    # What is left keeps the floor of the other, until that is more than the quota.
+    assert world.used()[1] == pytest.approx(QUOTA - FLOOR // 2, rel=0.01)
+    cut_off.quota = FLOOR // 3
+    world.cycle(4)
+    assert world.used()[1] == pytest.approx(cut_off.quota, rel=0.05)
+    # And so does one that lives and cannot be heard.
+    world.now_ms += SETTINGS.lease_ms
+    cut_off.quota //= 10
+    cut_off.trigger(world.now_ms)
+    assert not cut_off.sharing.share(cut_off.clock(world.now_ms)).is_leased
+    assert 0 < world.used()[1] <= cut_off.quota * SETTINGS.floor_percent // 100
 
 
 def test_survivors_keep_their_shares_while_a_job_is_missed() -> None:
