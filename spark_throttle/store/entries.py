@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
@@ -34,6 +35,55 @@ SECTIONS: Final[dict[Kind, str]] = {
 
 _EXEMPT_BODY: Final = "{}"
 _ABSENT: Final = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """An entry as a caller sees it."""
+
+    kind: Kind
+    name: str
+    policy: ScopePolicy | QueuePolicy
+    revision: int
+    """Of the commit that wrote it: its ETag. 0 for defaults, job or queue that nobody has written."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the policy says, as plain values, without what is default."""
+        return values_of(self.policy)
+
+    @property
+    def resource_group(self) -> str | None:
+        """The resource group that it is attached to."""
+        return getattr(self.policy, "resource_group", None)
+
+    @classmethod
+    def of(cls, entry: Entry) -> StoredEntry:
+        """Parse an entry of a store."""
+        return cls(entry.kind, entry.name, policy_of(entry), entry.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One entry at two revisions, as plain values; `None` where it is not there."""
+
+    kind: Kind
+    name: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+    @property
+    def path(self) -> str:
+        """Where the entry stands in a document."""
+        return SECTIONS[self.kind] + (f".{self.name}" if self.name else "")
+
+    @classmethod
+    def of(cls, kind: Kind, name: str, before: str | None, after: str | None) -> Difference:
+        """Compare two bodies."""
+        values = [
+            None if body is None else StoredEntry.of(Entry(kind, name, body, 0)).values for body in (before, after)
+        ]
+        return cls(kind, name, *values)
 
 
 def body_of(policy: BaseModel) -> str:

@@ -10,15 +10,13 @@ there already commits nothing.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from spark_throttle.errors import (
-    ConfigurationError,
     ConflictError,
     DuplicateError,
     InUseError,
@@ -26,79 +24,26 @@ from spark_throttle.errors import (
     PolicyError,
     did_you_mean,
 )
-from spark_throttle.policy.model import PolicyDocument, QueuePolicy, ScopePolicy
+from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.store.committer import CommitResult, Committer, body_in
 from spark_throttle.store.effects import idle_parts, idle_parts_of
 from spark_throttle.store.entries import (
     EMPTY,
     SECTIONS,
+    Difference,
+    StoredEntry,
     body_of,
     changes_between,
     document_of,
     entries_of,
     parse_policy,
-    policy_of,
     resource_group_of,
-    values_of,
 )
 from spark_throttle.store.store import KINDS, SINGLE_KINDS, Author, Change, Entry, Kind, PolicyStore, Revision
 
-MOST_ATTEMPTS: Final = 200
-"""A change that loses so many times against others is given up; each time another author's change was made."""
-
-_LONGEST_PAUSE_SECONDS: Final = 0.1
 _USERS_NAMED: Final = 10
 _NOTES: Final = 20
 _MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
-    """An entry as a caller sees it."""
-
-    kind: Kind
-    name: str
-    policy: ScopePolicy | QueuePolicy
-    revision: int
-    """Of the commit that wrote it: its ETag. 0 for defaults, job or queue that nobody has written."""
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """What the policy says, as plain values, without what is default."""
-        return values_of(self.policy)
-
-    @property
-    def resource_group(self) -> str | None:
-        """The resource group that it is attached to."""
-        return getattr(self.policy, "resource_group", None)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """What became of a change."""
-
-    revision: int
-    """Of the store after it; that of the entry if `is_changed`."""
-
-    is_changed: bool
-    """False where the store said the same before, and nothing was committed."""
-
-    notes: tuple[str, ...] = ()
-    """What the author may not expect: when the change acts otherwise than it reads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One entry at two revisions, as plain values; `None` where it is not there."""
-
-    kind: Kind
-    name: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-
-    @property
-    def path(self) -> str:
-        """Where the entry stands in a document."""
-        return SECTIONS[self.kind] + (f".{self.name}" if self.name else "")
 
 
 class PolicyService:
@@ -136,9 +81,7 @@ class PolicyService:
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self.store = store
-        self._clock_ms = clock_ms
-        self._pause = pause or threading.Event().wait
-        self._random = random.Random()  # noqa: S311 - spreads attempts; nothing is decided by it
+        self._committer = Committer(store, clock_ms, pause or threading.Event().wait)
 
     # ------------------------------------------------------------------------------------------ entries
 
@@ -152,7 +95,7 @@ class PolicyService:
         """
         entry = self.store.get(kind, name, at=at)
         if entry is not None:
-            return _stored(entry)
+            return StoredEntry.of(entry)
         if kind in SINGLE_KINDS:
             return StoredEntry(kind, "", EMPTY[kind], 0)
         raise NotFoundError(kind, name, self._hint(kind, name, at))
@@ -162,7 +105,7 @@ class PolicyService:
     ) -> list[StoredEntry]:
         """Return the entries whose names follow `after`, by name; of those attached to `resource_group`, if given."""
         page = self.store.page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
-        return [_stored(entry) for entry in page]
+        return [StoredEntry.of(entry) for entry in page]
 
     def create(self, kind: Kind, name: str, values: Mapping[str, object], author: Author) -> CommitResult:
         """Write an entry that is not there yet.
@@ -180,7 +123,7 @@ class PolicyService:
                 raise DuplicateError(kind, name, "is there already; update it instead")
             return self._writing(kind, name, values, revision)
 
-        return self._noted(kind, name, values, self._commit(plan, author))
+        return self._noted(kind, name, values, self._committer.commit(plan, author))
 
     def update(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
@@ -199,7 +142,7 @@ class PolicyService:
             self._found(kind, name, revision, expected)
             return self._writing(kind, name, values, revision)
 
-        return self._noted(kind, name, values, self._commit(plan, author))
+        return self._noted(kind, name, values, self._committer.commit(plan, author))
 
     def put(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
@@ -211,7 +154,7 @@ class PolicyService:
             _check_expected(kind, name, expected, entry.revision if entry else 0)
             return self._writing(kind, name, values, revision)
 
-        return self._noted(kind, name, values, self._commit(plan, author))
+        return self._noted(kind, name, values, self._committer.commit(plan, author))
 
     def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
         """Remove an entry; `defaults`, `job` and `queue` are then as they are where a policy does not name them.
@@ -232,7 +175,7 @@ class PolicyService:
                     raise InUseError(name, users[:_USERS_NAMED], has_more=len(users) > _USERS_NAMED)
             return [Change(kind, name, None)]
 
-        return self._commit(plan, author)
+        return self._committer.commit(plan, author)
 
     # -------------------------------------------------------------------------------------- attachments
 
@@ -270,7 +213,7 @@ class PolicyService:
             self._found("resource_group", resource_group, revision, None)
             entry = self.store.get(kind, name, at=revision)
             _check_expected(kind, name, expected, entry.revision if entry else 0)
-            values = {} if entry is None else _stored(entry).values
+            values = {} if entry is None else StoredEntry.of(entry).values
             attached = values.get("resource_group")
             if attached not in (None, resource_group) and not is_moved:
                 raise DuplicateError(kind, name, f"is attached to {attached!r}; detach it first")
@@ -278,7 +221,7 @@ class PolicyService:
                 notes.append(f"{name} has an entry of its own now: what defaults or a wider glob said does not hold it")
             return self._writing(kind, name, {**values, "resource_group": resource_group}, revision)
 
-        made = self._commit(plan, author)
+        made = self._committer.commit(plan, author)
         return replace(made, notes=tuple(notes))
 
     def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
@@ -293,14 +236,14 @@ class PolicyService:
         def plan(revision: int) -> list[Change]:
             entry = self.store.get(kind, name, at=revision)
             _check_expected(kind, name, expected, entry.revision if entry else 0)
-            values = {} if entry is None else _stored(entry).values
+            values = {} if entry is None else StoredEntry.of(entry).values
             if values.pop("resource_group", None) is None:
                 raise _unattached(kind, name)
             if not values:
                 return [Change(kind, name, None)]
             return self._writing(kind, name, values, revision)
 
-        return self._commit(plan, author)
+        return self._committer.commit(plan, author)
 
     def attached(self, kind: Kind, name: str) -> StoredEntry:
         """Return the entry of a tenant or namespace that is attached to a group by itself.
@@ -313,7 +256,7 @@ class PolicyService:
         entry = self.store.get(kind, name)
         if entry is None or resource_group_of(entry.body) is None:
             raise _unattached(kind, name)
-        return _stored(entry)
+        return StoredEntry.of(entry)
 
     # ---------------------------------------------------------------------------------- whole documents
 
@@ -336,7 +279,7 @@ class PolicyService:
                 raise ConflictError(f"the policy store {self.store.location}", expected, revision)
             return changes_between(_bodies(self.store, revision), wanted)
 
-        made = self._commit(plan, author)
+        made = self._committer.commit(plan, author)
         return replace(made, notes=tuple(islice(idle_parts_of(document), _NOTES)))
 
     def planned(self, document: PolicyDocument) -> list[Difference]:
@@ -344,7 +287,7 @@ class PolicyService:
         revision = self.store.revision()
         before = _bodies(self.store, revision)
         return [
-            _difference(change.kind, change.name, before.get((change.kind, change.name)), change.body)
+            Difference.of(change.kind, change.name, before.get((change.kind, change.name)), change.body)
             for change in changes_between(before, entries_of(document))
         ]
 
@@ -364,9 +307,9 @@ class PolicyService:
         """
         found = []
         for kind, name in self._touched(before, after):
-            old, new = (self._body(kind, name, revision) for revision in (before, after))
+            old, new = (body_in(self.store, kind, name, revision) for revision in (before, after))
             if old != new:
-                found.append(_difference(kind, name, old, new))
+                found.append(Difference.of(kind, name, old, new))
         return found
 
     def rollback(self, to: int, author: Author) -> CommitResult:
@@ -375,48 +318,18 @@ class PolicyService:
         def plan(revision: int) -> list[Change]:
             changes = []
             for kind, name in self._touched(to, revision):
-                old, new = (self._body(kind, name, at) for at in (to, revision))
+                old, new = (body_in(self.store, kind, name, at) for at in (to, revision))
                 if old != new:
                     changes.append(Change(kind, name, old))
             return changes
 
-        return self._commit(plan, author)
+        return self._committer.commit(plan, author)
 
     # ------------------------------------------------------------------------------------------- inside
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
         return replace(made, notes=tuple(idle_parts(kind, name, parse_policy(kind, name, values))))
-
-    def _commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
-        """Commit what `plan` makes of the newest revision, anew if another change comes first."""
-        if not author.who:
-            raise ConfigurationError("a change needs its author: say who makes it")
-        attempt = 0
-        while True:
-            with self.store.turn():
-                revision = self.store.revision()
-                changes = plan(revision)
-                if not self._is_change(changes, revision):
-                    return CommitResult(revision, is_changed=False)
-                at_ms = self._clock_ms()
-                try:
-                    made = self.store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
-                    return CommitResult(made, is_changed=True)
-                except ConflictError:
-                    attempt += 1
-                    if attempt >= MOST_ATTEMPTS:
-                        raise
-            self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
-
-    def _is_change(self, changes: list[Change], revision: int) -> bool:
-        if len(changes) != 1:
-            return bool(changes)
-        return self._body(changes[0].kind, changes[0].name, revision) != changes[0].body
-
-    def _body(self, kind: Kind, name: str, revision: int) -> str | None:
-        entry = self.store.get(kind, name, at=revision)
-        return None if entry is None else entry.body
 
     def _writing(self, kind: Kind, name: str, values: Mapping[str, object], revision: int) -> list[Change]:
         policy = parse_policy(kind, name, values)
@@ -465,17 +378,8 @@ def _unattached(kind: Kind, name: str) -> NotFoundError:
     return NotFoundError("resource_group", "", f" that {kind} {name} is attached to by itself".replace("  ", " "))
 
 
-def _stored(entry: Entry) -> StoredEntry:
-    return StoredEntry(entry.kind, entry.name, policy_of(entry), entry.revision)
-
-
 def _bodies(store: PolicyStore, revision: int) -> dict[tuple[Kind, str], str]:
     return {(entry.kind, entry.name): entry.body or "{}" for entry in store.scan(at=revision)}
-
-
-def _difference(kind: Kind, name: str, before: str | None, after: str | None) -> Difference:
-    values = [None if body is None else _stored(Entry(kind, name, body, 0)).values for body in (before, after)]
-    return Difference(kind, name, *values)
 
 
 def _check_expected(kind: Kind, name: str, expected: int | None, found: int) -> None:

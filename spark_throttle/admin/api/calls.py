@@ -16,7 +16,9 @@ from spark_throttle.admin.tokens import Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.model import NamespacePolicy, ScopePolicy, TenantPolicy
-from spark_throttle.store.service import CommitResult, PolicyService, StoredEntry
+from spark_throttle.store.committer import CommitResult
+from spark_throttle.store.entries import StoredEntry
+from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Kind
 
 

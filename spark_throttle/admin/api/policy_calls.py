@@ -30,8 +30,8 @@ from spark_throttle.admin.api.calls import (
 )
 from spark_throttle.admin.tokens import Caller
 from spark_throttle.policy.model import MAX_NAME_BYTES
-from spark_throttle.store.entries import SECTIONS, parse_policy
-from spark_throttle.store.service import PolicyService, StoredEntry
+from spark_throttle.store.entries import SECTIONS, StoredEntry, parse_policy
+from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Kind
 
 router = APIRouter(prefix="/admin/v2", tags=["policies"])

@@ -22,7 +22,8 @@ from spark_throttle.admin.cli.options import (
 from spark_throttle.admin.cli.output import Form, Output, shown, table_of
 
 if TYPE_CHECKING:
-    from spark_throttle.store.service import CommitResult, StoredEntry
+    from spark_throttle.store.committer import CommitResult
+    from spark_throttle.store.entries import StoredEntry
     from spark_throttle.store.store import Kind
 
 Name = Annotated[str, typer.Argument(help="Its name.")]

@@ -24,7 +24,7 @@ from spark_throttle.admin.cli.options import (
 from spark_throttle.admin.cli.output import Exit, Form, Output, as_json, shown, table_of
 
 if TYPE_CHECKING:
-    from spark_throttle.store.service import Difference
+    from spark_throttle.store.entries import Difference
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."

@@ -1,0 +1,72 @@
+"""One change of a store after another: each is planned on the newest revision, and anew if another comes first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from spark_throttle.errors import ConfigurationError, ConflictError
+from spark_throttle.store.store import Author, Change, Kind, PolicyStore
+
+MOST_ATTEMPTS: Final = 200
+"""A change that loses so many times against others is given up; each time another author's change was made."""
+
+_LONGEST_PAUSE_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What became of a change."""
+
+    revision: int
+    """Of the store after it; that of the entry if `is_changed`."""
+
+    is_changed: bool
+    """False where the store said the same before, and nothing was committed."""
+
+    notes: tuple[str, ...] = ()
+    """What the author may not expect: when the change acts otherwise than it reads."""
+
+
+class Committer:
+    """Makes changes on exactly the revision that they were planned on; safe for use by several threads."""
+
+    def __init__(self, store: PolicyStore, clock_ms: Callable[[], int], pause: Callable[[float], object]) -> None:
+        self._store = store
+        self._clock_ms = clock_ms
+        self._pause = pause
+        self._random = random.Random()  # noqa: S311 - spreads attempts; nothing is decided by it
+
+    def commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
+        """Commit what `plan` makes of the newest revision, anew if another change comes first."""
+        if not author.who:
+            raise ConfigurationError("a change needs its author: say who makes it")
+        attempt = 0
+        while True:
+            with self._store.turn():
+                revision = self._store.revision()
+                changes = plan(revision)
+                if not self._is_change(changes, revision):
+                    return CommitResult(revision, is_changed=False)
+                at_ms = self._clock_ms()
+                try:
+                    made = self._store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
+                    return CommitResult(made, is_changed=True)
+                except ConflictError:
+                    attempt += 1
+                    if attempt >= MOST_ATTEMPTS:
+                        raise
+            self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
+
+    def _is_change(self, changes: list[Change], revision: int) -> bool:
+        if len(changes) != 1:
+            return bool(changes)
+        return body_in(self._store, changes[0].kind, changes[0].name, revision) != changes[0].body
+
+
+def body_in(store: PolicyStore, kind: Kind, name: str, revision: int) -> str | None:
+    """Return the body of an entry at a revision; `None` where it is not there."""
+    entry = store.get(kind, name, at=revision)
+    return None if entry is None else entry.body
