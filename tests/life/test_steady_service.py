@@ -141,3 +141,20 @@ def test_weights_count_in_the_job_though_a_group_lends_less_than_a_message_to_ea
     admitted = admitted_in(200, SimulatedJob(policy, shards=2), [(name, 1) for name in weights for _ in range(300)])
     service = [admitted[name] / weight for name, weight in weights.items()]
     assert max(service) - min(service) <= 2 * 2
+
+
+@pytest.mark.parametrize(
+    "observing", [{"tenants": {"t": {}}}, {"resource_groups": {"g": {}}, "defaults": {"resource_group": "g"}}]
+)
+def test_scope_that_only_observes_changes_nothing_of_who_is_served(observing: dict[str, Any]) -> None:
+    # The first and the last live in one shard, the second in another.
+    sizes_bytes = {"t/d": 1_000, "t/a": 1_000, "t/m": 40_000}
+    assert [shard_of(name.encode(), 2) for name in sizes_bytes] == [0, 1, 0]
+    policy: dict[str, Any] = {"version": 1, "job": {"publish": {"bytes_per_second": 4_000, "burst_seconds": 1}}}
+    policy |= observing
+    for section in ("tenants", "resource_groups"):
+        for scope in policy.get(section, {}).values():
+            scope["publish"] = {"bytes_per_second": 5_000, "burst_seconds": 1, "on_excess": "observe"}
+    rows = [(name, size) for name, size in sizes_bytes.items() for _ in range(4 + 120 * 4_000 // size)]
+    admitted = admitted_in(120, SimulatedJob(policy, shards=2), rows)
+    assert abs(admitted["t/d"] - admitted["t/a"]) <= 2 * (40 + 1)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import Segments, by_row, running_total, sums
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.state import NO_BOUND
@@ -73,16 +73,31 @@ class Contestants:
         >>> flows.places(np.array([[24_000], [200]]))[0][:, 0].tolist()
         [27000, -3000, 200]
         """
-        weight, seats = self.weight[:, None], len(account)
-        counts = (self.demand > 0) | (self.ahead > 0)
-        while True:
-            weights = sums(self.seat, np.where(counts, weight, 0), seats)
-            lag = (sums(self.seat, np.where(counts, self.ahead, 0), seats) - account) // np.maximum(weights, 1)
-            place = self.ahead - lag[self.seat] * weight
-            is_idle = counts & (self.demand + place <= 0)
-            if not is_idle.any():
-                return np.where(counts, place, 0), counts
-            counts &= ~is_idle
+        columns = [self._places(*each) for each in zip(self.demand.T, self.ahead.T, account.T, strict=True)]
+        place, counts = zip(*columns, strict=True)
+        return np.stack(place, axis=1), np.stack(counts, axis=1)
+
+    def _places(self, demand: Int64s, ahead: Int64s, account: Int64s) -> tuple[Int64s, Bools]:
+        """Return places in one resource.
+
+        A flow counts while the lag is less than that at which it would have had all it wants. Without the flows that
+        have, the lag is no less; so those that count are the last in the order of these lags, from the first on that
+        is more than the lag of it and all behind it.
+        """
+        wanted = demand + ahead
+        enough = np.where(wanted > 0, -(-wanted // self.weight), -NOBODY)
+        by_lag = np.argsort(enough, kind="stable")
+        seats = Segments.by_key(self.seat[by_lag], len(account))
+        order, seat = by_lag[seats.order], seats.key
+        end = (seats.starts + seats.counts)[seat]
+        of_all, ahead_of_all = (running_total(each[order]) for each in (self.weight, ahead))
+        weights, ahead_of_rest = of_all[end] - of_all[:-1], ahead_of_all[end] - ahead_of_all[:-1]
+        lag = (ahead_of_rest - account[seat]) // weights
+        first = seats.first(enough[order] > lag)
+        counts = np.empty_like(by_lag, dtype=np.bool_)
+        counts[order] = seats.rank >= first[seat]
+        of_seat = np.append(lag, 0)[np.minimum(seats.starts + first, len(lag))]
+        return np.where(counts, ahead - of_seat[self.seat] * self.weight, 0), counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,6 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import (
     FACTOR_BITS,
-    WHOLE,
     bit_length,
     floor_shifted,
     quotient,
@@ -186,10 +185,10 @@ class Level:
     def _bits(self, seat_scope: Int64s) -> Int64s:
         """Return in how fine parts of a token each scope counts, shape (scopes, 2): so that no sum leaves int64."""
         scopes = len(self.holding.tokens)
-        ahead = sums(seat_scope, np.maximum(self.advance_micro, 0) // MICRO + 1, scopes)
+        advance = sums(seat_scope, np.abs(self.advance_micro) // MICRO + 1, scopes)
         most = np.zeros((scopes, 2), dtype=np.int64)
         np.maximum.at(most, self.scope, self.demand >> FINE_BITS)
-        top = np.where(self.holding.is_limited, self.holding.tokens + ahead, most)
+        top = np.where(self.holding.is_limited, self.holding.tokens + advance, most)
         flows = np.bincount(self.scope, minlength=scopes)
         return np.minimum(_SUM_BITS - bit_length(top) - bit_length(flows)[:, None], FINE_BITS)
 
@@ -220,6 +219,5 @@ def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
 
 def _raised(granted: Int64s, seat: Int64s, lent: Int64s, due: Int64s) -> Int64s:
     """Return what the flows of every seat get when not `lent` but `due` is there for them, which is more."""
-    bits = np.maximum(bit_length(lent) - FACTOR_BITS, 0)
-    gained = np.minimum(-(-(due - lent >> bits << FACTOR_BITS) // np.maximum(lent >> bits, 1)), WHOLE)
+    gained = quotient(np.minimum(due - lent, lent), lent, FACTOR_BITS, round_up=True)
     return granted + times(granted, gained[seat])

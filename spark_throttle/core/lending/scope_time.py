@@ -60,7 +60,9 @@ class ScopeTime:
     def of_signed(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return as `of` does the time of tokens of either sign: where none is owed, the lesser of two credits."""
         each = self.of_each(np.abs(tokens), scope) * np.sign(tokens)
-        return by_row(np.maximum, np.where(self.is_limited[scope], each, -(1 << 62)))
+        is_limited = self.is_limited[scope]
+        lesser = by_row(np.maximum, np.where(is_limited, each, -(1 << 62)))
+        return np.where(by_row(np.logical_or, is_limited), lesser, 0)
 
     def stretch(self, available: Int64s) -> Int64s:
         """Return what the whole of each resource counts as: the time in which it is earned, against the other's.

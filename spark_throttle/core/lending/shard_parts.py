@@ -119,7 +119,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     demand[:, Dimension.BYTES] = np.maximum(demand[:, Dimension.BYTES], demand[:, Dimension.MESSAGES] > 0)
     demand <<= FINE_BITS
     found = _Pass.of(claims, demand, holding, advance_micro, policy)
-    can_be_taken = found.can_be_taken(demand)
+    can_be_taken = found.can_be_taken(demand, policy)
     if can_be_taken is not None:
         found = _Pass.of(claims, can_be_taken, holding, advance_micro, policy)
     return found.parts(holding, advance_micro.shape, policy)
@@ -168,15 +168,19 @@ class _Pass:
             levels.append((at, parts))
         return cls(demand, levels)
 
-    def can_be_taken(self, demand: Int64s) -> Int64s | None:
-        """Return the demand less what wider levels keep flows from taking, if others want that; else `None`."""
+    def can_be_taken(self, demand: Int64s, policy: CompiledPolicy) -> Int64s | None:
+        """Return the demand less what wider levels keep flows from taking, if others want that; else `None`.
+
+        A scope that observes keeps nothing from anybody, so there is nothing in it to take up.
+        """
+        enforces = policy.shared.on_excess != OnExcess.OBSERVE
         out, is_wanted = demand, False
         for at, parts in self.levels[:-1]:
             scopes = len(parts.is_short)
             is_kept = by_row(np.logical_or, self.demand[at.rows] + (parts.granted >> _LOOSE_BITS) < parts.granted)
             is_cut = by_row(np.logical_or, parts.granted < demand[at.rows]) & ~is_kept
             leaves, lacks = (np.bincount(at.scope[each], minlength=scopes) > 0 for each in (is_kept, is_cut))
-            taken_up = parts.is_short & leaves & lacks
+            taken_up = parts.is_short & enforces & leaves & lacks
             if taken_up.any():
                 is_kept &= taken_up[at.scope]
                 out, is_wanted = out.copy(), True
@@ -198,7 +202,7 @@ class _Pass:
             due, account = due + level.due, account + level.account
             is_counted, is_filled = is_counted | level.is_counted, is_filled | level.is_filled
             bound, next_ahead = np.minimum(bound, level.ahead_bound_milli), np.minimum(next_ahead, level.next_ahead)
-            is_short |= level.is_short
+            is_short |= level.is_short & ~observes
         part = np.where(is_counted, np.minimum(part, due), part)  # flows' parts are rounded up
         passing = sums(np.arange(seats) % shape[1], part >> FINE_BITS - _LOOSE_BITS, shape[1])
         is_bound = holding.is_limited & (passing >= holding.tokens * _LEAST_BOUND)

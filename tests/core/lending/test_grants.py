@@ -303,3 +303,20 @@ def test_debt_of_one_shard_is_repaid_before_another_may_go_on(shards: int) -> No
     for at_ms, is_open in ((9_999, False), (10_000, True)):
         lending = lend(buckets.refill(policy, now_ms=START_MS + at_ms), claims_of([]), policy, shards=shards, turn=0)
         assert (lending.balance_micro[:, JOB, BYTES] >= 0).any() == is_open
+
+
+@pytest.mark.parametrize(
+    ("behind_bytes", "wanted_bytes", "held_bytes"),
+    [(641_351_380_605, 1_000, 767_002_366), (201_504_077_734, 358_460_508, 9_988_181_409), (1 << 40, 4, 96_907_719)],
+)
+def test_shards_are_lent_what_a_scope_holds_however_far_behind_one_is(
+    behind_bytes: int, wanted_bytes: int, held_bytes: int
+) -> None:
+    policy = make_policy(groups={"gold": limit(bytes_per_second=10**12)})
+    buckets = holding(policy, {GOLD: (0, held_bytes * MICRO)})
+    claims = claims_of([(0, 0, 1, 1, wanted_bytes), (1, 0, 1, 1, 10**12), (2, 0, 1, 1, 10)])
+    advance_micro = np.zeros((3, len(policy.shared), 2), dtype=np.int64)
+    advance_micro[0, GOLD, BYTES] = -behind_bytes * MICRO
+    lent = lend(buckets, claims, policy, shards=3, turn=0, advance_micro=advance_micro).balance_micro[:, GOLD, BYTES]
+    assert np.maximum(lent, 0).sum() == held_bytes * MICRO
+    assert lent[0] <= (wanted_bytes + held_bytes // 2) * MICRO
