@@ -219,9 +219,14 @@ class Account:
 
     def has_tokens(self, contracts: Contracts, name: str, *, beside: Key | None = None) -> bool:
         """Return whether every scope that can stop a namespace, but one, surely has tokens for one more message."""
+        return all(self._has_tokens(scope) for scope in contracts.of(name).enforced if scope.key != beside)
+
+    def has_own_tokens(self, contracts: Contracts, name: str) -> bool:
+        """Return whether the limits of a namespace's own surely let one more message pass."""
+        return all(self._has_tokens(scope) for scope in contracts.of(name).enforced if scope.key[0] == "namespace")
+
+    def _has_tokens(self, scope: Scope) -> bool:
         return all(
             limit is None or (limit.rate > 0 and self.shadows[scope.key, dimension].least >= 0)
-            for scope in contracts.of(name).enforced
-            if scope.key != beside
             for dimension, limit in enumerate(scope.limits)
         )

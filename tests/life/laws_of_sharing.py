@@ -81,7 +81,7 @@ class Floor(Law):
     """Two leases after anything happened, a job has at least its floor of what its namespaces wait for."""
 
     _since_ms: dict[str, int] = field(default_factory=dict)
-    """Since when a namespace has waited while nothing happened but batches."""
+    """Since when a namespace has waited while nothing happened but batches, and its own limits would let it go."""
 
     _cause: tuple[str, int, int] = ("", -1, -1)
     _looked_ms: int = 0
@@ -103,8 +103,10 @@ class Floor(Law):
         self._cause, self._looked_ms = cause, now_ms
         if job.exchange is None or not job.is_sharing or job.is_down:
             return
-        self._since_ms = {name: self._since_ms.get(name, now_ms) for name in world.waiting}
         contracts, leased = world.contracts(revision), job.leased()
+        # Who could not go whatever is shared wants nothing of it, and its scopes may be given up.
+        wanting = [name for name in world.waiting if world.account.has_own_tokens(contracts, name)]
+        self._since_ms = {name: self._since_ms.get(name, now_ms) for name in wanting}
         for name, since_ms in self._since_ms.items():
             if now_ms - since_ms < _LEASES * job.exchange.settings.lease_ms or world.may_be_held(name):
                 continue
