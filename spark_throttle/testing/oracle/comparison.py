@@ -6,8 +6,9 @@ from spark_throttle.core.batch.admission import AdmissionPlan
 from spark_throttle.core.batch.reasons import REASONS
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.oracle.reference import Decision, FlowUsage, ReferencePlan
+from spark_throttle.testing.oracle.reference import ReferencePlan
 from spark_throttle.testing.oracle.reference_state import ReferenceState, pair
+from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage
 
 
 def decisions_of(plan: AdmissionPlan) -> list[Decision]:

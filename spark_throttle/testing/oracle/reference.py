@@ -18,12 +18,10 @@ against the words of the design, and none can overflow.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
-    MICRO,
     NEVER_MS,
     CompiledPolicy,
     Dimension,
@@ -34,49 +32,19 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import ShardState
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.oracle.reference_bucket import ceil_div
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
 from spark_throttle.testing.oracle.reference_state import (
     DIMENSIONS,
     FlowMemory,
     GrantMemory,
-    Pair,
     QueuedRow,
     ReferenceState,
     ScopeLimits,
     pair,
 )
+from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage, usage_of
 
 MAX_NAMESPACE_BYTES = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What becomes of one row, in the terms of `AdmissionPlan`'s per-row arrays."""
-
-    verdict: Verdict
-    reason: str = ""
-    level: int = -1
-    dimension: int = -1
-    scope: int = -1
-    throttle_time_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FlowUsage:
-    """One flow's account of one batch."""
-
-    tenant: int
-    group: int
-    weight: int
-    offered: Pair
-    admitted: Pair
-    rejected: Pair
-    waiting: Pair
-    demand: Pair
-    observed_messages: int
-    delayed_ms: int
-    ahead_milli: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,49 +366,10 @@ class _Batch:
         rows: dict[str, list[Row]] = {flow.name: [] for flow in self.flows.values() if any(flow.ahead_milli())}
         for row in self.rows:
             rows.setdefault(row.namespace, []).append(row)
-        return {name: self.usage_of(self.flows[name], rows[name]) for name in rows}
-
-    def usage_of(self, flow: Flow, rows: list[Row]) -> FlowUsage:
-        by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
-        for row in rows:
-            by_verdict[self.decisions[row.index].verdict].append(row)
-        arrived = [row for row in rows if row.is_arrival]
-        offered = total_tokens(arrived)
-        refused = [row for row in by_verdict[Verdict.REJECT] if self.decisions[row.index].reason == "size_too_large"]
-        wanted = [row for row in arrived if row not in refused]
-        admitted, waiting = by_verdict[Verdict.ADMIT], by_verdict[Verdict.DELAY]
-        return FlowUsage(
-            flow.rules.tenant,
-            flow.rules.group,
-            flow.limits.weight if flow.rules.shared else 0,
-            offered=offered,
-            admitted=total_tokens(admitted),
-            rejected=total_tokens(by_verdict[Verdict.REJECT]),
-            waiting=total_tokens(waiting),
-            demand=self.demand(flow, wanted, waiting),
-            observed_messages=sum(1 for row in admitted if self.decisions[row.index].reason),
-            delayed_ms=sum(max(0, self.now_ms - row.arrival_ms) for row in admitted),
-            ahead_milli=pair(flow.ahead_milli()),
-        )
-
-    def demand(self, flow: Flow, offered: list[Row], waiting: list[Row]) -> Pair:
-        """Return what the flow may want next: the same again and its backlog.
-
-        Nothing behind a row that is held for longer counts, and no more of both dimensions than its own buckets allow.
-        """
         since_last_ms = max(0, self.now_ms - self.old.advanced_to_ms) if self.old.advanced_to_ms else 0
-        free = list(takewhile(lambda row: row.release_ms <= self.now_ms + since_last_ms, waiting))
-        again = total_tokens(offered) if len(free) == len(waiting) else (0, 0)
-        wanted = [again[d] + total_tokens(free)[d] for d in DIMENSIONS]
-        passing = list(wanted)
-        for d, bucket in flow.buckets.items():
-            if flow.limits.is_enforced:
-                refill = bucket.rate_micro_per_ms * since_last_ms // MICRO
-                passing[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
-        if passing == wanted:
-            return pair(wanted)
-        part = min(ceil_div(passing[d] << 30, wanted[d]) for d in DIMENSIONS if wanted[d])
-        return pair([min((wanted[d] * part >> 30) + 1, passing[d]) if part else 0 for d in DIMENSIONS])
+        return {
+            name: usage_of(self.flows[name], rows[name], self.decisions, self.now_ms, since_last_ms) for name in rows
+        }
 
 
 def part_of(amount: int, bound: int) -> int:

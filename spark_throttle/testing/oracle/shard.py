@@ -22,8 +22,9 @@ from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ShardState
 from spark_throttle.testing.oracle.comparison import as_reference
-from spark_throttle.testing.oracle.reference import Decision, ReferencePlan, reference_admission
+from spark_throttle.testing.oracle.reference import ReferencePlan, reference_admission
 from spark_throttle.testing.oracle.reference_change import reference_change
+from spark_throttle.testing.oracle.reference_usage import Decision
 from spark_throttle.testing.oracle.worlds import granted, make_arrivals
 
 START_MS = 1_760_000_000_000

@@ -15,7 +15,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     Verdict,
 )
-from spark_throttle.testing.oracle.reference import Decision
+from spark_throttle.testing.oracle.reference_usage import Decision
 from spark_throttle.testing.oracle.shard import Engine, Shard
 from spark_throttle.testing.oracle.worlds import (
     Namespace,

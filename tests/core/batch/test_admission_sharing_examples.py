@@ -16,7 +16,7 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.oracle.reference import Decision
+from spark_throttle.testing.oracle.reference_usage import Decision
 from spark_throttle.testing.oracle.shard import START_MS, Engine, Shard
 from spark_throttle.testing.oracle.worlds import (
     UNBOUNDED_QUEUE,

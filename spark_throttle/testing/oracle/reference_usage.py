@@ -1,0 +1,86 @@
+"""The oracle of a batch's account: what each row came to, and what every flow is said to have used and to want."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+from spark_throttle.core.quota import MICRO, Verdict
+from spark_throttle.testing.oracle.reference_bucket import ceil_div
+from spark_throttle.testing.oracle.reference_flow import Flow, Row, total_tokens
+from spark_throttle.testing.oracle.reference_state import DIMENSIONS, Pair, pair
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of one row, in the terms of `AdmissionPlan`'s per-row arrays."""
+
+    verdict: Verdict
+    reason: str = ""
+    level: int = -1
+    dimension: int = -1
+    scope: int = -1
+    throttle_time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowUsage:
+    """One flow's account of one batch."""
+
+    tenant: int
+    group: int
+    weight: int
+    offered: Pair
+    admitted: Pair
+    rejected: Pair
+    waiting: Pair
+    demand: Pair
+    observed_messages: int
+    delayed_ms: int
+    ahead_milli: Pair
+
+
+def usage_of(
+    flow: Flow, rows: list[Row], decisions: Mapping[int, Decision], now_ms: int, since_last_ms: int
+) -> FlowUsage:
+    """Return the account of a flow, whose rows came to `decisions`; the last batch was `since_last_ms` ago."""
+    by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
+    for row in rows:
+        by_verdict[decisions[row.index].verdict].append(row)
+    arrived = [row for row in rows if row.is_arrival]
+    refused = [row for row in by_verdict[Verdict.REJECT] if decisions[row.index].reason == "size_too_large"]
+    wanted = [row for row in arrived if row not in refused]
+    admitted, waiting = by_verdict[Verdict.ADMIT], by_verdict[Verdict.DELAY]
+    return FlowUsage(
+        flow.rules.tenant,
+        flow.rules.group,
+        flow.limits.weight if flow.rules.shared else 0,
+        offered=total_tokens(arrived),
+        admitted=total_tokens(admitted),
+        rejected=total_tokens(by_verdict[Verdict.REJECT]),
+        waiting=total_tokens(waiting),
+        demand=_demand(flow, wanted, waiting, now_ms, since_last_ms),
+        observed_messages=sum(1 for row in admitted if decisions[row.index].reason),
+        delayed_ms=sum(max(0, now_ms - row.arrival_ms) for row in admitted),
+        ahead_milli=pair(flow.ahead_milli()),
+    )
+
+
+def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, since_last_ms: int) -> Pair:
+    """Return what the flow may want next: the same again and its backlog.
+
+    Nothing behind a row that is held for longer counts, and no more of both dimensions than its own buckets allow.
+    """
+    free = list(takewhile(lambda row: row.release_ms <= now_ms + since_last_ms, waiting))
+    again = total_tokens(offered) if len(free) == len(waiting) else (0, 0)
+    wanted = [again[d] + total_tokens(free)[d] for d in DIMENSIONS]
+    passing = list(wanted)
+    for d, bucket in flow.buckets.items():
+        if flow.limits.is_enforced:
+            refill = bucket.rate_micro_per_ms * since_last_ms // MICRO
+            passing[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
+    if passing == wanted:
+        return pair(wanted)
+    part = min(ceil_div(passing[d] << 30, wanted[d]) for d in DIMENSIONS if wanted[d])
+    return pair([min((wanted[d] * part >> 30) + 1, passing[d]) if part else 0 for d in DIMENSIONS])
