@@ -11,7 +11,6 @@ its owner alone.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 from spark_throttle.errors import ConfigurationError, NotFoundError, did_you_mean
+from spark_throttle.files import file_lock
 from spark_throttle.files.versioned_json import parse_versioned, versioned
 
 Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
@@ -189,8 +189,7 @@ class TokenFile:
     def _changing(self) -> Iterator[dict[str, Token]]:
         """Yield the tokens as they are, and write what becomes of them; one process at a time."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_name(self.path.name + ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with file_lock.held(self.path.with_name(self.path.name + ".lock")):
             tokens = self._read()
             yield tokens
             text = versioned(FORMAT, {"tokens": [asdict(token) for token in tokens.values()]})

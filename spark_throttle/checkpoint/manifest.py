@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.versioned_json import parse_versioned, versioned
+from spark_throttle.files.versioned_json import read_versioned, versioned
 
 _NAME = "manifest.json"
 _INCARNATION = "incarnation"
@@ -31,12 +31,10 @@ class Manifest:
 
 def read_manifest(directory: Directory) -> Manifest | None:
     """Return the manifest, or `None` before the first start."""
-    content = directory.read(_NAME)
-    if content is None:
-        return None
-    return parse_versioned(
-        content,
-        f"the manifest {directory.path(_NAME)}",
+    return read_versioned(
+        directory,
+        _NAME,
+        "the manifest",
         FORMAT,
         lambda fields: Manifest(str(fields["query"]), int(fields["shards"]), str(fields["direction"])),
     )

@@ -20,7 +20,7 @@ from spark_throttle.checkpoint.definition import FUNCTION, NOTHING, Definition, 
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DefinitionChangedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.versioned_json import parse_versioned, versioned
+from spark_throttle.files.versioned_json import read_versioned, versioned
 
 NAME: Final = "begun.json"
 FORMAT: Final = 1
@@ -41,7 +41,7 @@ class OpenBatch:
     definition: Definition
 
 
-def read_begun(directory: Directory) -> OpenBatch | None:
+def read_open_batch(directory: Directory) -> OpenBatch | None:
     """Return the newest batch that has begun to reach its sinks; `None` before the first.
 
     Raises
@@ -51,12 +51,10 @@ def read_begun(directory: Directory) -> OpenBatch | None:
     DamagedError
         If it cannot be read.
     """
-    content = directory.read(NAME)
-    if content is None:
-        return None
-    return parse_versioned(
-        content,
-        f"the begun batch {directory.path(NAME)}",
+    return read_versioned(
+        directory,
+        NAME,
+        "the begun batch",
         FORMAT,
         lambda fields: OpenBatch(
             int(fields["batch"]), str(fields["decided"]), Definition.from_fields(fields["definition"])
@@ -64,7 +62,7 @@ def read_begun(directory: Directory) -> OpenBatch | None:
     )
 
 
-def write_begun(directory: Directory, begun: OpenBatch) -> None:
+def write_open_batch(directory: Directory, begun: OpenBatch) -> None:
     """Note that a batch is about to reach its sinks."""
     fields = {"batch": begun.batch, "decided": begun.decided, "definition": begun.definition.to_fields()}
     directory.write(NAME, versioned(FORMAT, fields))
@@ -106,13 +104,13 @@ def begin(
     DefinitionChangedError
         If it was decided otherwise.
     """
-    before = read_begun(directory)
+    before = read_open_batch(directory)
     now = OpenBatch(batch, decided, definition)
     if before == now:
         return
     if before is not None and before.batch == batch:
         _refuse_other(directory, before, now, is_held)
-    write_begun(directory, now)
+    write_open_batch(directory, now)
 
 
 def _refuse_other(directory: Directory, before: OpenBatch, now: OpenBatch, is_held: Callable[[str, str], bool]) -> None:

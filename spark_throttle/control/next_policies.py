@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.versioned_json import parse_versioned, versioned
+from spark_throttle.files.versioned_json import read_versioned, versioned
 
 _NAME = "followed.json"
 FORMAT = 1
@@ -28,19 +28,17 @@ class NextPolicies:
     """Why what the file or the store says now is not in force; `None` if it is."""
 
 
-def write_followed(directory: Directory, followed: NextPolicies) -> None:
+def write_next_policies(directory: Directory, followed: NextPolicies) -> None:
     """Write what a job follows, over what stood there."""
     directory.write(_NAME, versioned(FORMAT, asdict(followed)))
 
 
-def read_followed(directory: Directory) -> NextPolicies | None:
+def read_next_policies(directory: Directory) -> NextPolicies | None:
     """Return what a job follows, or `None` before its first batch is planned."""
-    content = directory.read(_NAME)
-    if content is None:
-        return None
-    return parse_versioned(
-        content,
-        f"the file {directory.path(_NAME)}",
+    return read_versioned(
+        directory,
+        _NAME,
+        "the file",
         FORMAT,
         lambda fields: NextPolicies(fields["revision"], fields["store_revision"], fields["problem"]),
     )

@@ -22,7 +22,7 @@ from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.feedback import forget_reports
-from spark_throttle.control.next_policies import NextPolicies, write_followed
+from spark_throttle.control.next_policies import NextPolicies, write_next_policies
 from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -166,7 +166,9 @@ class ControlPlane:
             policy = (
                 self._snapshot[1] if self._snapshot and is_same else compile_policy(snapshot.document, self._direction)
             )
-            write_followed(self._directory, NextPolicies(policy.revision, snapshot.store_revision, snapshot.problem))
+            write_next_policies(
+                self._directory, NextPolicies(policy.revision, snapshot.store_revision, snapshot.problem)
+            )
             self._snapshot = (snapshot, policy)
         return self._snapshot[1]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.files.storage import Directory
 
 FORMAT_KEY: Final = "format"
 
@@ -45,6 +46,16 @@ def parse_versioned(
         return parse(fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(what, repr(error)) from error
+
+
+def read_versioned(
+    directory: Directory, name: str, what: str, newest_format: int, parse: Callable[[dict[str, Any]], Parsed]
+) -> Parsed | None:
+    """Return what `parse` makes of a file, as `parse_versioned` does; `None` where there is none."""
+    content = directory.read(name)
+    if content is None:
+        return None
+    return parse_versioned(content, f"{what} {directory.path(name)}", newest_format, parse)
 
 
 def versioned(format_number: int, fields: dict[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.feedback import read_reports
-from spark_throttle.control.next_policies import NextPolicies, read_followed
+from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
 from spark_throttle.core.lending.grants import used_by_scope
 from spark_throttle.core.names.globs import first_match, is_glob
@@ -183,7 +183,7 @@ def explain_job(control_path: str, namespace: str) -> Explanation:
     policy = unpack_policy(content or b"", f"the policy revision {epoch.revision}")
     explained = _explained(policy, namespace, direction)
     reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
-    notes = _notes(read_followed(directory), policy.revision)
+    notes = _notes(read_next_policies(directory), policy.revision)
     shard = int(shard_of(pa.array([namespace]), manifest.shards)[0])
     if not reports:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))

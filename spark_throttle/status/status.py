@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.feedback import newest_reports
-from spark_throttle.control.next_policies import read_followed
+from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
@@ -89,7 +89,7 @@ def read_status(control_path: str) -> Status:
     observation = read_observation(directory)
     exchange = None if observation is None else _exchange_status(observation)
     content = directory.read(f"policies/{reports[0].revision}") if reports else None
-    followed = read_followed(directory)
+    followed = read_next_policies(directory)
     problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
     if content is None:
         return Status(batch, 0, 0, "", (), exchange, problem, store_revision)

@@ -21,14 +21,13 @@ since. Only `scan` reads everything, a batch of rows at a time.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -39,6 +38,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from spark_throttle.errors import ConfigurationError, ConflictError, OutcomeUnknownError, StoreUnavailableError
+from spark_throttle.files import file_lock
 from spark_throttle.policy.source import SETTLING_NS
 from spark_throttle.store.delta_rows import (
     ENTRY_COLUMNS,
@@ -206,12 +206,11 @@ class DeltaStore:
         if self._log_folder is None:
             yield
             return
-        try:
-            file = (self._log_folder / "_turn.lock").open("a")
-        except OSError as error:
-            raise StoreUnavailableError(self.location, _ABSENT) from error
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with ExitStack() as turn:
+            try:
+                turn.enter_context(file_lock.held(self._log_folder / "_turn.lock"))
+            except OSError as error:
+                raise StoreUnavailableError(self.location, _ABSENT) from error
             yield
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:

@@ -11,7 +11,6 @@ document that was edited by hand becomes a commit of its own as soon as the stor
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -28,6 +27,7 @@ from spark_throttle.errors import (
     PolicyError,
     StoreUnavailableError,
 )
+from spark_throttle.files import file_lock
 from spark_throttle.files.versioned_json import parse_versioned
 from spark_throttle.policy.codec import dump_policies, parse_policies
 from spark_throttle.store.entries import changes_between, document_of, entries_of
@@ -155,8 +155,7 @@ class FileStore:
         try:
             if not self._path.exists():
                 raise StoreUnavailableError(self.location, _ABSENT)
-            with self._lock_file.open("a") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+            with file_lock.held(self._lock_file):
                 yield
         except OSError as error:
             raise StoreUnavailableError(self.location, f"{error.strerror}") from error

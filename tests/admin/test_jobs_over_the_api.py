@@ -124,13 +124,13 @@ def test_change_says_that_the_next_batch_has_it_and_the_next_batch_has_it(world:
 
 
 def test_change_is_told_when_no_job_can_have_it(world: World, serve: Callable[..., ServedApp]) -> None:
-    from spark_throttle.control.next_policies import NextPolicies, write_followed
+    from spark_throttle.control.next_policies import NextPolicies, write_next_policies
 
-    write_followed(world.job.directory, NextPolicies("0123456789abcdef", None, None))
+    write_next_policies(world.job.directory, NextPolicies("0123456789abcdef", None, None))
     world.watch.look()
     answer = world.client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 30}).json()
     assert answer["acting"][0]["state"] == "not_followed"
-    write_followed(world.job.directory, NextPolicies("0123456789abcdef", 2, "the store is not available"))
+    write_next_policies(world.job.directory, NextPolicies("0123456789abcdef", 2, "the store is not available"))
     world.watch.look()
     answer = world.client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 31}).json()
     assert (answer["acting"][0]["state"], answer["acting"][0]["detail"]) == ("refused", "the store is not available")

@@ -18,8 +18,8 @@ from spark_throttle.checkpoint.open_batch import (
     begin,
     decided_digest,
     newest_uncommitted,
-    read_begun,
-    write_begun,
+    read_open_batch,
+    write_open_batch,
 )
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
@@ -100,7 +100,7 @@ def test_batch_that_a_sink_has_is_refused_under_another_definition(tmp_path: Pat
     assert text.startswith("batch 7 is not committed")
     assert f": {words}; start once with the old definition" in text
     assert str(tmp_path / NAME) in text
-    assert read_begun(directory) == OpenBatch(7, "", OLD)
+    assert read_open_batch(directory) == OpenBatch(7, "", OLD)
 
 
 @pytest.mark.parametrize(("new", "_"), CHANGES.values(), ids=CHANGES.keys())
@@ -108,7 +108,7 @@ def test_batch_that_no_sink_has_is_decided_by_any_definition(tmp_path: Path, new
     directory = Directory(str(tmp_path))
     begin(directory, 7, OLD, lambda *_: False)
     begin(directory, 7, new, lambda *_: False)
-    assert read_begun(directory) == OpenBatch(7, "", new)
+    assert read_open_batch(directory) == OpenBatch(7, "", new)
 
 
 @pytest.mark.parametrize(("new", "_"), CHANGES.values(), ids=CHANGES.keys())
@@ -116,14 +116,14 @@ def test_definition_may_change_between_batches(tmp_path: Path, new: Definition, 
     directory = Directory(str(tmp_path))
     begin(directory, 7, OLD, lambda *_: True)
     begin(directory, 8, new, lambda *_: True)
-    assert read_begun(directory) == OpenBatch(8, "", new)
+    assert read_open_batch(directory) == OpenBatch(8, "", new)
 
 
 def test_same_definition_is_taken_again(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path))
     for _ in range(2):
         begin(directory, 0, OLD, lambda *_: True, "1234")
-    assert read_begun(directory) == OpenBatch(0, "1234", OLD)
+    assert read_open_batch(directory) == OpenBatch(0, "1234", OLD)
 
 
 def test_rows_that_are_decided_otherwise_are_refused_though_the_definition_is_the_same(tmp_path: Path) -> None:
@@ -157,16 +157,16 @@ def test_what_a_function_was_given_may_go_elsewhere(tmp_path: Path) -> None:
 
 def test_batch_begun_under_a_newer_release_or_damaged_is_named(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path))
-    assert read_begun(directory) is None
-    write_begun(directory, OpenBatch(3, "1234", OLD))
+    assert read_open_batch(directory) is None
+    write_open_batch(directory, OpenBatch(3, "1234", OLD))
     written = json.loads((tmp_path / NAME).read_text())
     (tmp_path / NAME).write_text(json.dumps({**written, "format": 2}))
     with pytest.raises(UnknownVersionError, match=f"the begun batch {tmp_path / NAME} has format version 2"):
-        read_begun(directory)
+        read_open_batch(directory)
     for damaged in (b"", b"{}", json.dumps({**written, "definition": {"columns": 1}}).encode()):
         (tmp_path / NAME).write_bytes(damaged)
         with pytest.raises(DamagedError, match=NAME):
-            read_begun(directory)
+            read_open_batch(directory)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.manifest import Manifest, read_manifest
-from spark_throttle.checkpoint.open_batch import OpenBatch, read_begun
-from spark_throttle.control.next_policies import NextPolicies, read_followed
+from spark_throttle.checkpoint.open_batch import OpenBatch, read_open_batch
+from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
 
@@ -30,8 +30,8 @@ CONTENT: Final[dict[str, object]] = {
     "manifest_v1": Manifest("5eed-1", 8, "publish"),
 }
 READ: Final[dict[str, Callable[[Directory], object]]] = {
-    "begun": read_begun,
-    "followed": read_followed,
+    "begun": read_open_batch,
+    "followed": read_next_policies,
     "manifest": read_manifest,
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.next_policies import NextPolicies, read_followed
+from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreUnavailableError
 from spark_throttle.files.storage import Directory
@@ -143,10 +143,10 @@ def test_change_is_due_in_the_next_batch_and_the_job_says_what_it_follows(
     policy = plane.epochs.policy_for(first, second)
     assert policy is not None
     assert policy.shared.rate_micro_per_ms.tolist() == [[10_000, -1]]
-    assert read_followed(directory) == NextPolicies(policy.revision, 2, None)
+    assert read_next_policies(directory) == NextPolicies(policy.revision, 2, None)
     shutil.rmtree(path)
     plane.next_epoch(second)
-    said = read_followed(directory)
+    said = read_next_policies(directory)
     assert said is not None
     assert (said.revision, said.store_revision) == (policy.revision, 2)
     assert said.problem is not None

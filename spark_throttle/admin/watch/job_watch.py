@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.feedback import newest_batch, read_reports
-from spark_throttle.control.next_policies import NextPolicies, read_followed
+from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
@@ -170,7 +170,7 @@ class _Job:
             self._query, self._newest, self._epoch_file, self._policies = manifest.query, [], "", {}
             batches, totals = deque(maxlen=BATCHES_KEPT), {}
             changed = {"direction": manifest.direction, "batches": batches, "totals": totals, "window": None}
-        followed = read_followed(self._directory)
+        followed = read_next_policies(self._directory)
         if followed != self.view.followed:
             changed["followed"] = followed
         changed |= self._look_at_epochs()

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_throttle.checkpoint.definition import FUNCTION, Definition
 from spark_throttle.checkpoint.manifest import read_manifest
-from spark_throttle.checkpoint.open_batch import begin, newest_uncommitted, read_begun
+from spark_throttle.checkpoint.open_batch import begin, newest_uncommitted, read_open_batch
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.begin_batch import (
@@ -73,7 +73,7 @@ def refuse_changed(spark: SparkSession, control_path: str, checkpoint: str, defi
         If so.
     """
     directory = Directory(control_path)
-    before, manifest = read_begun(directory), read_manifest(directory)
+    before, manifest = read_open_batch(directory), read_manifest(directory)
     if before is None or manifest is None or before.definition == definition:
         return
     query, batch = manifest.query, before.batch

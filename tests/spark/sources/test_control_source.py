@@ -22,7 +22,7 @@ from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.control.next_policies import read_followed
+from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
@@ -238,7 +238,7 @@ def test_policy_file_that_hangs_leaves_the_last_policies_in_force(driver: Driver
     os.mkfifo(path)  # whoever opens it waits for someone who writes
     second = driver.latest(first)
     assert second["epoch"] == 2
-    followed = read_followed(Directory(str(driver.path)))
+    followed = read_next_policies(Directory(str(driver.path)))
     assert followed is not None
     assert "not read within 2 s; the store or the mount seems to hang" in str(followed.problem)
     assert driver.reader.plane().epochs.load(EpochName(2, second["file"])).revision == followed.revision
@@ -356,7 +356,7 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
         third == second
         or reader.plane().epochs.policy_for(EpochName(*second.values()), EpochName(*third.values())) is None
     )
-    followed = read_followed(control)
+    followed = read_next_policies(control)
     assert followed is not None
     assert followed.store_revision == 2
     assert "there is no policy store" in (followed.problem or "")
