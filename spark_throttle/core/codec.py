@@ -72,11 +72,11 @@ def pack_shard(stored: StoredShard) -> bytes:
     state = stored.state
     flows, queue, grants = state.flows, state.queue, state.grants
     version, more = _later_fields(grants.share_micro_per_ms, stored.paying, grants.ahead_bound_milli)
-    if flows.lead.any():
+    if flows.lead_vt.any():
         version = _WITH_LEADS
     return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
-        "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead,
+        "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead_vt,
         "flow_second": flows.window_second, "flow_units": flows.window_units,
         "queue_flow": queue.flow, "queue_size": queue.size_bytes, "queue_arrival": queue.arrival_ms,
         "queue_release": queue.release_ms,
@@ -117,9 +117,9 @@ def _ahead_bound(f: BlockFields) -> Int64s | None:
 def unpack_shard(block: bytes, what: str) -> StoredShard:
     """Return what `pack_shard` stored."""
     f = unpack(block, "stat", STATE_VERSION, what)
-    lead = f.pairs("flow_lead")
+    lead_vt = f.pairs("flow_lead")
     flows = Flows(
-        f.names("flow_names"), f.pairs("flow_balance"), lead if f.version >= _WITH_LEADS else np.zeros_like(lead),
+        f.names("flow_names"), f.pairs("flow_balance"), lead_vt if f.version >= _WITH_LEADS else np.zeros_like(lead_vt),
         f.integers("flow_second"), f.pairs("flow_units"),
     )  # fmt: skip
     queue = Queue(

@@ -52,16 +52,16 @@ def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *,
     old, new = before.namespace_limits.take(was.rule), after.namespace_limits.take(becomes.rule)
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
     earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old.burst_micro, elapsed_ms)
-    lead = flows.lead
-    if lead.any():
-        lead = _carried_leads(
-            lead,
+    lead_vt = flows.lead_vt
+    if lead_vt.any():
+        lead_vt = _carried_leads(
+            lead_vt,
             FairOrder.of(old, was, before),
             FairOrder.of(new, becomes, after),
             former_scopes(before, after),
         )
     balance_micro = carried_balances(earned_micro, old, new)
-    flows = Flows(flows.names, balance_micro, lead, flows.window_second, flows.window_units)
+    flows = Flows(flows.names, balance_micro, lead_vt, flows.window_second, flows.window_units)
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     return replace(state, advanced_to_ms=now_ms, flows=flows, queue=queue)
 
@@ -123,14 +123,14 @@ def _index_in(names: pa.StringArray, known: pa.StringArray) -> Int64s:
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _carried_leads(lead: Int64s, was: FairOrder, becomes: FairOrder, former: Int64s) -> Int64s:
+def _carried_leads(lead_vt: Int64s, was: FairOrder, becomes: FairOrder, former: Int64s) -> Int64s:
     """Return the leads of flows that took turns as `was` says and take them as `becomes` says."""
     is_same = (was.domain == np.append(former, -1)[becomes.domain]) & (was.weight == becomes.weight)
     is_same &= by_row(np.logical_and, was.lead_rate_micro_per_ms == becomes.lead_rate_micro_per_ms)
-    ahead = np.where(was.has_clock, np.maximum(lead, 0), 0)
+    ahead = np.where(was.has_clock, np.maximum(lead_vt, 0), 0)
     ahead = np.minimum(least_service(ahead, was.lead_rate_micro_per_ms, was.weight[:, None]), MESSAGE_MILLI)
     told = virtual_time_of(ahead, becomes.lead_rate_micro_per_ms, becomes.weight[:, None])
-    return np.where(is_same[:, None], lead, np.where(becomes.has_clock, told, 0))
+    return np.where(is_same[:, None], lead_vt, np.where(becomes.has_clock, told, 0))
 
 
 def _released(queue: Queue, rules: WindowRules, *, now_ms: int) -> Queue:

@@ -31,7 +31,7 @@ class Flows:
     balance_micro: Int64s
     """Shape (n, 2), by `Dimension`: tokens held, negative in debt; 0 where unlimited."""
 
-    lead: Int64s
+    lead_vt: Int64s
     """Shape (n, 2): virtual finish time less the domain's virtual time (`fair_queue`)."""
 
     window_second: Int64s
@@ -48,7 +48,7 @@ class Flows:
         return Flows(
             self.names.take(pa.array(at)),
             self.balance_micro.take(at, axis=0),
-            self.lead.take(at, axis=0),
+            self.lead_vt.take(at, axis=0),
             self.window_second[at],
             self.window_units.take(at, axis=0),
         )

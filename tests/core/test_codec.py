@@ -247,7 +247,7 @@ def test_every_kind_has_a_stored_block_of_every_version() -> None:
         (blocks.shard(blocks.SHARE), 2),
         (blocks.shard(None, blocks.PAYING), 3),
         (blocks.shard(None, blocks.PAYING, blocks.AHEAD_MILLI), 4),
-        (blocks.shard(lead=blocks.LEAD), 5),
+        (blocks.shard(lead_vt=blocks.LEAD), 5),
     ],
 )
 def test_shard_is_stored_in_the_least_version_that_has_what_it_holds(stored: StoredShard, version: int) -> None:

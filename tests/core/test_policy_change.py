@@ -59,11 +59,11 @@ def test_least_service_is_what_exact_integers_give(virtual: int, rate: int, weig
 @given(st.integers(0, MAX_SIZE_BYTES), st.lists(st.tuples(RATES, WEIGHTS), min_size=2, max_size=8))
 def test_lead_stands_for_no_more_tokens_after_any_number_of_changes(tokens: int, paces: list[tuple[int, int]]) -> None:
     columns = [(np.array([rate]), np.array([weight])) for rate, weight in paces]
-    lead = virtual_time(np.array([tokens]), *columns[0], round_up=True)
+    lead_vt = virtual_time(np.array([tokens]), *columns[0], round_up=True)
     for before, after in pairwise(columns):
-        thousandths = least_service(lead, *before)
+        thousandths = least_service(lead_vt, *before)
         assert thousandths.tolist()[0] <= 1_000 * tokens
-        lead = virtual_time_of(thousandths, *after)
+        lead_vt = virtual_time_of(thousandths, *after)
 
 
 GROUP_RATES = st.sampled_from([0.001, 0.01, 1, 50, 10**6])

@@ -56,8 +56,8 @@ MENDS: Final = (
         (
             (
                 "core/lending/debts.py",
-                "            place = self.ahead - lag[self.seat] * weight\n",
-                "            place = account[self.seat] * weight // np.maximum(weights, 1)[self.seat]\n",
+                "return np.where(counts, ahead - of_seat[self.seat] * self.weight, 0), counts",
+                "return account[self.seat] * self.weight // sums(self.seat, self.weight, len(account))[self.seat], counts",
             ),
         ),
     ),
@@ -152,8 +152,8 @@ MENDS: Final = (
         (
             (
                 "core/policy_change.py",
-                "return np.where(is_same[:, None], lead, np.where(becomes.has_clock, told, 0))",
-                "return lead",
+                "return np.where(is_same[:, None], lead_vt, np.where(becomes.has_clock, told, 0))",
+                "return lead_vt",
             ),
         ),
     ),

@@ -85,23 +85,23 @@ def remembered(
     waits = np.zeros(len(at), dtype=np.bool_)
     waits[waiting_flow] = True
     # A flow that waits for nothing and is not ahead of its domain would come back without credit or penalty anyway.
-    leads = plan.lead * (waits | (by_row(np.maximum, plan.lead) > 0))[:, None]
+    leads = plan.lead_vt * (waits | (by_row(np.maximum, plan.lead_vt) > 0))[:, None]
     if len(at) == len(flows):
-        balance, lead, units, is_held = plan.balance_micro, leads, window_units, waits
+        balance, lead_vt, units, is_held = plan.balance_micro, leads, window_units, waits
     else:
-        balance, lead, units = flows.balance_micro.copy(), flows.lead.copy(), flows.window_units.copy()
-        balance[at], lead[at], units[at] = plan.balance_micro, leads, window_units
+        balance, lead_vt, units = flows.balance_micro.copy(), flows.lead_vt.copy(), flows.window_units.copy()
+        balance[at], lead_vt[at], units[at] = plan.balance_micro, leads, window_units
         is_held = np.zeros(len(flows), dtype=np.bool_)
         is_held[at] = waits
     is_short = balance < entered.known.full_micro
     keep = is_held | is_short[:, 0] | is_short[:, 1]
-    for column in (*lead.T, *units.T):
+    for column in (*lead_vt.T, *units.T):
         keep |= column != 0
     position = np.cumsum(keep) - 1
     if keep.all():
-        return Flows(flows.names, balance, lead, flows.window_second, units), entered.known.matches, position[at]
+        return Flows(flows.names, balance, lead_vt, flows.window_second, units), entered.known.matches, position[at]
     stays = np.flatnonzero(keep)
-    kept = Flows(flows.names, balance, lead, flows.window_second, units).take(stays)
+    kept = Flows(flows.names, balance, lead_vt, flows.window_second, units).take(stays)
     return kept, taken(entered.known.matches, stays), position[at]
 
 

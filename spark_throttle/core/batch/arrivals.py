@@ -115,7 +115,7 @@ def enter(
 
 def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:
     """Return the positions, ascending, of the flows with rows or a lead."""
-    is_concerned = (flows.lead[:, 0] != 0) | (flows.lead[:, 1] != 0)
+    is_concerned = (flows.lead_vt[:, 0] != 0) | (flows.lead_vt[:, 1] != 0)
     is_concerned[queue.flow] = True
     is_concerned[arriving] = True
     return np.flatnonzero(is_concerned)
@@ -203,13 +203,13 @@ def _refilled(state: ShardState, names: pa.StringArray, matches: Matches, limits
     rate = limits.rate_micro_per_ms.take(matches.rule[:known], axis=0)
     filled = refill(state.flows.balance_micro, rate, full_micro[:known], elapsed_ms)
     second = now_ms // 1000
-    lead, units, is_current = state.flows.lead, state.flows.window_units, state.flows.window_second == second
+    lead_vt, units, is_current = state.flows.lead_vt, state.flows.window_units, state.flows.window_second == second
     if not is_current.all():
         units = np.where(is_current[:, None], units, 0) if is_current.any() else np.zeros_like(units)
     if new:
         nothing = np.zeros((new, 2), dtype=np.int64)
         filled = np.concatenate([filled, full_micro[known:]])
-        lead, units = np.concatenate([lead, nothing]), np.concatenate([units, nothing])
+        lead_vt, units = np.concatenate([lead_vt, nothing]), np.concatenate([units, nothing])
     return KnownFlows(
-        Flows(names, filled, lead, np.full(len(names), second, dtype=np.int64), units), matches, full_micro
+        Flows(names, filled, lead_vt, np.full(len(names), second, dtype=np.int64), units), matches, full_micro
     )

@@ -26,11 +26,11 @@ class BarredFlows:
     scope: Int64s
 
     @classmethod
-    def of(cls, order: FairOrder, lead: Int64s, bound_milli: Int64s) -> BarredFlows:
+    def of(cls, order: FairOrder, lead_vt: Int64s, bound_milli: Int64s) -> BarredFlows:
         """Return them with the narrowest of these scopes; `bound_milli` is that of the grants."""
         is_wider = order.enforcing != order.domain[:, None]
         weight = order.weight[:, None] * np.where(is_wider, order.domain_weight[:, None], 1)
-        ahead_milli = order.ahead_milli(lead)[:, None, :] // weight[:, :, None]
+        ahead_milli = order.ahead_milli(lead_vt)[:, None, :] // weight[:, :, None]
         bound_milli = np.concatenate([bound_milli, np.full((1, 2), NO_BOUND)])
         is_over = ahead_milli >= bound_milli[order.enforcing]
         flow, column = np.nonzero(is_over.any(axis=2))

@@ -86,7 +86,7 @@ class FlowPlan:
     balance_micro: Int64s
     """Shape (flows, 2): after the debits."""
 
-    lead: Int64s
+    lead_vt: Int64s
     """Shape (flows, 2): after the batch."""
 
     ahead_milli: Int64s
@@ -113,15 +113,15 @@ def plan_flows(
     order, barred, wanted = None, None, None
     if grants.ahead_bound_milli is not None:
         order = FairOrder.of(limits, matches, policy, grants.is_loose)
-        barred = BarredFlows.of(order, flows.lead, grants.ahead_bound_milli)
+        barred = BarredFlows.of(order, flows.lead_vt, grants.ahead_bound_milli)
     if barred is None or not counts[barred.flow].any():
         wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
     if wanted is not None:
         outcome = Outcome.of_all(wanted)
-        lead = _lead_where_all_fits(flows.lead, room, matches, policy)
+        lead_vt = _lead_where_all_fits(flows.lead_vt, room, matches, policy)
         leads = _Leads.none(len(flows))
-        if lead.any():
-            leads = _Leads.of(lead, order or FairOrder.of(limits, matches, policy))
+        if lead_vt.any():
+            leads = _Leads.of(lead_vt, order or FairOrder.of(limits, matches, policy))
         return _settled(outcome, leads, flows, limits, matches, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     order = order or FairOrder.of(limits, matches, policy)
@@ -133,7 +133,7 @@ def plan_flows(
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
     competing = eligible if barred is None else barred.left_out(eligible)
     short = _running_short(order.enforcing, competing, layout.bytes_of_first(competing), room)
-    order = order.entered(flows.lead, short, policy)
+    order = order.entered(flows.lead_vt, short, policy)
     contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
     count, stops = contest.decide(competing, short)
     if barred is not None:
@@ -158,24 +158,24 @@ def plan_flows(
     )
     left = room.less(*_taken(outcome.served, matches, policy).T)
     is_contended = np.append(held_back | _is_overdrawn(left, policy), False)
-    lead = order.leads_after(flows.lead, layout, eligible, outcome.served, is_contended, policy)
+    lead_vt = order.leads_after(flows.lead_vt, layout, eligible, outcome.served, is_contended, policy)
     floors = DebtFloors.none()
     if levels:
         floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
-    return _settled(outcome, _Leads.of(lead, order), flows, limits, matches, grants, policy, floors=floors)
+    return _settled(outcome, _Leads.of(lead_vt, order), flows, limits, matches, grants, policy, floors=floors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leads:
     """Where a batch leaves the flows; as in `FlowPlan`."""
 
-    lead: Int64s
+    lead_vt: Int64s
     ahead_milli: Int64s
 
     @classmethod
-    def of(cls, lead: Int64s, order: FairOrder) -> _Leads:
+    def of(cls, lead_vt: Int64s, order: FairOrder) -> _Leads:
         """Return leads with what they come to."""
-        return cls(lead, order.ahead_milli(lead))
+        return cls(lead_vt, order.ahead_milli(lead_vt))
 
     @classmethod
     def none(cls, flows: int) -> _Leads:
@@ -184,12 +184,12 @@ class _Leads:
         return cls(nothing, nothing)
 
 
-def _lead_where_all_fits(lead: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:
+def _lead_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:
     """Return the leads after a batch that held nobody back: the busy period of scopes that owe nothing is over."""
-    if not lead.any():
-        return lead
+    if not lead_vt.any():
+        return lead_vt
     owes = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
-    return np.where(limited_by(np.where(owes, matches.shared_scope, -1), policy.shared.is_limited), lead, 0)
+    return np.where(limited_by(np.where(owes, matches.shared_scope, -1), policy.shared.is_limited), lead_vt, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,7 +363,7 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     return FlowPlan(
         outcome,
         _debited(flows.balance_micro, outcome.served, limits.is_limited, floors.own),
-        leads.lead,
+        leads.lead_vt,
         leads.ahead_milli,
         replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited, floors.shared)),
     )

@@ -66,14 +66,14 @@ class FairOrder:
     rate_micro_per_ms: Int64s
     """Shape (flows, 2): what service counts in, in this batch: of the widest scope that competition is for."""
 
-    memory: Int64s
+    memory_vt: Int64s
     """How far behind the virtual time the lesser of two clocks is remembered: `MEMORY_SECONDS` of that scope."""
 
     weight: Int64s
     domain_weight: Int64s
     """Claim of the domain in wider scopes; 1 where it is the job."""
 
-    clock: Int64s
+    clock_vt: Int64s
     """Shape (flows, 2): virtual time at which the flow enters the batch; 0 before it is known who is ahead."""
 
     @classmethod
@@ -119,7 +119,7 @@ class FairOrder:
             np.zeros(is_limited.shape, dtype=np.int64),
         )
 
-    def entered(self, lead: Int64s, short: Int64s, policy: CompiledPolicy) -> FairOrder:
+    def entered(self, lead_vt: Int64s, short: Int64s, policy: CompiledPolicy) -> FairOrder:
         """Return the order of a batch, which flows enter with their leads: service counts in what is scarce.
 
         Parameters
@@ -132,8 +132,8 @@ class FairOrder:
         short = _first_of(np.where(short == self.binding, short, -1), short)
         limited = limited_by(short, policy.shared.is_limited)
         is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
-        told = _told_in(lead, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
-        return replace(self, is_counted=is_counted, clock=base_clocks(told, is_counted, self.memory))
+        told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
+        return replace(self, is_counted=is_counted, clock_vt=base_clocks(told, is_counted, self.memory_vt))
 
     def take(self, at: Int64s) -> FairOrder:
         """Return this of the flows at `at`, in that order."""
@@ -146,21 +146,21 @@ class FairOrder:
             is_counted = self.is_counted[flow, dimension]
             if is_counted.any():
                 service = virtual_time(before, self.rate_micro_per_ms[flow, dimension], self.weight[flow])
-                tag = np.where(is_counted, np.maximum(tag, self.clock[flow, dimension] + service), tag)
+                tag = np.where(is_counted, np.maximum(tag, self.clock_vt[flow, dimension] + service), tag)
         return np.where(self.domain[flow] >= 0, tag, 0)
 
     def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return what rows of different domains are ordered by: a domain of twice the weight goes twice as far."""
         return self.tags(flow, messages_before, bytes_before) // self.domain_weight[flow]
 
-    def ahead_milli(self, lead: Int64s) -> Int64s:
+    def ahead_milli(self, lead_vt: Int64s) -> Int64s:
         """Return by how many thousandths of a token flows are ahead of their competitors, shape (flows, 2)."""
-        ahead = np.where(self.has_clock, np.maximum(lead, 0), 0)
+        ahead = np.where(self.has_clock, np.maximum(lead_vt, 0), 0)
         return np.minimum(least_service(ahead, self.lead_rate_micro_per_ms, self.weight[:, None]), MESSAGE_MILLI)
 
     def leads_after(
         self,
-        lead: Int64s,
+        lead_vt: Int64s,
         layout: Layout,
         eligible: Int64s,
         served: Int64s,
@@ -183,7 +183,7 @@ class FairOrder:
         contended = _first_of(np.where(holding == self.binding, holding, -1), holding)
         competes = by_row(np.logical_or, contended >= 0)
         if not competes.any():
-            return np.zeros_like(lead)
+            return np.zeros_like(lead_vt)
         moved = np.flatnonzero(competes & (served[:, Dimension.MESSAGES] > 0))
         last = served[moved, Dimension.MESSAGES] - 1
         last_key = self.keys(moved, last, layout.bytes_before(moved, last))
@@ -193,14 +193,14 @@ class FairOrder:
         virtual_now[-1] = VT_MAX
         least_key = by_row(np.minimum, virtual_now[contended])
         service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
-        told = _told_in(lead, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
-        clock = np.where((eligible > 0)[:, None], self.clock + service, told)
+        told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
+        clock_vt = np.where((eligible > 0)[:, None], self.clock_vt + service, told)
         after = np.maximum(
-            clock - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -self.memory[:, None]
+            clock_vt - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -self.memory_vt[:, None]
         )
-        after = np.where(after == told, lead, _told_in(after, self.rate_micro_per_ms, self.lead_rate_micro_per_ms))
+        after = np.where(after == told, lead_vt, _told_in(after, self.rate_micro_per_ms, self.lead_rate_micro_per_ms))
         is_kept = limited_by(holding, policy.shared.is_limited)
-        return np.where(is_kept, np.where(self.is_counted, after, lead), 0)
+        return np.where(is_kept, np.where(self.is_counted, after, lead_vt), 0)
 
 
 def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
@@ -236,12 +236,12 @@ def _first_of(scopes: Int64s, otherwise: Int64s) -> Int64s:
     return np.where(by_row(np.logical_or, scopes >= 0)[:, None], scopes, otherwise)
 
 
-def _told_in(lead: Int64s, of: Int64s, rate: Int64s) -> Int64s:
+def _told_in(lead_vt: Int64s, of: Int64s, rate: Int64s) -> Int64s:
     """Return leads that were told at the rates `of` as leads at `rate`; all of shape (flows, 2)."""
-    flow, dimension = np.nonzero((of != rate) & (lead != 0)) if rate is not of else ((), ())
+    flow, dimension = np.nonzero((of != rate) & (lead_vt != 0)) if rate is not of else ((), ())
     if not len(flow):
-        return lead
-    told, other = lead.copy(), lead[flow, dimension]
+        return lead_vt
+    told, other = lead_vt.copy(), lead_vt[flow, dimension]
     size = proportional(np.abs(other), of[flow, dimension], rate[flow, dimension], most_bits=VT_MAX.bit_length() - 1)
     told[flow, dimension] = np.sign(other) * size
     return told

@@ -24,7 +24,7 @@ in several groups. Rows go in the order of their tags over their domains' weight
 flow is served by its weight times its domain's. Which resource dominates is asked by the rates of the widest scope that
 runs short in truth: one that is *loose* has enough for all that others let pass (`lending.shard_parts` finds them).
 
-All of it is integers. Tags are floored and finish times rounded up, so that no flow is ever served for free;
+All of it is integers, in units of ``2**-30`` seconds of the common time (``_vt``). Tags are floored and finish times rounded up, so that no flow is ever served for free;
 the error is one unit a batch, a millionth of a message.
 """
 
@@ -148,7 +148,7 @@ class ServiceCurve:
     [[-1], [50], [1000]]
     """
 
-    clock: Int64s
+    clock_vt: Int64s
     in_tokens: Bools
     divisor: Int64s
     most: Int64s
@@ -158,21 +158,21 @@ class ServiceCurve:
 
     @classmethod
     def of(
-        cls, rate_micro_per_ms: Int64s, weight: Int64s, most: Int64s, clock: Int64s, is_limited: Bools
+        cls, rate_micro_per_ms: Int64s, weight: Int64s, most: Int64s, clock_vt: Int64s, is_limited: Bools
     ) -> ServiceCurve:
-        """Prepare to ask about flows whose clocks stand at `clock` and that are served `most` at the most.
+        """Prepare to ask about flows whose clocks stand at `clock_vt` and that are served `most` at the most.
 
         Where the resource is not limited there is no clock: all of `most` is served at any time.
         """
         in_tokens, divisor = _pace(rate_micro_per_ms, weight)
         most_service = np.where(in_tokens, most, most * 1000)
         most_seconds = np.where(is_limited & (rate_micro_per_ms > 0), most_service // divisor, -1)
-        return cls(np.where(is_limited, clock, 0), in_tokens, divisor, most, most_service, most_seconds)
+        return cls(np.where(is_limited, clock_vt, 0), in_tokens, divisor, most, most_service, most_seconds)
 
     def take(self, at: Int64s) -> ServiceCurve:
         """Return what is prepared for the flows at `at`."""
         return ServiceCurve(
-            self.clock[at], self.in_tokens[at], self.divisor[at], self.most[at], self.most_service[at],
+            self.clock_vt[at], self.in_tokens[at], self.divisor[at], self.most[at], self.most_service[at],
             self.most_seconds[at],
         )  # fmt: skip
 
@@ -181,7 +181,7 @@ class ServiceCurve:
 
         For ``floor(s * 2**30 / d) <= v`` just when ``s <= floor(((v + 1) * d - 1) / 2**30)``.
         """
-        virtual = tag - self.clock
+        virtual = tag - self.clock_vt
         after = np.maximum(virtual, 0) + 1
         seconds, part = after >> VT_BITS, after & (VT_SECOND - 1)
         fraction = _part_of_second(part, self.divisor, 1)
@@ -191,7 +191,7 @@ class ServiceCurve:
         return np.where(virtual < 0, -1, tokens)
 
 
-def base_clocks(lead: Int64s, is_counted: Bools, memory: Int64s) -> Int64s:
+def base_clocks(lead_vt: Int64s, is_counted: Bools, memory_vt: Int64s) -> Int64s:
     """Return the clocks at which flows enter a batch, relative to the virtual time.
 
     Parameters
@@ -211,7 +211,7 @@ def base_clocks(lead: Int64s, is_counted: Bools, memory: Int64s) -> Int64s:
     >>> base_clocks(np.array([[-5, -7], [9, -7]]), both, np.array([10, 6])).tolist()
     [[0, -2], [9, -6]]
     """
-    base = np.maximum(lead, -memory[:, None])
-    dominant = by_row(np.maximum, np.where(is_counted, base, -memory[:, None]))
+    base = np.maximum(lead_vt, -memory_vt[:, None])
+    dominant = by_row(np.maximum, np.where(is_counted, base, -memory_vt[:, None]))
     shifted = base + np.maximum(0, -dominant)[:, None]
     return np.where(is_counted, shifted, 0)

@@ -61,7 +61,7 @@ class FairRows:
         weight, rate, is_counted = order.weight[flow], order.rate_micro_per_ms, order.is_counted
         messages, size_bytes = (
             ServiceCurve.of(
-                rate[flow, dimension], weight, tokens, order.clock[flow, dimension], is_counted[flow, dimension]
+                rate[flow, dimension], weight, tokens, order.clock_vt[flow, dimension], is_counted[flow, dimension]
             )
             for dimension, tokens in ((Dimension.MESSAGES, most), (Dimension.BYTES, self.bytes_before(flow, most)))
         )

@@ -111,7 +111,9 @@ class Debts:
     """In which their scopes earn what they owe."""
 
     @classmethod
-    def of(cls, flows: Contestants, account: Int64s, most_set_back: Int64s, clock: ScopeTime) -> tuple[Debts, Int64s]:
+    def of(
+        cls, flows: Contestants, account: Int64s, most_set_back: Int64s, scope_time: ScopeTime
+    ) -> tuple[Debts, Int64s]:
         """Return what flows owe, and by how much more the seats are ahead of the time at which the division begins.
 
         Parameters
@@ -137,13 +139,13 @@ class Debts:
         is_empty = np.bincount(flows.seat, minlength=seats) == 0
         weights = np.where(is_empty[:, None], account > 0, weights)
         added = set_back[np.arange(seats) % scopes] * weights
-        if not by_row(np.logical_and, clock.is_limited).any():
-            return cls(tokens, clock.of(tokens, scope)), added
+        if not by_row(np.logical_and, scope_time.is_limited).any():
+            return cls(tokens, scope_time.of(tokens, scope)), added
         in_time = replace(
-            flows, demand=clock.of(flows.demand, scope)[:, None], ahead=clock.of(flows.ahead, scope)[:, None]
+            flows, demand=scope_time.of(flows.demand, scope)[:, None], ahead=scope_time.of(flows.ahead, scope)[:, None]
         )
-        time, is_counted = in_time.places(sums(flows.seat, clock.of_signed(place, scope), seats)[:, None])
-        time += (clock.of(set_back, np.arange(scopes))[scope] * flows.weight)[:, None]
+        time, is_counted = in_time.places(sums(flows.seat, scope_time.of_signed(place, scope), seats)[:, None])
+        time += (scope_time.of(set_back, np.arange(scopes))[scope] * flows.weight)[:, None]
         return cls(tokens, np.where(is_counted, np.maximum(time, 0), 0)[:, 0]), added
 
 

@@ -102,17 +102,17 @@ class Level:
         has_flow = np.bincount(self.seat, minlength=seats) > 0
         weights = np.maximum(sums(self.seat, self.weight, seats), 1)
         account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
-        clock = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
+        scope_time = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
         most = np.where(is_short[:, None] & self.holding.is_limited, held, 0)
         most += sums(seat_scope, np.maximum(account, 0), scopes)
         flows = Contestants(demand, self._ahead(bits, most), self.weight, self.scope, self.seat)
         heaviest = np.ones(scopes, dtype=np.int64)
         np.maximum.at(heaviest, self.scope, self.weight)
-        owed, set_back = Debts.of(flows, np.maximum(account, 0), most // heaviest[:, None], clock)
+        owed, set_back = Debts.of(flows, np.maximum(account, 0), most // heaviest[:, None], scope_time)
         account += set_back
         credit = _usable(-account, held, seat_scope)
         debt = np.maximum(account, 0)
-        fill = RepayingFill(flows, owed, Stock(held, is_short, clock), credit).fill()
+        fill = RepayingFill(flows, owed, Stock(held, is_short, scope_time), credit).fill()
         filled, is_out, repaid = fill.filled, fill.is_out, fill.repaid
         takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
         claimed = demand + repaid.tokens
@@ -137,7 +137,7 @@ class Level:
         after = np.where(has_flow[:, None], account - settled, np.maximum(account - settled, 0))
         had = filled.copy()
         had[out] = passed[: len(out)]
-        next_ahead = self._next_ahead(np.maximum(repaid.time - clock.of(had, self.scope), 0), flows.wants)
+        next_ahead = self._next_ahead(np.maximum(repaid.time - scope_time.of(had, self.scope), 0), flows.wants)
         stands = self._stands(seat_scope)
         fine = FINE_BITS - bits
         is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
@@ -149,7 +149,7 @@ class Level:
             np.where(counts, after << fine[seat_scope], unchanged),
             counts & has_flow[:, None],
             counts & takes_part[:, None],
-            self._ahead_bound(is_out, np.bincount(self.seat[~is_out & flows.wants], minlength=seats) > 0, clock),
+            self._ahead_bound(is_out, np.bincount(self.seat[~is_out & flows.wants], minlength=seats) > 0, scope_time),
             np.where(is_short[seat_scope], next_ahead, NOBODY),
             is_short,
         )
@@ -163,11 +163,11 @@ class Level:
         fine = bits[self.scope]
         return np.minimum(shifted(tokens, fine) + shifted(rest_milli, fine) // 1000, most[self.scope])
 
-    def _ahead_bound(self, is_out: Bools, takes_part: Bools, clock: ScopeTime) -> Int64s:
+    def _ahead_bound(self, is_out: Bools, takes_part: Bools, scope_time: ScopeTime) -> Int64s:
         """Return the bounds, by seat, between flows that take part and those that are out."""
         if not is_out.any():
             return np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
-        in_milli = replace(clock, bits=np.zeros_like(clock.bits))
+        in_milli = replace(scope_time, bits=np.zeros_like(scope_time.bits))
         time = in_milli.of_each(self.ahead_milli, self.scope)
         return ahead_bound(self.ahead_by_weight_milli, time, self.seat, is_out, takes_part)
 

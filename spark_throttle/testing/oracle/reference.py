@@ -333,7 +333,7 @@ class _Batch:
                 advance = min(virtual_now[limits.index] for limits in stopping) * flow.rules.domain_weight
                 flow.move(advance, kept, still_waits=bool(self.waiting(flow)))
             else:
-                flow.lead = [0, 0]
+                flow.lead_vt = [0, 0]
 
     def new_state(self) -> ReferenceState:
         flows = {flow.name: self.memory(flow) for flow in self.flows.values() if self.is_remembered(flow)}
@@ -353,13 +353,13 @@ class _Batch:
         return bool(
             self.waiting(flow)
             or not all(bucket.is_full for bucket in flow.buckets.values())
-            or flow.lead != [0, 0]
+            or flow.lead_vt != [0, 0]
             or counts_this_second
         )
 
     def memory(self, flow: Flow) -> FlowMemory:
         balance_micro = [flow.buckets[d].balance_micro if d in flow.buckets else 0 for d in DIMENSIONS]
-        memory = FlowMemory(pair(balance_micro), pair(flow.lead), flow.window_second, pair(flow.window_units))
+        memory = FlowMemory(pair(balance_micro), pair(flow.lead_vt), flow.window_second, pair(flow.window_units))
         return memory.meaningful(flow.rules, second=self.now_ms // 1000)
 
     def usage(self) -> dict[str, FlowUsage]:

@@ -39,7 +39,7 @@ def reference_change(
         memory = FlowMemory(
             pair(balances),
             changed_lead(
-                old, new, pair(state.flows.lead[i]), is_same_domain=_domain(before, old) == _domain(after, new)
+                old, new, pair(state.flows.lead_vt[i]), is_same_domain=_domain(before, old) == _domain(after, new)
             ),
             int(state.flows.window_second[i]),
             pair(state.flows.window_units[i]),
@@ -78,18 +78,18 @@ def changed_balance(
     return min(bucket.balance_micro, begins.balance_micro)
 
 
-def changed_lead(old: NamespaceRules, new: NamespaceRules, lead: Pair, *, is_same_domain: bool) -> Pair:
+def changed_lead(old: NamespaceRules, new: NamespaceRules, lead_vt: Pair, *, is_same_domain: bool) -> Pair:
     """Return how far ahead a flow is after a change: by the tokens by which it was, at most a message."""
     was, becomes = old.domain, new.domain
     if is_same_domain and (was is None or becomes is None or old.turn_rates == new.turn_rates):
         is_same_weight = old.limits.weight == new.limits.weight
         if is_same_weight:
-            return lead
+            return lead_vt
     ahead = [0, 0]
     for d in DIMENSIONS:
         if was is None or becomes is None or d not in old.clocked_dimensions or d not in new.clocked_dimensions:
             continue
-        thousandths = milli_tokens_in(lead[d] - 2, old.turn_rates[d], old.limits.weight)
+        thousandths = milli_tokens_in(lead_vt[d] - 2, old.turn_rates[d], old.limits.weight)
         thousandths = min(thousandths, 1000 * (1 if d == Dimension.MESSAGES else MAX_SIZE_BYTES))
         ahead[d] = _time_of(thousandths, new.turn_rates[d], new.limits.weight)
     return pair(ahead)

@@ -146,7 +146,7 @@ class Flow:
     buckets: dict[Dimension, TokenBucket]
     """Of the limited dimensions."""
 
-    lead: list[int]
+    lead_vt: list[int]
     window_second: int
     window_units: list[int]
 
@@ -189,7 +189,7 @@ class Flow:
                 bucket.refill(elapsed_ms)
             flow.buckets[d] = bucket
         if memory is not None:
-            flow.lead = list(memory.lead)
+            flow.lead_vt = list(memory.lead_vt)
             flow.window_second = memory.window_second
             flow.window_units = list(memory.window_units)
         return flow
@@ -225,7 +225,7 @@ class Flow:
         most = (1000, MAX_SIZE_BYTES * 1000)
         rates = self.rules.turn_rates
         return [
-            min(milli_tokens_in(self.lead[d] - 2, rates[d], self.limits.weight), most[d])
+            min(milli_tokens_in(self.lead_vt[d] - 2, rates[d], self.limits.weight), most[d])
             if d in self.rules.clocked_dimensions
             else 0
             for d in DIMENSIONS
@@ -234,8 +234,8 @@ class Flow:
     @property
     def counted_lead(self) -> list[int]:
         """The lead, in the time that service counts in."""
-        rates = zip(self.lead, self.rules.turn_rates, self.rules.counted_rates(self.loose), strict=True)
-        return [told_in(lead, kept, counted) for lead, kept, counted in rates]
+        rates = zip(self.lead_vt, self.rules.turn_rates, self.rules.counted_rates(self.loose), strict=True)
+        return [told_in(lead_vt, kept, counted) for lead_vt, kept, counted in rates]
 
     def find_eligible(self, now_ms: int) -> None:
         """Count the rows before the first that must wait for its release or for the namespace's own buckets."""
@@ -263,8 +263,8 @@ class Flow:
         binding = self.rules.binding(self.loose)
         limited = [limits for limits in enforced if limits in binding] or enforced or [domain]
         counted = [d for d in DIMENSIONS if any(limits.limits(d) for limits in limited)]
-        lead, memory = self.counted_lead, self.rules.memory(self.loose)
-        base = {d: max(lead[d], -memory) for d in counted}
+        lead_vt, memory = self.counted_lead, self.rules.memory(self.loose)
+        base = {d: max(lead_vt[d], -memory) for d in counted}
         behind = max(0, -max(base.values()))
         self.base = {d: base[d] + behind for d in base}
         before, rates = [0, 0], self.rules.counted_rates(self.loose)
@@ -281,26 +281,26 @@ class Flow:
         served = total_tokens(self.rows[: self.admitted])
         memory = self.rules.memory(self.loose)
         counted, kept_rates = self.rules.counted_rates(self.loose), self.rules.turn_rates
-        lead = {}
+        lead_vt = {}
         for d in DIMENSIONS:
             if not any(limits.limits(d) for limits in kept):
                 continue
-            lead[d] = self.lead[d]
+            lead_vt[d] = self.lead_vt[d]
             if d in self.base:
                 finish = self.counted_lead[d]
                 if self.eligible:
                     finish = self.base[d] + virtual_time_up(served[d], counted[d], self.limits.weight)
                 after = max(finish - advance, -memory)
                 if after != self.counted_lead[d]:
-                    lead[d] = told_in(after, counted[d], kept_rates[d])
-        if not still_waits and max(lead.values(), default=0) <= 0:
-            lead = {}
-        self.lead = [lead.get(d, 0) for d in DIMENSIONS]
+                    lead_vt[d] = told_in(after, counted[d], kept_rates[d])
+        if not still_waits and max(lead_vt.values(), default=0) <= 0:
+            lead_vt = {}
+        self.lead_vt = [lead_vt.get(d, 0) for d in DIMENSIONS]
 
 
-def told_in(lead: int, of: int, rate: int) -> int:
+def told_in(lead_vt: int, of: int, rate: int) -> int:
     """Return a lead that was told at the rate `of` as a lead at `rate`."""
     if of == rate:
-        return lead
-    told = proportional(abs(lead), of, rate, 60)
-    return told if lead > 0 else -told
+        return lead_vt
+    told = proportional(abs(lead_vt), of, rate, 60)
+    return told if lead_vt > 0 else -told

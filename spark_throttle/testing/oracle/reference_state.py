@@ -285,7 +285,7 @@ class FlowMemory:
     """What is remembered of one namespace."""
 
     balance_micro: Pair
-    lead: Pair
+    lead_vt: Pair
     window_second: int
     window_units: Pair
 
@@ -293,7 +293,7 @@ class FlowMemory:
         """Return the same with 0 for what has no limit, and for a window that is over or counted nothing."""
         counts = self.window_second == second and self.window_units != (0, 0)
         balance_micro = rules.limits.meaningful(self.balance_micro)
-        return FlowMemory(balance_micro, self.lead, second if counts else 0, self.window_units if counts else (0, 0))
+        return FlowMemory(balance_micro, self.lead_vt, second if counts else 0, self.window_units if counts else (0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ class ReferenceState:
         for i, name in enumerate(names):
             memory = FlowMemory(
                 pair(state.flows.balance_micro[i]),
-                pair(state.flows.lead[i]),
+                pair(state.flows.lead_vt[i]),
                 int(state.flows.window_second[i]),
                 pair(state.flows.window_units[i]),
             )
@@ -373,7 +373,7 @@ class ReferenceState:
             Flows(
                 pa.array(names, pa.string()),
                 _pairs([flow.balance_micro for flow in flows]),
-                _pairs([flow.lead for flow in flows]),
+                _pairs([flow.lead_vt for flow in flows]),
                 np.array([flow.window_second for flow in flows], dtype=np.int64),
                 _pairs([flow.window_units for flow in flows]),
             ),

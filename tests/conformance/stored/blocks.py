@@ -74,12 +74,12 @@ def shard(
     share: Int64s | None = None,
     paying: PayingTime | None = None,
     bound_milli: Int64s | None = None,
-    lead: Int64s | None = None,
+    lead_vt: Int64s | None = None,
 ) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
         pa.array(["acme/orders", "zoë/ü/logs"]), np.array([[-1, 0], [2**60, -(2**61)]]),
-        np.zeros((2, 2), dtype=np.int64) if lead is None else lead,
+        np.zeros((2, 2), dtype=np.int64) if lead_vt is None else lead_vt,
         np.array([1_760_000_000, 0]), np.array([[3, 300], [0, 0]]),
     )  # fmt: skip
     queue = Queue(

@@ -248,7 +248,7 @@ def test_what_is_remembered_is_worth_remembering(history: History) -> None:
             assert (
                 i in waiting
                 or not is_full
-                or after.flows.lead[i].any()
+                or after.flows.lead_vt[i].any()
                 or (after.flows.window_second[i] == batch.step.now_ms // 1000 and after.flows.window_units[i].any())
             )
 
@@ -331,7 +331,7 @@ def reordered(state: ShardState, flow_order: list[int], queue_order: list[int]) 
         Flows(
             flows.names.take(pa.array(flow_order, pa.int64())),
             flows.balance_micro[index],
-            flows.lead[index],
+            flows.lead_vt[index],
             flows.window_second[index],
             flows.window_units[index],
         ),

@@ -75,6 +75,6 @@ def test_clock_of_the_resource_that_a_flow_did_not_use_is_remembered_for_two_sec
     # Ten seconds of service each: of messages for one, of bytes for the other.
     assert shard.batch(small + large + later, {"gold": (109, 10**6)}) == {"a/x": 100, "b/y": 10}
     # Two seconds are 20 messages, each of which is told as a millisecond.
-    assert -shard.state.flows.lead.min() == 20 * VT_SECOND // 1000
+    assert -shard.state.flows.lead_vt.min() == 20 * VT_SECOND // 1000
     # The clock of the bytes of a is 2 s behind, not 10: its messages start at 0, 0.1, 0.2 and 1 s; b's at 0 and 1.
     assert shard.batch([], {"gold": (10**3, 50_001)}) == {"a/x": 4, "b/y": 2}

@@ -50,24 +50,24 @@ def test_service_without_a_rate_takes_no_virtual_time(rate: int) -> None:
     assert virtual_time(np.array([2**53]), np.array([rate]), np.array([1])).tolist() == [0]
 
 
-def within(rate: int, weight: int, most: int, clock: int, tag: int) -> int:
+def within(rate: int, weight: int, most: int, clock_vt: int, tag: int) -> int:
     is_limited = np.array([rate != UNLIMITED])
-    served = ServiceCurve.of(np.array([rate]), np.array([weight]), np.array([most]), np.array([clock]), is_limited)
+    served = ServiceCurve.of(np.array([rate]), np.array([weight]), np.array([most]), np.array([clock_vt]), is_limited)
     return int(served.within(np.array([tag]))[0])
 
 
 @given(st.data(), rates, st.integers(1, 1_000), st.integers(-MEMORY, 2**60))
 def test_tokens_within_a_tag_are_the_most_that_do_not_pass_it(
-    data: st.DataObject, rate: int, weight: int, clock: int
+    data: st.DataObject, rate: int, weight: int, clock_vt: int
 ) -> None:
     most = data.draw(tokens)
 
     def clock_after(n: int) -> int:
-        return clock + int(virtual_time(np.array([n]), np.array([rate]), np.array([weight]))[0])
+        return clock_vt + int(virtual_time(np.array([n]), np.array([rate]), np.array([weight]))[0])
 
     near = clock_after(data.draw(st.integers(0, most))) + data.draw(st.integers(-1, 1))
     tag = data.draw(st.one_of(st.integers(0, 2**62), st.just(max(near, 0))))
-    found = within(rate, weight, most, clock, tag)
+    found = within(rate, weight, most, clock_vt, tag)
     assert -1 <= found <= most
     assert found < 0 or clock_after(found) <= tag
     assert found == most or clock_after(found + 1) > tag
@@ -85,10 +85,10 @@ clocks = st.integers(-(2**60), 2**60)
 def test_flow_enters_at_the_virtual_time_or_ahead_of_it(
     messages: int, in_bytes: int, limited: tuple[bool, bool]
 ) -> None:
-    lead = np.array([[messages, in_bytes]])
-    clock = base_clocks(lead, np.array([limited]), np.array([MEMORY]))[0].tolist()
-    held = [clock[r] for r in (0, 1) if limited[r]]
-    assert [clock[r] for r in (0, 1) if not limited[r]] == [0] * (2 - len(held))
+    lead_vt = np.array([[messages, in_bytes]])
+    clock_vt = base_clocks(lead_vt, np.array([limited]), np.array([MEMORY]))[0].tolist()
+    held = [clock_vt[r] for r in (0, 1) if limited[r]]
+    assert [clock_vt[r] for r in (0, 1) if not limited[r]] == [0] * (2 - len(held))
     if held:
         ahead = max((messages, in_bytes)[r] for r in (0, 1) if limited[r])
         assert max(held) == max(0, ahead)
