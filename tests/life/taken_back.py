@@ -57,7 +57,7 @@ MENDS: Final = (
             (
                 "core/lending/debts.py",
                 "return np.where(counts, ahead - of_seat[self.seat] * self.weight, 0), counts",
-                "return account[self.seat] * self.weight // sums(self.seat, self.weight, len(account))[self.seat], counts",
+                "return (account // sums(self.seat, self.weight, len(account)))[self.seat] * self.weight, counts",
             ),
         ),
     ),

@@ -24,8 +24,8 @@ in several groups. Rows go in the order of their tags over their domains' weight
 flow is served by its weight times its domain's. Which resource dominates is asked by the rates of the widest scope that
 runs short in truth: one that is *loose* has enough for all that others let pass (`lending.shard_parts` finds them).
 
-All of it is integers, in units of ``2**-30`` seconds of the common time (``_vt``). Tags are floored and finish times rounded up, so that no flow is ever served for free;
-the error is one unit a batch, a millionth of a message.
+All of it is integers, in units of ``2**-30`` seconds of the common time (``_vt``). Tags are floored and finish times
+rounded up, so that no flow is ever served for free; the error is one unit a batch, a millionth of a message.
 """
 
 from __future__ import annotations
