@@ -143,7 +143,7 @@ class ServiceCurve:
     A clock that starts at half a second, then as in the example of `virtual_time`:
 
     >>> one = lambda value: np.array([value])
-    >>> served = Served.of(one(100_000), one(2), one(1_000), one(VT_SECOND // 2), one(True))
+    >>> served = ServiceCurve.of(one(100_000), one(2), one(1_000), one(VT_SECOND // 2), one(True))
     >>> [served.within(one(at)).tolist() for at in (0, VT_SECOND // 4 * 3, VT_MAX * 2)]
     [[-1], [50], [1000]]
     """

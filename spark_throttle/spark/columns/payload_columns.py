@@ -192,7 +192,7 @@ def derived_columns(
     --------
     >>> schema = StructType().add("ns", "string").add("id", "integer").add("value", "binary")
     >>> derived_columns(schema, "ns", "length(value)", ["id", "length(ns)"])
-    Derived(same={'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}, characters_of='value', bytes_of=None)
+    HelperColumns(same={'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}, characters_of='value', bytes_of=None)
     """
     given = {NAMESPACE: namespace, SIZE: size} | {_order_name(i): c for i, c in enumerate(_order(schema, order_by))}
     carried = {NAMESPACE: StringType, SIZE: LongType}
