@@ -122,7 +122,7 @@ def nested(draw: st.DrawFn) -> dict[str, object]:
 
 @settings(max_examples=25)
 @given(nested(), st.sampled_from((1, 3, 8)), st.lists(st.integers(1, 400), min_size=1, max_size=12), st.data())
-def test_at_the_event_a_row_leaves_or_expires_and_none_could_before(
+def test_at_the_event_a_row_leaves_or_expires_and_none_can_before_it(
     document: dict[str, object], shards: int, sizes: list[int], data: st.DataObject
 ) -> None:
     with TemporaryDirectory() as folder:
