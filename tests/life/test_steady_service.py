@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -41,11 +42,11 @@ class Tenancy:
             (name, size) for name, size in self.sizes_bytes.items() for _ in range(1 + many * rate // self.cost[name])
         ]
 
-    def bound(self, name: str) -> float:
+    def bound(self, name: str) -> Fraction:
         """Return the largest message of the shard, in terms of the namespace's weight."""
         shard = shard_of(name.encode(), self.shards)
         mates = [mate for mate in self.cost if shard_of(mate.encode(), self.shards) == shard]
-        return self.shards * max(self.cost[mate] for mate in mates) / self.weights[name]
+        return Fraction(self.shards * max(self.cost[mate] for mate in mates), self.weights[name])
 
 
 @st.composite
@@ -77,7 +78,7 @@ def test_l3_equals_stay_within_a_message_of_each_a_shard_however_little_there_is
     job = SimulatedJob(policy, shards=tenancy.shards)
     first = admitted_in(1, job, tenancy.rows())
     admitted = admitted_in(SECONDS, job, []) - first
-    service = {name: admitted[name] * tenancy.cost[name] / tenancy.weights[name] for name in tenancy.cost}
+    service = {name: Fraction(admitted[name] * tenancy.cost[name], tenancy.weights[name]) for name in tenancy.cost}
     for one, other in combinations(service, 2):
         assert abs(service[one] - service[other]) <= tenancy.bound(one) + tenancy.bound(other)
 

@@ -158,7 +158,8 @@ def lend(
     advance_micro
         Shape (shards, scopes, 2): how far each shard is ahead (`shard_parts`); by default, none is.
     is_by_turn
-        Whether `turn` alone says whose part of a token is rounded up, so that all scopes open the same shard.
+        Whether `turn` alone says whose part of a token is rounded up, and who is lent any where there are fewer than
+        shards: so all scopes open the same shard.
     """
     shape = (shards, len(policy.shared), 2)
     limited = policy.shared.is_limited
@@ -174,11 +175,15 @@ def lend(
         whole = int(held[scope, dimension])
         micro = int(buckets.balance_micro[scope, dimension])
         part, behind = parts.part_milli[:, scope, dimension], behind_milli[:, scope, dimension]
-        lent = _divided(whole, part, np.zeros_like(part) if is_by_turn else part % 1000 + behind, turn)
+        urgency = part % 1000 + behind
+        ahead = parts.next_ahead[:, scope], parts.account_micro[:, scope, dimension]
+        if is_by_turn:
+            nobody = np.zeros_like(part)
+            part, urgency, ahead = part if whole >= shards else nobody, nobody, (nobody, nobody)
+        lent = _divided(whole, part, urgency, turn)
         if dimension == Dimension.MESSAGES:
             balance[:, scope, dimension] = _messages_balance(lent, micro)
         else:
-            ahead = parts.next_ahead[:, scope], parts.account_micro[:, scope, dimension]
             balance[:, scope, dimension] = _bytes_balance(lent, micro, *ahead, turn)
         if policy.shared.rate_micro_per_ms[scope, dimension] > 0:
             room = int(policy.shared.burst_micro[scope, dimension]) - micro

@@ -191,8 +191,11 @@ def derived_columns(
     Examples
     --------
     >>> schema = StructType().add("ns", "string").add("id", "integer").add("value", "binary")
-    >>> derived_columns(schema, "ns", "length(value)", ["id", "length(ns)"])
-    HelperColumns(same={'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}, characters_of='value', bytes_of=None)
+    >>> columns = derived_columns(schema, "ns", "length(value)", ["id", "length(ns)"])
+    >>> columns.same
+    {'__throttle_namespace': 'ns', '__throttle_order_000': 'id'}
+    >>> columns.characters_of, columns.bytes_of
+    ('value', None)
     """
     given = {NAMESPACE: namespace, SIZE: size} | {_order_name(i): c for i, c in enumerate(_order(schema, order_by))}
     carried = {NAMESPACE: StringType, SIZE: LongType}
