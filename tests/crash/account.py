@@ -149,7 +149,7 @@ def excesses(evidence: Evidence) -> Iterator[str]:
     of_batch = dict(list(admitted.groupby(BATCH)))
     for reign in reigns(evidence.batches):
         first = evidence.batches[reign[0]]
-        times_ms = {evidence.batches[at].number: evidence.batches[at].time_ms for at in reign}
+        times_ms = {evidence.batches[at].number: evidence.batches[at].paid_ms for at in reign}
         pieces = [of_batch[number] for number in times_ms if number in of_batch]
         if not pieces:
             continue

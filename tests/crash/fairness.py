@@ -175,7 +175,7 @@ def _starved_in(
         elif not batches[at].has_news:
             hunger.earned.clear()  # what was lent may count as used
         else:
-            elapsed_ms = max(0, batches[at].time_ms - batches[at - 1].time_ms)
+            elapsed_ms = max(0, batches[at].paid_ms - batches[at - 1].paid_ms)
             for scope in policy.of(name).enforced:
                 for dimension, limit in enumerate(scope.limits):
                     if limit is not None:

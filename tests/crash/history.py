@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import compile_policy, revision_of
-from tests.ledger import BATCH, read_batch_times_ms
+from tests.ledger import BATCH
 from tests.life.contract import Contracts, Key
+from tests.paying_times import read_epoch, read_epoch_file, read_offsets, read_paying_times_ms
 
 DIRECTION: Final = "publish"
 Shares = Mapping[Key, tuple[int | None, int | None]]
@@ -29,7 +28,9 @@ class Batch:
     """One batch, as it was planned."""
 
     number: int
-    time_ms: int
+    paid_ms: int
+    """Its paying time."""
+
     revision: str
     files: int
     """How many files of the source were read up to its end."""
@@ -97,18 +98,16 @@ def read_batches(root: Path, policies: Mapping[str, str]) -> list[Batch]:
     checkpoint = root / "checkpoint"
     found: list[Batch] = []
     files, before = 0, ""
-    for number, time_ms in read_batch_times_ms(checkpoint).items():
-        lines = (checkpoint / "offsets" / str(number)).read_text().splitlines()[2:]
-        offsets: list[dict[str, Any]] = [json.loads(line) for line in lines if line != "-"]
-        named = next(str(offset["file"]) for offset in offsets if "epoch" in offset)
-        files = next((int(offset["logOffset"]) + 1 for offset in offsets if "logOffset" in offset), files)
-        path = checkpoint / "throttle" / "epochs" / named
-        epoch = unpack_epoch(path.read_bytes(), str(path))
+    for number, paid_ms in read_paying_times_ms(checkpoint).items():
+        ends = (int(offset["logOffset"]) + 1 for offset in read_offsets(checkpoint, number) if "logOffset" in offset)
+        files = next(ends, files)
+        named = read_epoch_file(checkpoint, number)
+        epoch = read_epoch(checkpoint, named)
         has_news = named != before and epoch.settled_batch == number - 1
         shares = None
         if epoch.share_micro_per_ms is not None:
             shares = _shares(policies[epoch.revision], epoch.share_micro_per_ms)
-        found.append(Batch(number, time_ms, epoch.revision, files, has_news, shares))
+        found.append(Batch(number, paid_ms, epoch.revision, files, has_news, shares))
         before = named
     return found
 

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_throttle.spark import Throttle
-from tests.ledger import count_out_of_order, excess, read_batch_times_ms, read_table
+from tests.ledger import count_out_of_order, excess, read_table
+from tests.paying_times import read_paying_times_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +122,7 @@ def test_flights_are_held_to_their_quotas_and_none_is_lost(spark: SparkSession, 
     admitted["carrier"] = admitted["namespace"].str.partition("/")[0]
     assert set(rejected["namespace"].str.partition("/")[0]) == {"EV"}
     assert {verdict["reason"] for verdict in rejected["throttle"]} == {"quota"}
-    times_ms = read_batch_times_ms(tmp_path / "checkpoint")
+    times_ms = read_paying_times_ms(tmp_path / "checkpoint")
     for what, rows, per_second, slack in (
         ("majors", admitted[admitted["carrier"].isin(["UA", "B6", "DL"])], GROUP_PER_SECOND, SHARDS),
         ("EV", admitted[admitted["carrier"] == "EV"], EV_PER_SECOND, SHARDS),

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 (everybody's name for it)
 from pyspark.sql.window import Window
 
 from jobs import throttle_stream
-from tests.ledger import excess, read_batch_times_ms, read_table
+from tests.ledger import excess, read_table
+from tests.paying_times import read_paying_times_ms
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,7 +222,7 @@ def test_throttled_job_moves_every_message_once_or_rejects_it(
 
     # Within the limits: what the usage table says of each batch adds up to what is in the topic.
     usage = read_table(tmp_path / "usage")
-    times_ms = read_batch_times_ms(tmp_path / "checkpoint")
+    times_ms = read_paying_times_ms(tmp_path / "checkpoint")
     for group, per_second, burst_seconds in (
         ("slow", SLOW_PER_SECOND, SLOW_BURST_SECONDS),
         ("overloaded", OVERLOADED_PER_SECOND, OVERLOADED_BURST_SECONDS),

@@ -20,7 +20,8 @@ import pytest
 from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink
-from tests.ledger import BATCH, count_out_of_order, excess, read_batch_times_ms, read_table
+from tests.ledger import BATCH, count_out_of_order, excess, read_table
+from tests.paying_times import read_paying_times_ms
 from tests.recovery import faults, throttled_job
 from tests.recovery.processes import Job
 from tests.recovery.throttled_job import SHARDS, Place, write_source
@@ -99,7 +100,7 @@ def excess_of(place: Place, rows: pd.DataFrame, quotas: Sequence[tuple[int, int]
     `quotas` are (a second, burst) of the revisions in the order in which they came into force.
     """
     usage = read_table(place.usage, ["revision", "epoch"]).drop_duplicates(BATCH).sort_values(BATCH)
-    times_ms = read_batch_times_ms(place.checkpoint)
+    times_ms = read_paying_times_ms(place.checkpoint)
     assert usage[BATCH].tolist() == list(times_ms)
     revisions = usage["revision"].unique().tolist()
     assert len(revisions) == len(quotas)
