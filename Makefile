@@ -103,6 +103,20 @@ life: setup ## play lives of a job for MINUTES as SEED draws them, without a JVM
 life-without: setup ## take each mend that lives guard back in a copy, and say after how many steps a law is broken
 	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.life.taken_back --seed $(SEED) $(ARGS)
 
+COUNT ?= 60
+MUTANTS_VENV := build/mutants-venv
+
+.PHONY: mutants
+mutants: setup $(MUTANTS_VENV)/.stamp ## change COUNT lines of core and sharing, as SEED draws them, one at a time; do the tests notice?
+	@PYTHONPATH=$(CURDIR) $(MUTANTS_VENV)/bin/python -m tests.mutants.run --python $(PYTHON) --count $(COUNT) --seed $(SEED) $(ARGS)
+
+$(MUTANTS_VENV)/.stamp: pyproject.toml requirements.lock
+	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or say BASE_PYTHON=…" >&2; exit 1; }
+	@[ -x $(MUTANTS_VENV)/bin/python ] || $(BASE_PYTHON) -m venv $(MUTANTS_VENV)
+	@echo "setting up $(MUTANTS_VENV)"
+	@$(MUTANTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[mutants]'
+	@touch $@
+
 # ------------------------------------------------------------------------------------------------ measurements
 
 REPEATS ?= 5
@@ -218,7 +232,7 @@ $(JARS)/%.stamp: scripts/jars/ivy.xml | $(VENV)/.stamp
 lock: ## write requirements.lock anew from what pyproject.toml allows today
 	@rm -rf build/lock
 	@$(BASE_PYTHON) -m venv build/lock
-	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs]'
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs,mutants]'
 	@{ sed -n '/^#/p' requirements.lock; build/lock/bin/python -m pip freeze --exclude-editable; } > build/requirements.lock
 	@mv build/requirements.lock requirements.lock
 	@rm -rf build/lock

@@ -1,0 +1,16 @@
+"""Mutants that make no difference, with the reason: `tests.mutants.run` does not count them as survivors.
+
+A mutant is named by its module and by its line before and after, so that an entry ends with the code that it is about.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {}
+"""Reasons, by (module, line before, line after)."""
+
+
+def reason_of(module: str, before: str, after: str) -> str | None:
+    """Return why a mutant makes no difference, or `None` if nothing says so."""
+    return EQUIVALENT.get((module, before, after))
