@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql.streaming.query import StreamingQuery
+from rich.console import Console
 
 from demos.account import Run, take_account
+from demos.introduction import introduction
 from demos.live_table import LiveTable
 from demos.plots import Story, draw
 from jobs.settings import JobSettings, parse_settings
@@ -55,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     settings = demo_settings(out, asked.policies, asked.seconds, asked.seed)
+    policies = load_policies(settings.throttle.policies)
+    Console(stderr=True).print(introduction(policies, {g["prefix"]: g["messages_per_second"] for g in GROUPS}))
+    _say("Spark is starting; the first rows move in half a minute or less")
     throttle = make_throttle(settings.throttle)
     spark = open_session(settings)
     events = read_events(spark, settings.source)
@@ -69,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         admitted=out / "admitted",
         rejected=out / "rejected",
         traffic=LoadOptions.parse(settings.source.options).traffic,
-        policy=compile_policy(load_policies(settings.throttle.policies), settings.throttle.direction),
+        policy=compile_policy(policies, settings.throttle.direction),
         shards=settings.throttle.shards,
         overloaded=OVERLOADED,
     )
