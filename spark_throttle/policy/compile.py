@@ -42,6 +42,9 @@ from spark_throttle.policy.model import (
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()
+_LATER_KEYS: Final = ("max_message_bytes",)
+"""Keys that the first release did not have, and that are `None` where they are absent; none is the last of its part."""
+
 _OVERFLOW: Final = {"reject": Overflow.REJECT, "fail": Overflow.FAIL}
 
 
@@ -56,8 +59,10 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
     digest = hashlib.sha256((direction or "").encode() + b"\n")
     # What older releases do not know is left out while it says nothing: they name the content as this one does.
     text = document.model_dump_json(exclude=None if document.exempt else {"exempt"})
-    # Inside of a JSON text a quotation mark has a backslash before it, so that this is a key wherever it is found.
-    digest.update(text.replace('"max_message_bytes":null,', "").encode())
+    for key in _LATER_KEYS:
+        # Inside of a JSON text a quotation mark has a backslash before it, so that this is a key wherever it is found.
+        text = text.replace(f'"{key}":null,', "")
+    digest.update(text.encode())
     return digest.hexdigest()[:16]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota, ScopePolicy, TenantPolicy
 from tests.life.drawing import Step
 from tests.life.life import LAW_NAMES, draw_script
+from tests.life.policies import KINDS, Tempers, changed, first
 from tests.life.run import broken_by, main, report
 from tests.life.shrink import shrunk
 
@@ -21,6 +25,26 @@ def test_no_law_is_broken_in_any_life(seed: int) -> None:
     if found is not None:
         command = f"python -m tests.life.run --seed {seed} --life 0"
         pytest.fail("\n".join(report(script, found, LAW_NAMES, command, is_cut=True)))
+
+
+def keys_of(value: object) -> set[str]:
+    """Return all keys of a document, those of mappings in it too."""
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*map(keys_of, value.values()))
+
+
+def test_lives_draw_every_key_of_a_policy() -> None:
+    """A key that no life has is under no law: draw it in `tests.life.policies`."""
+    rng, tempers = random.Random(1), Tempers(frozenset(KINDS) - {"revert", "absent"})
+    document = first(rng, tempers)
+    drawn = keys_of(document)
+    for _ in range(500):
+        document = changed(rng, tempers, document, [])
+        drawn |= keys_of(document)
+    models = (PolicyDocument, ScopePolicy, TenantPolicy, NamespacePolicy, QueuePolicy, Quota)
+    of_publish = {key for model in models for key in model.model_fields} - {"dispatch", "read_throttling"}
+    assert of_publish <= drawn
 
 
 def test_a_seed_and_a_number_are_one_life() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.codec import pack_policy, unpack_policy
 from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.quota import Verdict
 from spark_throttle.core.state import Grants, ShardState
@@ -41,7 +42,8 @@ def decided(
     values: dict[str, Any], direction: Direction, batches: tuple[tuple[str, ...], ...] = BATCHES
 ) -> list[object]:
     """Return what becomes of every row of some batches, or how the job ends."""
-    policy = compile_policy(parse_document(values), direction)
+    # As a shard gets it: a field that is not stored decides nothing.
+    policy = unpack_policy(pack_policy(compile_policy(parse_document(values), direction)), "the policy")
     state = ShardState.initial(len(policy.shared))
     buckets = Buckets.full(policy, now_ms=TIMES_MS[0])
     found: list[object] = []

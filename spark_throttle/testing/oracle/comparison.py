@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from spark_throttle.core.batch.admission import AdmissionPlan
 from spark_throttle.core.batch.reasons import REASONS
-from spark_throttle.core.quota import CompiledPolicy, Verdict
+from spark_throttle.core.quota import CompiledPolicy, Int64s, Verdict
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.reference import ReferencePlan
 from spark_throttle.testing.oracle.reference_state import ReferenceState, pair
@@ -28,21 +31,14 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
     names: list[str] = usage.names.to_pylist()
     assert len(set(names)) == len(names), f"a flow is reported twice: {names}"
     return {
-        name: FlowUsage(
-            int(usage.tenant[i]),
-            int(usage.group[i]),
-            int(usage.weight[i]),
-            pair(usage.offered[i]),
-            pair(usage.admitted[i]),
-            pair(usage.rejected[i]),
-            pair(usage.waiting[i]),
-            pair(usage.demand[i]),
-            int(usage.observed_messages[i]),
-            int(usage.delayed_ms[i]),
-            (0, 0) if usage.ahead_milli is None else pair(usage.ahead_milli[i]),
-        )
+        name: FlowUsage(**{field.name: _of_flow(getattr(usage, field.name), i) for field in fields(FlowUsage)})
         for i, name in enumerate(names)
     }
+
+
+def _of_flow(column: Int64s, i: int) -> Any:  # noqa: ANN401 - a number, or a pair by dimension
+    """Return what a column of a report says of a flow; both have it under one name."""
+    return int(column[i]) if column.ndim == 1 else pair(column[i])
 
 
 def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:

@@ -11,7 +11,9 @@ writes what has no file. A block of an older version cannot be written any more:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -131,30 +133,53 @@ def grant(
     return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli)
 
 
-BLOCKS: Mapping[str, Callable[[], bytes]] = {
-    "policy_v2": lambda: pack_policy(policy(2)),
-    "policy_v3": lambda: pack_policy(policy(3)),
-    "usage_v1": lambda: pack_usage(usage()),
-    "usage_v2": lambda: pack_usage(usage(LEAVES_MS)),
-    "epoch_v1": lambda: pack_epoch(epoch()),
-    "grant_v1": lambda: pack_grant(grant()),
-    "epoch_v2": lambda: pack_epoch(epoch(SHARE)),
-    "grant_v2": lambda: pack_grant(grant(SHARE)),
-    "epoch_v3": lambda: pack_epoch(epoch(SHARE, READING)),
-    "grant_v3": lambda: pack_grant(grant(None, PAYING)),
-    "usage_v3": lambda: pack_usage(usage(LEAVES_MS, AHEAD_MILLI)),
-    "shard_v5": lambda: pack_shard(shard(None, PAYING, AHEAD_MILLI, LEAD)),
-    "epoch_v4": lambda: pack_epoch(epoch(SHARE, READING, np.stack([AHEAD_MILLI, AHEAD_MILLI // 3]))),
-    "grant_v4": lambda: pack_grant(grant(SHARE, PAYING, AHEAD_MILLI)),
+CONTENT: Mapping[str, Callable[[], Any]] = {
+    "shard_v1": shard,
+    "policy_v1": policy,
+    "policy_v2": lambda: policy(2),
+    "policy_v3": lambda: policy(3),
+    "usage_v1": usage,
+    "usage_v2": lambda: usage(LEAVES_MS),
+    "epoch_v1": epoch,
+    "grant_v1": grant,
+    "shard_v2": lambda: shard(SHARE),
+    "epoch_v2": lambda: epoch(SHARE),
+    "grant_v2": lambda: grant(SHARE),
+    "shard_v3": lambda: shard(None, PAYING),
+    "epoch_v3": lambda: epoch(SHARE, READING),
+    "grant_v3": lambda: grant(None, PAYING),
+    "usage_v3": lambda: usage(LEAVES_MS, AHEAD_MILLI),
+    "shard_v4": lambda: shard(None, PAYING, AHEAD_MILLI),
+    "shard_v5": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD),
+    "epoch_v4": lambda: epoch(SHARE, READING, np.stack([AHEAD_MILLI, AHEAD_MILLI // 3])),
+    "grant_v4": lambda: grant(SHARE, PAYING, AHEAD_MILLI),
 }
+"""What every stored block holds, by the name of its file. A new version of a format is a line here."""
+
+PACK: Mapping[str, Callable[[Any], bytes]] = {
+    "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
+}  # fmt: skip
+
+_NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")
+
+
+def packed(name: str) -> bytes:
+    """Return a block as this release writes it."""
+    return PACK[name.partition("_")[0]](CONTENT[name]())
+
+
+BLOCKS: Mapping[str, Callable[[], bytes]] = {
+    name: partial(packed, name) for name in CONTENT if name not in _NO_LONGER_WRITTEN
+}
+"""The blocks that this release can write."""
 
 
 def main() -> None:
     """Write the files that are missing."""
-    for name, pack in BLOCKS.items():
+    for name, block in BLOCKS.items():
         path = HERE / f"{name}.bin"
         if not path.exists():
-            path.write_bytes(pack())
+            path.write_bytes(block())
 
 
 if __name__ == "__main__":

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.names.match_memory import MatchMemory
-from spark_throttle.core.quota import MICRO, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import MICRO, CompiledPolicy, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.comparison import assert_same_plan
 from spark_throttle.testing.oracle.history import History, Step
 from spark_throttle.testing.oracle.reference import reference_admission
 from spark_throttle.testing.oracle.reference_change import reference_change
 from spark_throttle.testing.oracle.reference_state import ReferenceState
-from spark_throttle.testing.oracle.strategies import histories
+from spark_throttle.testing.oracle.strategies import histories, policies
 from spark_throttle.testing.oracle.worlds import (
     Namespace,
     Tenant,
@@ -51,6 +52,21 @@ def assert_same_history(history: History) -> None:
         plan = plan_admission(state, step.arrivals, step.policy, **arguments, memory=memory)
         assert_same_plan(plan, expected, step.policy)
         state = plan.state
+
+
+def test_drawn_policies_differ_in_every_field() -> None:
+    """A field that is always drawn alike is compared with nothing: draw it in `testing.oracle.strategies`."""
+    seen: dict[str, set[str]] = defaultdict(set)
+
+    @settings(max_examples=150, derandomize=True, database=None)
+    @given(policies(may_fail=True))
+    def look_at(policy: CompiledPolicy) -> None:
+        for part in (policy.namespace_limits, policy.namespace_windows, policy.queue):
+            for field in fields(part):
+                seen[f"{type(part).__name__}.{field.name}"].add(str(getattr(part, field.name)))
+
+    look_at()
+    assert {name for name, values in seen.items() if len(values) < 2} == set()
 
 
 @given(histories(may_fail=True, is_bounded=True))
