@@ -15,9 +15,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.pipeline import Pipeline
-from spark_throttle.spark.sinks.batch_sink import DELTA, Target
+from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.sinks.known_sinks import sinks_of
+from spark_throttle.spark.sinks.sink_formats import DELTA, format_of
 from spark_throttle.spark.sinks.sink_targets import refuse_changed, targets_of
 from spark_throttle.spark.sinks.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
 from spark_throttle.spark.start.executor_sight import check_executors_see
@@ -26,7 +27,6 @@ from spark_throttle.spark.start.spark_paths import SparkPaths
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpointLocation"
-_WITHOUT_CHECKPOINT = ("console", "noop")
 _CONTROL_FOLDER = "throttle"
 _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
@@ -183,11 +183,9 @@ class ThrottledStreamWriter:
         return {key: value for key, value in self._options.items() if key.lower() not in own}
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
-        if self._format == "memory":
-            raise ConfigurationError(
-                "the memory sink takes no batches: use "
-                "throttle.apply(events, control_path=…).writeStream.format('memory'), or foreachBatch"
-            )
+        refused = format_of(self._format).refused
+        if refused:
+            raise ConfigurationError(refused)
         paths = SparkPaths(self._events.sparkSession)
         checkpoint = paths.resolve(self._checkpoint())
         control_path = f"{checkpoint.rstrip('/')}/{_CONTROL_FOLDER}"
@@ -249,7 +247,7 @@ class ThrottledStreamWriter:
         root = session.conf.get(f"spark.sql.streaming.{_CHECKPOINT}", None)
         if root and self._name:
             return f"{root.rstrip('/')}/{self._name}"
-        if self._function is None and self._format in _WITHOUT_CHECKPOINT:
+        if self._function is None and not format_of(self._format).needs_checkpoint:
             return f"file:{tempfile.mkdtemp(prefix='throttle-checkpoint-')}"  # wherever Spark's own default is
         raise ConfigurationError(
             "the query needs a checkpoint: set option('checkpointLocation', …); queues and balances live in it"

@@ -7,7 +7,10 @@ it: what a namespace is called may be no text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +23,66 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError
 from spark_throttle.files.storage import Directory
 
-_COUNTS = ("offered", "admitted", "rejected", "waiting")
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number of a batch that every scope has; a scope's is the sum of its namespaces'."""
+
+    name: str
+    """The column of the usage table, and the field of `status.ScopeStatus`."""
+
+    of: Callable[[UsageReport], Int64s]
+    """Returns the number of every namespace of a report; zeros where an older release has written none."""
+
+    counter: str = ""
+    """What Prometheus is told of its sum since the server began to watch; empty: it is no counter."""
+
+
+def _by_dimension(count: str, of: Callable[[UsageReport], Int64s], verb: str = "") -> tuple[Measure, ...]:
+    """Return a count of messages and one of bytes."""
+    return tuple(
+        Measure(f"{count}_{unit}", partial(_column, of, at), f"{unit.capitalize()} that {verb}" if verb else "")
+        for at, unit in enumerate(("messages", "bytes"))
+    )
+
+
+def _column(of: Callable[[UsageReport], Int64s], at: int, report: UsageReport) -> Int64s:
+    return of(report)[:, at]
+
+
+MEASURES: Final = (
+    *_by_dimension("offered", lambda report: report.offered, "arrived"),
+    *_by_dimension("admitted", lambda report: report.admitted, "were admitted"),
+    *_by_dimension("rejected", lambda report: report.rejected, "were rejected"),
+    *_by_dimension("waiting", lambda report: report.waiting),
+    Measure("observed_messages", lambda report: report.observed_messages),
+    Measure("delayed_ms", lambda report: report.delayed_ms),
+)
+"""All there is to say of a scope's batch. What is added stands behind what tables have already."""
+
+AT: Final[Mapping[str, int]] = {measure.name: at for at, measure in enumerate(MEASURES)}
+"""The position in `MEASURES` of each, by its name."""
 
 USAGE_SCHEMA = pa.schema([
     ("batch_id", pa.int64()), ("batch_time", pa.timestamp("us", tz="UTC")), ("epoch", pa.int64()),
     ("revision", pa.string()), ("level", pa.string()), ("scope", pa.string()),
-    *((f"{count}_{unit}", pa.int64()) for count in _COUNTS for unit in ("messages", "bytes")),
-    ("observed_messages", pa.int64()), ("delayed_ms", pa.int64()),
+    *((measure.name, pa.int64()) for measure in MEASURES),
 ])  # fmt: skip
 """Of the usage table."""
+
+FIRST_COLUMNS: Final = 16
+"""How many columns the first release wrote. A table may lack those behind them, and is widened."""
+
+
+def by_dimension(count: str) -> slice:
+    """Return the positions in `MEASURES` of a count of messages and of the one of bytes.
+
+    Examples
+    --------
+    >>> [measure.name for measure in MEASURES[by_dimension("admitted")]]
+    ['admitted_messages', 'admitted_bytes']
+    """
+    return slice(AT[f"{count}_messages"], AT[f"{count}_bytes"] + 1)
 
 
 def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int) -> pa.Table:
@@ -49,8 +103,8 @@ def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: in
         held = at >= 0
         total = sums(at[held], measures[held], len(scopes))
         if level == "job":
-            total[0, 0] += sum(report.invalid_messages for report in reports)
-            total[0, 4] += sum(report.invalid_messages for report in reports)
+            invalid_messages = sum(report.invalid_messages for report in reports)
+            total[0, [AT["offered_messages"], AT["rejected_messages"]]] += invalid_messages
         tables.append(_table(level, scopes, total, reports[0], batch))
     # In one chunk: Spark reads a table of several only up to the first that is empty.
     return pa.concat_tables(tables).combine_chunks()
@@ -78,8 +132,7 @@ def policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:
 
 
 def _measures(report: UsageReport) -> Int64s:
-    parts = [report.offered, report.admitted, report.rejected, report.waiting]
-    return np.column_stack([*parts, report.observed_messages, report.delayed_ms])
+    return np.column_stack([measure.of(report) for measure in MEASURES])
 
 
 def _table(level: str, scopes: pa.StringArray, total: Int64s, report: UsageReport, batch: int) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.status.status import ScopeStatus, Status, read_status
-from spark_throttle.status.usage_table import USAGE_SCHEMA, usage_rows
+from spark_throttle.status.usage_table import FIRST_COLUMNS, MEASURES, USAGE_SCHEMA, usage_rows
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 START_MS = 1_760_000_000_123
@@ -76,6 +76,20 @@ def test_namespace_is_counted_in_its_tenant_its_group_and_the_job() -> None:
     }  # fmt: skip
     assert row(rows, "resource_group", "gold")["offered_messages"] == 5
     assert row(rows, "resource_group", "idle")["offered_messages"] == 0
+
+
+def test_status_has_every_measure_of_the_usage_table() -> None:
+    """One that is added to the table alone fails here; how long rows waited in all is said there alone."""
+    assert {measure.name for measure in MEASURES} - {"delayed_ms"} <= {field.name for field in fields(ScopeStatus)}
+
+
+def test_columns_of_the_first_release_stand_before_all_others() -> None:
+    """A table that lacks one of these is no usage table; one that lacks a later one is widened."""
+    assert USAGE_SCHEMA.names[:FIRST_COLUMNS] == [
+        "batch_id", "batch_time", "epoch", "revision", "level", "scope", "offered_messages", "offered_bytes",
+        "admitted_messages", "admitted_bytes", "rejected_messages", "rejected_bytes", "waiting_messages",
+        "waiting_bytes", "observed_messages", "delayed_ms",
+    ]  # fmt: skip
 
 
 def test_rows_without_a_namespace_are_offered_to_the_job_and_rejected_by_it() -> None:

@@ -13,13 +13,14 @@ from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext
 from spark_throttle.admin.tokens import Role
-from spark_throttle.admin.watch.batch_numbers import COUNTS, BatchNumbers
+from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, balances_of, exposed
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, did_you_mean
 from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.status.usage_table import AT
 
 router = APIRouter(prefix="/admin/v2", tags=["jobs"])
 metrics_router = APIRouter(tags=["metrics"])
@@ -189,11 +190,10 @@ def get_series(
     """Return rates and backlog of the job and its groups over the newest batches."""
     batches = [kept for kept in view_of(served.watch, job).batches if kept.batch > after_batch][-limit:]
     keys = sorted({key for kept in batches for key in kept.shared}, key=lambda key: (key[0] != "job", key))
-    offset = 0 if dimension == "messages" else 1
     return SeriesPage(
         batch=[kept.batch for kept in batches],
         time_ms=[kept.now_ms for kept in batches],
-        scopes=[_series(batches, key, offset) for key in keys[: _GROUPS_SHOWN + 1]],
+        scopes=[_series(batches, key, dimension) for key in keys[: _GROUPS_SHOWN + 1]],
     )
 
 
@@ -265,7 +265,8 @@ def _scopes(view: JobView, newest: BatchNumbers) -> Iterable[ScopeNumbers]:
     balances = balances_of(view)
     keys = sorted(newest.shared, key=lambda key: (key[0] != "job", key))[: _GROUPS_SHOWN + 1]
     for level, scope in keys:
-        counts: dict[str, Any] = dict(zip(COUNTS, newest.shared[level, scope].tolist(), strict=True))
+        numbers = zip(AT, newest.shared[level, scope].tolist(), strict=True)
+        counts: dict[str, Any] = {name: count for name, count in numbers if name in ScopeNumbers.model_fields}
         messages, size_bytes = newest.quotas[level, scope]
         held = balances.get((level, scope), ((None, None), (None, None)))[0]
         yield ScopeNumbers(
@@ -274,18 +275,24 @@ def _scopes(view: JobView, newest: BatchNumbers) -> Iterable[ScopeNumbers]:
         )  # fmt: skip
 
 
-def _series(batches: list[BatchNumbers], key: tuple[str, str], offset: int) -> Series:
-    def rate(kept: BatchNumbers, column: int) -> float | None:
-        if kept.elapsed_ms == 0:
-            return None
-        return float(kept.shared[key][column + offset] * 1000 / kept.elapsed_ms) if key in kept.shared else 0.0
+def _series(batches: list[BatchNumbers], key: tuple[str, str], dimension: str) -> Series:
+    def rates(count: str) -> list[float | None]:
+        at = AT[f"{count}_{dimension}"]
+        return [
+            (float(kept.shared[key][at] * 1000 / kept.elapsed_ms) if key in kept.shared else 0.0)
+            if kept.elapsed_ms
+            else None
+            for kept in batches
+        ]
+
+    offset, waiting = 0 if dimension == "messages" else 1, AT[f"waiting_{dimension}"]
 
     return Series(
         level=key[0],
         scope=key[1],
         quota=[kept.quotas[key][offset] if key in kept.quotas else None for kept in batches],
-        offered=[rate(kept, 0) for kept in batches],
-        admitted=[rate(kept, 2) for kept in batches],
-        rejected=[rate(kept, 4) for kept in batches],
-        waiting=[int(kept.shared[key][6 + offset]) if key in kept.shared else 0 for kept in batches],
+        offered=rates("offered"),
+        admitted=rates("admitted"),
+        rejected=rates("rejected"),
+        waiting=[int(kept.shared[key][waiting]) if key in kept.shared else 0 for kept in batches],
     )

@@ -12,12 +12,8 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.status.usage_table import reported_names, usage_rows
+from spark_throttle.status.usage_table import MEASURES, by_dimension, reported_names, usage_rows
 
-COUNTS: Final = (
-    "offered_messages", "offered_bytes", "admitted_messages", "admitted_bytes", "rejected_messages", "rejected_bytes",
-    "waiting_messages", "waiting_bytes",
-)  # fmt: skip
 JOB: Final = ("job", "job")
 Quotas: TypeAlias = tuple[float | None, float | None]
 _NO_NAMES: Final = pa.array([], pa.string())
@@ -35,7 +31,7 @@ class BatchNumbers:
 
     revision: str
     shared: dict[tuple[str, str], Int64s]
-    """By level and scope of the job and of the groups that were active: what `COUNTS` names."""
+    """By level and scope of the job and of the groups that were active: what `usage_table.MEASURES` names."""
 
     quotas: dict[tuple[str, str], Quotas]
     """As `shared`: messages and bytes a second, `None` where there is no limit."""
@@ -44,14 +40,16 @@ class BatchNumbers:
     """Of the namespaces; they may be no UTF-8."""
 
     counts: Int64s
-    """Shape (n, 7), by namespace: offered, admitted and rejected messages and bytes, then delayed ms."""
+    """As `shared`, by namespace."""
 
-    waiting: Int64s
-    """Shape (n, 2)."""
+    @property
+    def waiting(self) -> Int64s:
+        """Shape (n, 2): what waits of every namespace."""
+        return self.counts[:, by_dimension("waiting")]
 
     def without_namespaces(self) -> BatchNumbers:
         """Return the numbers of the shared scopes alone."""
-        return replace(self, names=_NO_NAMES, counts=np.zeros((0, 7), np.int64), waiting=np.zeros((0, 2), np.int64))
+        return replace(self, names=_NO_NAMES, counts=self.counts[:0])
 
 
 def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolicy, elapsed_ms: int) -> BatchNumbers:
@@ -59,7 +57,7 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
     rows = usage_rows(reports, policy, batch)
     is_namespace, is_tenant = pc.equal(rows["level"], "namespace"), pc.equal(rows["level"], "tenant")
     wide, own = rows.filter(pc.invert(pc.or_(is_namespace, is_tenant))), rows.filter(is_namespace)
-    table = _columns(wide, COUNTS)
+    table = _columns(wide)
     keys = zip(wide["level"].to_pylist(), wide["scope"].to_pylist(), strict=True)
     shared = {key: row for key, row in zip(keys, table, strict=True) if row.any() or key == JOB}
     quotas = wide_quotas(policy)
@@ -72,8 +70,7 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
         shared=shared,
         quotas={key: quotas[key] for key in shared},
         names=reported_names(reports),
-        counts=_columns(own, (*COUNTS[:6], "delayed_ms")),
-        waiting=_columns(own, COUNTS[6:]),
+        counts=_columns(own),
     )
 
 
@@ -90,5 +87,5 @@ def _per_second(rate_micro_per_ms: int) -> float | None:
     return None if rate_micro_per_ms == UNLIMITED else rate_micro_per_ms / 1000
 
 
-def _columns(rows: pa.Table, names: Sequence[str]) -> Int64s:
-    return np.column_stack([rows[name].to_numpy() for name in names]).astype(np.int64)
+def _columns(rows: pa.Table) -> Int64s:
+    return np.column_stack([rows[measure.name].to_numpy() for measure in MEASURES]).astype(np.int64)

@@ -52,7 +52,7 @@ class Window:
     elapsed_ms: int
     names: pa.StringArray
     counts: Int64s
-    """Shape (n, 7): offered, admitted and rejected messages and bytes, then delayed ms of the admitted."""
+    """What `usage_table.MEASURES` names, summed over the batches."""
 
     waiting: Int64s
     """Shape (n, 2): after the newest batch."""
@@ -76,7 +76,7 @@ class JobView:
 
     batches: deque[BatchNumbers] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     totals: dict[tuple[str, str], Int64s] = field(default_factory=dict)
-    """By level and scope of the job and the groups: offered, admitted and rejected messages and bytes since then."""
+    """By level and scope of the job and the groups: what `usage_table.MEASURES` names, summed since then."""
 
     window: Window | None = None
 
@@ -206,7 +206,7 @@ class _Job:
             numbers = numbers_of(batch, reports, policy, elapsed_ms)
             batches.append(numbers.without_namespaces())
             for key, counts in numbers.shared.items():
-                totals[key] = totals.get(key, np.zeros(6, np.int64)) + counts[:6]
+                totals[key] = totals.get(key, np.zeros_like(counts)) + counts
             is_same = bool(self._newest) and self._newest[-1].revision == numbers.revision
             self._newest = [*self._newest[-(WINDOW_BATCHES - 1) :], numbers] if is_same else [numbers]
         while len(self._newest) > 1 and sum(len(kept.names) for kept in self._newest) > WINDOW_ROWS:

@@ -21,6 +21,7 @@ from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.core.lending.shares import under_share
 from spark_throttle.core.quota import MICRO, Int64s
 from spark_throttle.errors import StoreError
+from spark_throttle.status.usage_table import AT, MEASURES, by_dimension
 from spark_throttle.store.store import PolicyStore
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -29,9 +30,6 @@ TOP_GROUPS: Final = 200
 OTHER: Final = "_other"
 
 _SCOPE_LABELS: Final = ("job", "level", "scope")
-_COUNTERS: Final = (
-    ("offered", 0, "arrived"), ("admitted", 2, "were admitted"), ("rejected", 4, "were rejected"),
-)  # fmt: skip
 
 
 class JobCollector(Collector):
@@ -102,7 +100,9 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
 
 def _kept(view: JobView) -> dict[tuple[str, str], Int64s]:
     """Return the totals of the busiest groups by name, and of the others together."""
-    busiest = sorted(view.totals, key=lambda key: (key[0] != "job", -int(view.totals[key][0]), key))
+    busiest = sorted(
+        view.totals, key=lambda key: (key[0] != "job", -int(view.totals[key][AT["offered_messages"]]), key)
+    )
     kept = {key: view.totals[key] for key in busiest[: TOP_GROUPS + 1]}
     rest = [view.totals[key] for key in busiest[TOP_GROUPS + 1 :]]
     return kept if not rest else {**kept, ("resource_group", OTHER): np.sum(rest, axis=0)}
@@ -110,13 +110,14 @@ def _kept(view: JobView) -> dict[tuple[str, str], Int64s]:
 
 def _counters(views: list[JobView]) -> Iterator[Metric]:
     totals = [(view.name, key, counts) for view in views for key, counts in _kept(view).items()]
-    for name, column, verb in _COUNTERS:
-        for unit, offset in (("messages", 0), ("bytes", 1)):
-            text = f"{unit.capitalize()} that {verb}, since the server began to watch."
-            family = CounterMetricFamily(f"spark_throttle_{name}_{unit}", text, labels=_SCOPE_LABELS)
-            for job, (level, scope), counts in totals:
-                family.add_metric((job, level, scope), int(counts[column + offset]))
-            yield family
+    for at, measure in enumerate(MEASURES):
+        if not measure.counter:
+            continue
+        text = f"{measure.counter}, since the server began to watch."
+        family = CounterMetricFamily(f"spark_throttle_{measure.name}", text, labels=_SCOPE_LABELS)
+        for job, (level, scope), counts in totals:
+            family.add_metric((job, level, scope), int(counts[at]))
+        yield family
 
 
 def _gauges(views: list[JobView]) -> Iterator[Metric]:
@@ -136,7 +137,7 @@ def _gauges(views: list[JobView]) -> Iterator[Metric]:
                     continue
                 labels = (view.name, level, scope)
                 counts = newest.shared.get((level, scope))
-                waiting.add_metric(labels, 0 if counts is None else int(counts[6 + at]))
+                waiting.add_metric(labels, 0 if counts is None else int(counts[by_dimension("waiting")][at]))
                 held, rate = balances.get((level, scope), ((None, None), (None, None)))
                 if held[at] is not None:
                     balance.add_metric(labels, float(held[at] or 0))

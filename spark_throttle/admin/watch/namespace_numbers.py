@@ -19,8 +19,9 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.matching import Matches, match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.status.usage_table import AT, by_dimension
 
-_ADMITTED: Final = slice(2, 4)
+_ADMITTED: Final = by_dimension("admitted")
 _LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 MIN_HELD_RATIO: Final = 0.5
 """A scope that used less than half of its quota holds nobody back; a rule of Pegasus' may, or the queue's bounds."""
@@ -92,9 +93,12 @@ def namespaces_of(
         is_here &= (found.group == position) & (position >= 0)
     if tenant is not None:
         is_here &= np.array([name.partition("/")[0] == tenant for name in labels.to_pylist()], dtype=bool)
-    is_held = (window.waiting[:, 0] > 0) | (window.counts[:, 4] > 0)
+    is_held = (window.waiting[:, 0] > 0) | (window.counts[:, AT["rejected_messages"]] > 0)
     listed = np.flatnonzero(is_here & is_held if is_throttled else is_here)
-    by_load = window.waiting[listed, 0] + window.counts[listed, 4 if is_throttled else 0]
+    by_load = (
+        window.waiting[listed, 0]
+        + window.counts[listed, AT["rejected_messages" if is_throttled else "offered_messages"]]
+    )
     listed = listed[np.argsort(-by_load, kind="stable")][:limit]
     seconds = max(window.elapsed_ms, 1) / 1000
     group_rate = _group_rates(policy, found.group)
@@ -106,20 +110,21 @@ def namespaces_of(
     groups = policy.group_names.to_pylist()
     rows = []
     for at in listed.tolist():
-        offered, _, admitted, admitted_bytes, rejected, _, delayed_ms = window.counts[at].tolist()
+        counts = dict(zip(AT, window.counts[at].tolist(), strict=True))
+        admitted = counts["admitted_messages"]
         group = int(found.group[at])
         rows.append(
             NamespaceNumbers(
                 namespace=labels[at].as_py(),
                 resource_group=groups[group] if group >= 0 else None,
                 weight=int(weight[at]),
-                offered_per_second=offered / seconds,
+                offered_per_second=counts["offered_messages"] / seconds,
                 admitted_per_second=admitted / seconds,
-                admitted_bytes_per_second=admitted_bytes / seconds,
-                rejected_per_second=rejected / seconds,
+                admitted_bytes_per_second=counts["admitted_bytes"] / seconds,
+                rejected_per_second=counts["rejected_messages"] / seconds,
                 waiting_messages=int(window.waiting[at, 0]),
                 waiting_bytes=int(window.waiting[at, 1]),
-                delayed_ms=delayed_ms / admitted if admitted else None,
+                delayed_ms=counts["delayed_ms"] / admitted if admitted else None,
                 service=float(service[at]) if service[at] >= 0 else None,
                 held_by=_held_by(ratios[at], found.shared_scope[at], policy, labels[at].as_py())
                 if is_held[at]

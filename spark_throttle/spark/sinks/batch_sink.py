@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, DataFrameWriter
@@ -30,20 +29,16 @@ from spark_throttle.spark.rows.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
 from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.sink_formats import DELTA, Promise, SinkFormat, format_of
 from spark_throttle.spark.sinks.taken_batch import check_taken
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.status.shared_status import batch_usage
-from spark_throttle.status.usage_table import USAGE_SCHEMA
+from spark_throttle.status.usage_table import FIRST_COLUMNS
 
 BatchFunction = Callable[[DataFrame, int], None]
-Promise = Literal["exactly once", "at least once", "none", "the function's own"]
-
-DELTA = "delta"
 _METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 _TASK_BYTES = 4 << 20
 """Of compressed frames: a task of fewer would take longer to start than to unpack them."""
-
-_FILES = ("parquet", "json", "orc", "csv", "avro", "text", "xml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +52,23 @@ class Target:
     table: str | None = None
 
     @property
+    def kind(self) -> SinkFormat:
+        """What is known of its format; a table without one is Delta's."""
+        return format_of(DELTA if self.format is None and self.table is not None else self.format)
+
+    @property
     def promise(self) -> Promise:
         """What this target makes of a batch that is written again after a crash."""
-        if self.format == DELTA or (self.format is None and self.table is not None):
-            return "exactly once"
-        return "none" if self.format in ("console", "noop") else "at least once"
+        return self.kind.promise
+
+    @property
+    def is_delta(self) -> bool:
+        """Whether it is a Delta table: asked for a batch by its transactions, and written natively where it can be."""
+        return self.kind.name == DELTA
 
     def resolved(self, paths: SparkPaths) -> Target:
         """Return the same target with its path as Spark resolves it; what takes other paths than files' keeps its."""
-        if self.path is None or self.format not in (DELTA, *_FILES):
+        if self.path is None or not self.kind.has_path:
             return self
         return replace(self, path=paths.resolve(self.path))
 
@@ -80,7 +83,7 @@ class Target:
         writer = rows.write.mode("append").options(**self.options)
         if self.partition_columns:
             writer = writer.partitionBy(*self.partition_columns)
-        if self.promise != "exactly once":
+        if not self.is_delta:
             self._save(writer)
             return
         writer = writer.option("txnAppId", mark.query).option("txnVersion", mark.batch)
@@ -104,12 +107,12 @@ class Target:
     @property
     def is_paid_by_bytes(self) -> bool:
         """Whether rows cost what their bytes cost: files. What talks to another system may need all tasks there are."""
-        return self.promise != "at least once" or self.format is None or self.format in _FILES
+        return self.format is None or self.kind.is_paid_by_bytes
 
     @property
     def has_batch_folders(self) -> bool:
         """Whether dead letters here are kept a folder a batch, which makes files exactly once."""
-        return self.format in _FILES and self.path is not None
+        return self.kind.has_files and self.path is not None
 
     def _save(self, writer: DataFrameWriter) -> None:
         if self.format is not None:
@@ -168,7 +171,7 @@ class BatchSink:
 
     @staticmethod
     def _write_usage(usage: Target, frames: DataFrame, rows: pa.Table, mark: BatchMark) -> None:
-        if rows.num_columns > len(USAGE_SCHEMA):  # the table may be older than the sharing
+        if rows.num_columns > FIRST_COLUMNS:  # the table may be older than the others
             usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
         usage.write(frames.sparkSession.createDataFrame(rows), mark)
 

@@ -41,7 +41,7 @@ def sinks_of(spark: SparkSession, checkpoint: str, choice: WriterChoice, targets
 
 def _location(spark: SparkSession, target: Target) -> str | None:
     """Return where a Delta table is; `None` for what is none, or not there yet."""
-    if target.promise != "exactly once":
+    if not target.is_delta:
         return None
     if target.path is not None:
         return local_path(target.path)

@@ -40,7 +40,7 @@ def targets_of(
 
 
 def _words(target: Target) -> str:
-    if target.promise != "exactly once":
+    if not target.is_delta:
         return " ".join(word for word in (target.format, target.path, target.table) if word)
     return f"{TABLE}{_location(target.path)}" if target.path is not None else f"{NAMED_TABLE}{target.table}"
 

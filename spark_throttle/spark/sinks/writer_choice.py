@@ -20,12 +20,13 @@ from pyspark.sql.types import StructType
 from spark_throttle.errors import ConfigurationError, NativeWriterError, did_you_mean
 from spark_throttle.spark.delta.commit import open_table
 from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
-from spark_throttle.spark.sinks.batch_sink import DELTA, Target
+from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.sink_formats import DELTA
 from spark_throttle.spark.sinks.table_features import check_table, check_types
 from spark_throttle.spark.start.spark_paths import local_path
 from spark_throttle.status.shared_status import SHARE_SCHEMA
-from spark_throttle.status.usage_table import USAGE_SCHEMA
+from spark_throttle.status.usage_table import FIRST_COLUMNS, USAGE_SCHEMA
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -151,11 +152,13 @@ def _usage_destination(spark: SparkSession, targets: Targets) -> Destination | N
     what = "the usage table"
     if targets.usage is None:
         return None
-    if not targets.has_shares:
-        return _destination(spark, what, targets.usage, from_arrow_schema(USAGE_SCHEMA))
+    columns = [*USAGE_SCHEMA, *(SHARE_SCHEMA if targets.has_shares else ())]
     try:
-        return _destination(spark, what, targets.usage, from_arrow_schema(pa.schema([*USAGE_SCHEMA, *SHARE_SCHEMA])))
-    except ConfigurationError as error:  # the table may be older than the sharing, and Spark's writer widens it
+        return _destination(spark, what, targets.usage, from_arrow_schema(pa.schema(columns)))
+    except ConfigurationError as error:
+        if len(columns) == FIRST_COLUMNS:
+            raise
+        # The table may be older than some of them, and Spark's writer widens it.
         raise NativeWriterError(what, str(error)) from error
 
 
@@ -177,7 +180,7 @@ def _destination(
         raise NativeWriterError(what, "it is a function of batches")
     _check(what, target, schema)
     compression = _compression(spark, what)
-    if target.promise != "exactly once":
+    if not target.is_delta:
         raise NativeWriterError(what, f"its format is {target.format!r}, not 'delta'")
     location, table = _table(spark, what, target, schema)
     name = f"{what} {location}"
