@@ -49,7 +49,7 @@ class Throttle:
         have another value when a batch is run again.
     order_by
         Columns or SQL expressions by which the rows of a namespace are ordered; by default Kafka's partition and offset
-        where the stream has them, else an arbitrary order that is the same at every attempt.
+        where the stream has them and the topic, else an arbitrary order that is the same at every attempt.
     direction
         Which quotas of a policy this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
     shards

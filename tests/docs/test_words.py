@@ -14,6 +14,8 @@ from spark_throttle.admin.watch.metrics import exposed
 from spark_throttle.core.batch.reasons import REASONS
 from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota
 from spark_throttle.sharing.settings import SHARE_POLICIES
+from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS
+from spark_throttle.spark.sinks.sink_formats import FORMATS
 from spark_throttle.status.usage_table import USAGE_SCHEMA
 from spark_throttle.store.opening import open_store
 from tests.docs.names import make_targets
@@ -37,6 +39,18 @@ def test_policies_has_every_key() -> None:
 
 def test_dead_letters_has_every_reason() -> None:
     assert set(REASONS) - {""} <= words_in_code(DOCS / "dead-letters.md")
+
+
+def test_guarantees_has_the_order_of_every_source() -> None:
+    _, _, order = (DOCS / "guarantees.md").read_text().partition("\n## Order\n")
+    written = set(_CODE.findall(order.partition("\n## ")[0]))
+    assert set().union(*SOURCE_ORDERS) <= written
+
+
+def test_guarantees_has_every_format_of_a_sink_beside_its_promise() -> None:
+    rows = re.findall(r"^\| (.+?) \| ([\w' ]+) \|", (DOCS / "guarantees.md").read_text(), re.MULTILINE)
+    promised = {(name, promise) for names, promise in rows for name in _CODE.findall(names)}
+    assert {(each.name, each.promise) for each in FORMATS.values() if not each.refused} <= promised
 
 
 def test_operating_has_every_exit_code() -> None:

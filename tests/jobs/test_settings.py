@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
 
 from demos.demo import GROUPS, OVERLOADED, demo_settings
-from jobs.settings import JobSettings, load_settings, parse_settings
+from jobs.settings import JobSettings, SourceSettings, load_settings, parse_settings
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.load.options import LoadOptions
 from spark_throttle.policy.yaml_text import read_yaml
@@ -54,6 +55,12 @@ def check_section(section: dict[str, Any], model: type[BaseModel], path: str) ->
             check_section(value, inner, f"{dotted}.")
         elif not field.is_required():
             assert field.default == SAID_IN_A_COMMENT.get(dotted, value), dotted
+
+
+def test_file_names_every_format_of_a_source() -> None:
+    comment = CONF.read_text().partition("  format: ")[0].splitlines()[-1]
+    formats = get_args(SourceSettings.model_fields["format"].annotation)
+    assert [name for name in formats if not re.search(rf"\b{name}\b", comment)] == []
 
 
 def test_file_is_valid_and_its_source_knows_its_options() -> None:

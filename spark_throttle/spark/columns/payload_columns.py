@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import UnionType
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -34,7 +35,11 @@ from spark_throttle.spark.rows.pack_frames import HelperColumns
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 
 ColumnLike = Column | str
-KAFKA_ORDER = ("partition", "offset")
+
+SOURCE_ORDERS: Final[Mapping[frozenset[str], tuple[str, ...]]] = {
+    frozenset(("topic", "partition", "offset")): ("partition", "offset"),  # Kafka
+}
+"""By the columns that tell a source's stream: those of them that order its rows where the user gives no order."""
 
 _INTERVALS = YearMonthIntervalType | CalendarIntervalType
 _SHAPES = GeometryType | GeographyType
@@ -152,7 +157,7 @@ def with_helpers(
 
     The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. One
     that is no number of 64 bits is missing, whether or not the session's casts would fail on it. The order defaults to
-    Kafka's (partition, offset) where the stream has those columns. What is `volatile` (`spark.columns.volatile`) counts
+    the source's own (`SOURCE_ORDERS`). What is `volatile` (`spark.columns.volatile`) counts
     for neither size nor hash: rows that differ in nothing else may stand for each other.
     """
     schema = events.schema
@@ -221,9 +226,9 @@ def _is_name(text: str) -> bool:
 
 
 def _order(schema: StructType, order_by: Sequence[ColumnLike] | None) -> Sequence[ColumnLike]:
-    if order_by is None and {"topic", *KAFKA_ORDER} <= set(schema.names):
-        return KAFKA_ORDER
-    return order_by or ()
+    if order_by is not None:
+        return order_by
+    return next((order for marks, order in SOURCE_ORDERS.items() if marks <= set(schema.names)), ())
 
 
 def _order_name(place: int) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.columns.payload_columns import carried_schema, check_columns, derived_columns
+from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS, carried_schema, check_columns, derived_columns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 
@@ -99,3 +99,18 @@ def test_length_in_bytes_is_that_of_texts_too() -> None:
 )
 def test_any_other_size_is_the_jvms_to_find(size: str) -> None:
     assert derived_columns(KAFKA, "'a'", size, ()) == HelperColumns()
+
+
+@pytest.mark.parametrize("marks", SOURCE_ORDERS, ids=lambda marks: "-".join(sorted(marks)))
+def test_rows_of_a_known_source_have_its_order_unless_the_user_gives_one(marks: frozenset[str]) -> None:
+    stream, order = schema(*((name, StringType()) for name in ("ns", *marks))), list(SOURCE_ORDERS[marks])
+    assert set(order) <= marks
+    assert list(derived_columns(stream, "ns", None, None).same.values()) == ["ns", *order]
+    assert list(derived_columns(stream, "ns", None, ["ns"]).same.values()) == ["ns", "ns"]
+    for name in marks:
+        less = schema(*(field for field in (("ns", StringType()), *((m, StringType()) for m in marks - {name}))))
+        assert list(derived_columns(less, "ns", None, None).same.values()) == ["ns"]
+
+
+def test_two_sources_are_never_told_by_the_same_stream() -> None:
+    assert not [(some, other) for some in SOURCE_ORDERS for other in SOURCE_ORDERS if some < other]

@@ -1,0 +1,34 @@
+"""What the table of formats says is what targets do; the parts that need no JVM."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks.begin_batch import FOLDERS, SINK, TABLE
+from spark_throttle.spark.sinks.sink_formats import FORMATS, SinkFormat
+from spark_throttle.spark.sinks.sink_targets import targets_of
+
+LETTERS = Target("parquet", path="/letters")
+
+
+@pytest.mark.parametrize("known", FORMATS.values(), ids=lambda known: known.name)
+def test_sink_that_promises_exactly_once_can_be_asked_for_a_batch(known: SinkFormat) -> None:
+    """One that cannot be asked would take a batch a second time, as another definition decided it."""
+    words = targets_of(Target(known.name, path="/out"), LETTERS, None)[SINK]
+    assert words.startswith((TABLE, FOLDERS)) == (known.promise == "exactly once")
+
+
+def test_table_without_a_format_is_deltas_and_a_path_without_one_is_not() -> None:
+    assert Target(None, table="catalog.t").is_delta
+    assert not Target(None, path="/out").is_delta
+
+
+def test_format_that_nobody_knows_is_another_system() -> None:
+    target = Target("jdbc", path="/out")
+    assert (target.promise, target.is_paid_by_bytes, target.has_batch_folders) == ("at least once", False, False)
+
+
+def test_dead_letters_in_files_have_a_folder_a_batch() -> None:
+    found = {name for name in FORMATS if Target(name, path="/letters").has_batch_folders}
+    assert found == {"parquet", "json", "orc", "csv", "avro", "text", "xml"}
