@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_throttle.admin.api.resource_group_fields import ResourceGroupFields
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.admin.watch.metrics import exposed
@@ -51,6 +52,26 @@ def test_guarantees_has_every_format_of_a_sink_beside_its_promise() -> None:
     rows = re.findall(r"^\| (.+?) \| ([\w' ]+) \|", (DOCS / "guarantees.md").read_text(), re.MULTILINE)
     promised = {(name, promise) for names, promise in rows for name in _CODE.findall(names)}
     assert {(each.name, each.promise) for each in FORMATS.values() if not each.refused} <= promised
+
+
+def test_security_has_every_field_of_a_group() -> None:
+    publish = {field for field in ResourceGroupFields.model_fields if field.startswith("publish")}
+    assert publish <= words_in_code(DOCS / "security.md")
+
+
+def test_contributing_names_files_and_tests_that_exist() -> None:
+    words = words_in_code(ROOT / "CONTRIBUTING.md")
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name in words if re.fullmatch(r"test_\w+", name) and f"def {name}(" not in tests] == []
+    paths = {name for name in words if re.fullmatch(r"(?:conf|docs|jobs|scripts|spark_throttle|tests)/[\w./]+", name)}
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_recipes_are_of_at_most_five_files_a_commit() -> None:
+    _, _, recipes = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## How to add")
+    tables = [re.findall(r"^\| (?!file |---)", table, re.MULTILINE) for table in recipes.split("| file |")[1:]]
+    assert tables
+    assert max(map(len, tables)) <= 5
 
 
 def test_operating_has_every_exit_code() -> None:

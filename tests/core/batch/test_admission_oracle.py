@@ -15,12 +15,14 @@ from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.comparison import assert_same_plan
 from spark_throttle.testing.oracle.history import History, Step
 from spark_throttle.testing.oracle.reference import reference_admission
 from spark_throttle.testing.oracle.reference_change import reference_change
 from spark_throttle.testing.oracle.reference_state import ReferenceState
+from spark_throttle.testing.oracle.reference_usage import FlowUsage
 from spark_throttle.testing.oracle.strategies import histories, policies
 from spark_throttle.testing.oracle.worlds import (
     Namespace,
@@ -67,6 +69,12 @@ def test_drawn_policies_differ_in_every_field() -> None:
 
     look_at()
     assert {name for name, values in seen.items() if len(values) < 2} == set()
+
+
+def test_oracle_counts_every_number_of_a_report() -> None:
+    """One that the oracle has not is compared with nothing; `leaves_ms` is the subject of `test_due_batches`."""
+    of_flows = {field.name for field in fields(UsageReport) if "Int64s" in str(field.type)}
+    assert {field.name for field in fields(FlowUsage)} == of_flows - {"leaves_ms"}
 
 
 @given(histories(may_fail=True, is_bounded=True))
