@@ -87,7 +87,7 @@ def _digests(values: pa.Array) -> Words:
 
 
 def _words(values: pa.Array) -> list[Words]:
-    """Return the bytes of fixed-width values as words: first the first word of every value, then the second."""
+    """Return the bytes of fixed-width values as words, one array for each word position of a value."""
     if pa.types.is_boolean(values.type):
         return [values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)]  # noqa: FBT003 - pyarrow's
     width, content = values.type.byte_width, values.buffers()[1]
@@ -107,7 +107,7 @@ def _lists(offsets: pa.Array, items: pa.Array) -> Words:
 
 
 def _sequences(items: Words, counts: Int64s, lengths: Int64s) -> Words:
-    """Return a digest of every sequence, from its length and its items; `counts` is its number of items."""
+    """Return a digest of every sequence, from its length and its items; `counts` has each one's number of items."""
     ends = np.cumsum(counts)
     place = np.arange(len(items)) - np.repeat(ends - counts, counts)
     mixed = _mixed(items + _mixed(place.astype(np.uint64)))
