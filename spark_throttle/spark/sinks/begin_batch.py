@@ -1,8 +1,8 @@
 """The check before a batch reaches its sinks: rows that they already have must come from the same definition.
 
 It runs on the driver, where the sinks are written, once per attempt at a batch. A Delta table is asked for the batch by
-the query's name, and a folder of dead letters exists or does not. What a function has done with a batch, or what a
-user's own sink has of it, cannot be known. Other sinks promise only that no row is lost, and a batch that is decided
+the query's name, and dead letters are looked for in the batch's folder. What a function has done with a batch, or what
+a user's own sink has of it, cannot be known. Other sinks promise only that no row is lost, and a batch that is decided
 again loses none there.
 """
 
@@ -55,7 +55,7 @@ def begin_batch(
 
 
 def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | None] = lambda _: None) -> bool:
-    """Return whether a target has a batch; `True` for a table that cannot be read, and for a function.
+    """Return whether a target has a batch; `True` for a function, and for a table that cannot be located or read.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ class Destination:
 
     def form(self) -> FileForm:
         """Return the form of the files: the same as Spark's, with the footer entries that Spark's readers look for."""
-        footer = {"org.apache.spark.version": pyspark.__version__}  # otherwise Spark doubts the calendar of dates
+        footer = {"org.apache.spark.version": pyspark.__version__}  # or Spark cannot tell the calendar of dates
         if not self.is_table:
             footer["org.apache.spark.sql.parquet.row.metadata"] = self.schema_json
         indexed = IndexedColumns(self.first_indexed, self.named_indexed)
