@@ -122,7 +122,7 @@ def test_wrong_setting_is_an_error_that_names_it(override: str, message: str) ->
 
 
 def test_missing_settings_are_all_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"^throttle: there is no value; checkpoint: there is no value$"):
+    with pytest.raises(ConfigurationError, match=r"^throttle: a value is required; checkpoint: a value is required$"):
         parse_settings({"source": SMALL["source"], "sink": SMALL["sink"]})
 
 
