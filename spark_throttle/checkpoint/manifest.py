@@ -59,7 +59,7 @@ def _gone(directory: Directory) -> DamagedError:
 
 
 def next_incarnation(directory: Directory) -> int:
-    """Return a number that is larger than at any earlier start of the query: other jobs tell its runs apart by it."""
+    """Return a number larger than at any earlier start of the query, by which other jobs distinguish its runs."""
     content = directory.read(_INCARNATION)
     try:
         incarnation = 1 + int(content or b"0")

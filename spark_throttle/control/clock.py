@@ -1,4 +1,4 @@
-"""The clocks of a control plane, and the time that pays tokens.
+"""The clocks of a control plane, and paying time, by which tokens are earned.
 
 A wall clock may be set; a steady clock is never set, but counts from the machine's start. Paying time is what the
 steady clock has measured since the last epoch, whatever the wall clock did, and whether or not this process was
@@ -36,7 +36,7 @@ class Clock:
     """A clock that is never set, and that goes on while the machine sleeps."""
 
     boot: str = ""
-    """Identifies the machine start from which the steady clock counts."""
+    """An id of the machine start from which the steady clock counts."""
 
     @classmethod
     def of(cls, clock: Clock | Callable[[], int]) -> Clock:
@@ -56,7 +56,7 @@ class Moment:
     paid_ms: int
     reading: ClockReading
     is_off: bool
-    """Whether the wall clock does not show how long ago the last epoch was."""
+    """Whether the wall clock is not a measure of the time since the last epoch."""
 
 
 def moment_after(epoch: Epoch | None, clock: Clock) -> Moment:

@@ -1,10 +1,10 @@
-"""What a job's namespaces want of each shared scope: the usage of its batches, as rates.
+"""What a job's namespaces want of each shared scope: the usage of their batches, as rates.
 
 Demand is what arrived within the last cycle plus the backlog, as far as a namespace's own limits would let it pass:
-rows that a namespace may not send anyway are no claim on its group. Backlog counts as wanted within one cycle. A demand
-that has risen by more than a quarter is believed once it is seen for the second time, an eighth of a cycle after the
-first, even while the mean over the cycle is still low. A scope without demand for some cycles is left out: the job
-gives it up.
+rows that a namespace may not send anyway do not count as a claim on its group. Backlog counts as wanted within one
+cycle. A demand that has risen by more than a quarter is believed once it is seen for the second time, an eighth of a
+cycle after the first, even while the mean over the cycle is still low. A scope without demand for some cycles is left
+out: the job gives it up.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class DemandMeter:
         batches = flows.batches
         least: Int64s | None = None
         end = len(batches)
-        for begin in range(len(batches) - 1, 0, -1):  # the batch before is needed: rows that waited did not arrive
+        for begin in range(len(batches) - 1, 0, -1):  # the batch before is needed: its backlog is no arrival
             span_ms = batches[end - 1].time_ms - batches[begin].before_ms
             if span_ms * _RISE_PARTS < self._cycle_ms:
                 continue

@@ -16,7 +16,7 @@ from spark_throttle.errors import EpochMissingError
 from spark_throttle.files.storage import Directory
 
 BATCHES_RETAINED = 100
-"""The number of batches by which a checkpoint can be put back, by Spark's own default."""
+"""The number of batches by which a checkpoint can be put back: Spark's own default."""
 
 _PRUNED_EVERY = 100
 """Epochs between two prunings. As many again are kept, because Spark may prune its log later than we prune ours."""
@@ -27,7 +27,7 @@ class EpochName:
     """The name of an epoch, as an offset holds it."""
 
     number: int
-    """0 before the first epoch."""
+    """Number of the epoch; 0 before the first."""
 
     file: str
 

@@ -19,7 +19,7 @@ class NextPolicies:
     """The policies that the next batch is planned with."""
 
     revision: str
-    """Identifies the policies' content for the direction that the job enforces (`compile.revision_of`)."""
+    """An id of the policies' content for the direction that the job enforces (`compile.revision_of`)."""
 
     store_revision: int | None
     """The store's revision; `None` where the job follows a file or a fixed document."""

@@ -1,9 +1,9 @@
 """The control plane of one job: when a new epoch is due, and what it contains.
 
-Everything that a batch depends on in addition to its rows is written into an epoch before the batch is planned, and the
+Everything that a batch depends on, except its rows, is written into an epoch before the batch is planned, and the
 batch's offset names the epoch. So a batch that is run again, after a crash, on another machine or with other policies
-in force, finds what it found the first time. Clocks are read here, and nowhere in the data path: tokens are paid by a
-clock that is never set (`clock`), and every epoch pins its reading.
+in force, finds what it found the first time. Clocks are read here, and nowhere in the data path: tokens are earned by
+a clock that is never set (`clock`), and every epoch pins its reading.
 
 An epoch is due when the policies or the job's shares have changed, when the last batch brought or moved rows, when a
 waiting row may by now leave or expire, or when the wall clock was set. When nothing waits and nothing arrives, none is
@@ -142,7 +142,7 @@ class ControlPlane:
         return Buckets(np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro), now_ms)
 
     def wait_ms(self) -> int | None:
-        """Return how long until a waiting row may leave or expire: 0 for now, `None` if none ever will by itself.
+        """Return how long until a waiting row may leave or expire: 0 if at once, `None` if none ever will by itself.
 
         A row that only a share of 0 holds back leaves once the job has a lease: nobody knows when that will be.
         """
@@ -184,7 +184,7 @@ class ControlPlane:
             and shared.is_due(policy, share, now_ms=now_ms, is_waiting=is_waiting)
         ):
             return True
-        # Every batch reports before it is committed: if there is no report, this epoch's batch ran and lost its report.
+        # Every batch reports before it is committed: without a report, this epoch's batch ran, and its report was lost.
         is_over = not self._settling.has_reports or self._settling.has_moved
         return is_over or self._next_event_ms(epoch, now_ms) <= now_ms
 

@@ -1,4 +1,4 @@
-"""The settling of usage: the shards' reports since the last epoch, and what they leave in the buckets it lent from.
+"""The settling of usage: the shards' reports since the last epoch, and what they leave in its buckets.
 
 The reports of a batch are read once, and count until an epoch has settled them. A shard that has not reported counts as
 having used all that it was lent. The last report of every shard is kept: it says what the shard's namespaces want.

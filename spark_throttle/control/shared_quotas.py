@@ -44,7 +44,7 @@ class SharedQuotas:
         self._is_new = True
 
     def rate(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
-        """Return the job's rate now in every shared scope, shape (scopes, 2); where jobs do not share, the whole."""
+        """Return the job's present rate in each scope, shape (scopes, 2); the whole quota where it is not shared."""
         if self._is_new or now_ms - self._measured_ms >= self._keeper.settings.interval_ms:
             self._keeper.measure(self._meter.measure(policy, now_ms=now_ms))
             self._measured_ms, self._is_new = now_ms, False

@@ -47,7 +47,7 @@ class Directory:
         kind = self._files.type_name
         if not self._moves or self._root.startswith(_NAMED_ALIKE_EVERYWHERE):
             return f"{kind}:{self._root}"
-        return f"{kind}:{self._root}#{os.stat(self._root).st_ino}"  # noqa: PTH116 - of the path as it is
+        return f"{kind}:{self._root}#{os.stat(self._root).st_ino}"  # noqa: PTH116 - the path is taken as it is
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or `None` where there is none."""

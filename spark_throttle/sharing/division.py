@@ -91,7 +91,7 @@ def most_kept(settings: ShareSettings, quota: Int64s) -> Int64s:
 
 
 def _by_usage(settings: ShareSettings, scope: Int64s, usage: Int64s, quota: Int64s) -> Int64s:
-    """Return this job's parts by equal division or by PIP-82's, in whole tokens per second; its seats come first."""
+    """Return this job's parts by a policy other than `max_min`, in whole tokens per second; its seats come first."""
     scopes = len(quota)
     part = np.zeros((scopes, 2), dtype=np.int64)
     for dimension in range(2):

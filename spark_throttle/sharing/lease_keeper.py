@@ -35,7 +35,7 @@ _CALM, _HURRIED = 4, 16
 """Visits per interval while all is settled, and while something is under way."""
 
 _READS: Final = 512
-"""The most registers that a job in a hurry reads per interval; one that is not in a hurry reads at most a quarter."""
+"""The most registers that a job reads per interval while it hurries, unless there are more; a quarter while calm."""
 
 
 @dataclass(frozen=True, slots=True)

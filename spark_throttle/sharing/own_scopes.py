@@ -30,7 +30,7 @@ class OwnScopes:
     """The scopes that a job uses."""
 
     ids: Int64s
-    """Ascending."""
+    """Hashes of the scopes' names, ascending."""
 
     quota_codes: Codes
     rows: ScopeRows

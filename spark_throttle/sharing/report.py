@@ -34,7 +34,7 @@ Weights: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArra
 """Weights in the narrowest of these types that holds them."""
 
 FLOOR_PARTS = 256
-"""The parts of a claim in which a floor is reported."""
+"""The number of parts of a claim, in which a floor is reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ _PERCENT = 100
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """How a job shares; all jobs of an exchange must be given the same settings."""
+    """The settings by which a job shares; all jobs of an exchange must be given the same."""
 
     interval_ms: int = 5_000
     """The length of a cycle, in which a job reports once, or more often while something changes."""
@@ -27,7 +27,7 @@ class ShareSettings:
     """The time after a job's death within which its share, except its floor, is in use again."""
 
     report_change_percent: int = 10
-    """A demand or a usage is reported when it has changed by more than this."""
+    """The change, in percent, beyond which a demand or a usage is reported."""
 
     report_every: int = 12
     """Cycles after which either is reported in any case; a scope without demand for that long is given up."""

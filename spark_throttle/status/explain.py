@@ -48,7 +48,7 @@ from spark_throttle.store.store import Entry, PolicyStore
 
 @dataclass(frozen=True, slots=True)
 class LevelExplanation:
-    """One level that a namespace passes; pairs are messages, then bytes, `None` where there is no limit."""
+    """One level that a namespace passes through; pairs are messages, then bytes, `None` where there is no limit."""
 
     level: str
     scope: str
@@ -58,7 +58,7 @@ class LevelExplanation:
     weight: int
 
     max_message_bytes: int | None = None
-    """A larger message is rejected; `None` where the level has no such bound."""
+    """The size beyond which a message is rejected; `None` where the level has no such bound."""
 
     balance: tuple[float | None, float | None] = (None, None)
     """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
