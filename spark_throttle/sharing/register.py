@@ -1,10 +1,10 @@
 """Reports in an exchange: how a job's register is written, and how all registers are read.
 
-A register is the object ``<member>.<run>.head``, and, once its report is longer than a few pages, a base
-(`report`). The base is written anew when the heads since then have cost as much: so what a job writes is within
-twice the least. Each run of a job has a register of its own, so that two that are alive at once do not write over each
-other's reports, and everybody sees both. A run that is established removes those of runs before it. (Releases that drew
-no bits for a run wrote ``<member>.head``.)
+A register is the object ``<member>.<run>.head`` and, once its report is longer than a few pages, a base (`report`). The
+base is rewritten when the heads since then have cost as many bytes: so what a job writes is within twice the least.
+Each run of a job has a register of its own. So two runs that are alive at once do not overwrite each other's reports,
+and every job sees both. A run that is established removes the registers of the runs before it. (Releases that drew no
+bits for a run wrote ``<member>.head``.)
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class ShareRegister:
     Parameters
     ----------
     member
-        Whose register is written.
+        The job whose register is written.
     steady_ms
         A clock of this process that is never set.
     forget_ms
-        A report that stands for so long, since this process saw it first, is of a job that is no more: it is removed.
-        When it was written, by the wall clock of its machine, does not count: clocks may differ by any time.
+        A report that has stood for this long since this process first saw it is of a job that is gone: it is removed.
+        When it was written, by the wall clock of its machine, does not count: clocks may differ by any amount.
     run
-        Of this process, as its marks have it.
+        The run of this process, as in its marks.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ShareRegister:
         self._steady_ms = steady_ms
         self._forget_ms = forget_ms
         self._stands: dict[str, tuple[Mark, int]] = {}
-        """By register: its last report, and since when it is known."""
+        """By register: the mark of its last report, and when that was first seen."""
 
         self._base = _NO_BASE
         self._base_bytes = 0
@@ -83,14 +83,14 @@ class ShareRegister:
         self._ids = np.zeros(0, dtype=np.int64)
         self._known: dict[str, tuple[tuple[int, int], ScopeRows]] = {}
         self.written_bytes = 0
-        """What this job has written in all."""
+        """Bytes that this process has written in total."""
 
     # ------------------------------------------------------------------------------------------------------ writing
 
     def publish(self, update: Update) -> None:
         """Replace this job's report."""
         report = update.report
-        # Before anything can fail: what changed must be in the next head too.
+        # Before anything can fail: if this write does, the next head must hold these changes too.
         self._since = self._since.updated(update.changed, update.removed)
         gone = np.union1d(self._removed, update.removed)
         self._removed = gone[~found_in(gone, update.changed.ids)]
@@ -128,9 +128,9 @@ class ShareRegister:
     # ------------------------------------------------------------------------------------------------------ reading
 
     def read(self, ids: Int64s) -> Visit:
-        """Return what the registers hold of the scopes `ids`, which ascend."""
+        """Return what the registers hold about the scopes `ids`, which ascend."""
         if not found_in(ids, self._ids).all():
-            self._known.clear()  # rows of the new scopes were passed over
+            self._known.clear()  # rows of the new scopes were skipped
         self._ids = ids
         heads: dict[str, Head] = {}
         unreadable: dict[str, str] = {}
@@ -172,20 +172,20 @@ class ShareRegister:
     def _note_unreadable(self, stem: str, error: StoredFormatError, unreadable: dict[str, str]) -> None:
         member = stem.partition(".")[0]
         if member == self._member and stem != self._stem:
-            self._before[stem] = NO_MARK  # of an earlier run, and removed in time
+            self._before[stem] = NO_MARK  # the register of an earlier run: it will be removed
         else:
             unreadable[member] = error.problem if isinstance(error, DamagedError) else str(error)
 
     def _head(self, stem: str, block: bytes, what: str) -> Head:
         head = unpack_head(block, what, self._member)
         if _stem(head.report.member, head.report.mark.run) != stem:
-            raise DamagedError(what, f"it is of {head.report.member!r}")
+            raise DamagedError(what, f"it belongs to {head.report.member!r}")
         return head
 
     def _rows(self, stem: str, head: Head, changed: ScopeRows) -> ScopeRows | None:
-        """Return a report's rows of our scopes; `None` if its base was replaced while we read."""
+        """Return a report's rows for our scopes; `None` if its base was replaced while we were reading."""
         if head.base == _NO_BASE:
-            return changed.take(np.arange(len(changed)))  # of its own, so that nothing else is kept
+            return changed.take(np.arange(len(changed)))  # a copy, which keeps no larger array alive
         key = (head.report.mark.incarnation, head.base)
         known = self._known.get(stem)
         if known is None or known[0] != key:
@@ -199,7 +199,7 @@ class ShareRegister:
         return rows
 
     def _forget(self, reports: dict[str, ShareReport]) -> None:
-        """Remove reports that stand for too long, and pass over them."""
+        """Remove reports that have stood for too long, from the exchange and from `reports`."""
         now_ms, before = self._steady_ms(), self._stands
         self._stands = {}
         for stem, report in reports.items():
@@ -220,12 +220,12 @@ class ShareRegister:
 
 
 def _stem(member: str, run: int) -> str:
-    """Return what the names of a run's objects begin with."""
+    """Return the common beginning of the names of a run's objects."""
     return f"{member}.{run:x}" if run else member
 
 
 def _only(parts: list[ScopeRows], ids: Int64s) -> list[ScopeRows]:
-    """Return the rows of the scopes `ids` in every part: a step for all parts, as there are many small ones."""
+    """Return the rows of the scopes `ids` in every part, in one step for all parts: there are many small ones."""
     rows = joined(parts)
     is_ours = found_in(rows.ids, ids)
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Usage by scope: what the shards' reports add up to, as rows of the usage table and of `status`.
+"""Usage by scope: the sums of the shards' reports, as rows of the usage table and of `status`.
 
-A namespace is counted in its own scope, its tenant's, its group's and the job's; scopes that the policy does not name
-have no row of their own, a namespace that was active always has. Its name stands there as `core.names.shown_names` has
-it: what a namespace is called may be no text.
+A namespace counts in its own scope, its tenant's, its group's and the job's. A tenant or group that the policy does not
+name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_names` shows it,
+because the name of a namespace may not be valid UTF-8.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ USAGE_SCHEMA = pa.schema([
     *((f"{count}_{unit}", pa.int64()) for count in _COUNTS for unit in ("messages", "bytes")),
     ("observed_messages", pa.int64()), ("delayed_ms", pa.int64()),
 ])  # fmt: skip
-"""Of the usage table."""
+"""The schema of the usage table."""
 
 
 def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int) -> pa.Table:
-    """Return the usage of a batch, a row a scope; the namespaces last, as `reported_names` has them."""
+    """Return the usage of a batch, one row per scope; namespaces come last, in the order of `reported_names`."""
     names = shown(reported_names(reports))
     is_active = np.concatenate([report.is_active for report in reports])
     tenant = np.concatenate([report.tenant for report in reports])[is_active]
@@ -52,12 +52,12 @@ def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: in
             total[0, 0] += sum(report.invalid_messages for report in reports)
             total[0, 4] += sum(report.invalid_messages for report in reports)
         tables.append(_table(level, scopes, total, reports[0], batch))
-    # In one chunk: Spark reads a table of several only up to the first that is empty.
+    # In one chunk: of a table of several, Spark reads only those before the first empty one.
     return pa.concat_tables(tables).combine_chunks()
 
 
 def reported_names(reports: Sequence[UsageReport]) -> pa.StringArray:
-    """Return the active namespaces of reports, which may be no UTF-8."""
+    """Return the names of the active namespaces in reports; they may not be valid UTF-8."""
     active = [report.names.filter(pa.array(report.is_active)) for report in reports]
     return pa.chunked_array(active, pa.string()).combine_chunks()
 

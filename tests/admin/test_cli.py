@@ -225,7 +225,7 @@ def test_explain_names_the_rule_that_won(gold: None) -> None:
     found = answer("explain", "acme/x")
     assert (found["rule"], found["matched"], found["resource_group"]) == ("glob", "acme/*", "gold")
     text = run("explain", "acme/x").stdout
-    assert "glob: acme/* is the most specific that means it" in text
+    assert "glob: acme/* is the most specific that matches it" in text
     assert "500" in text
 
 

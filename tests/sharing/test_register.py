@@ -260,7 +260,7 @@ def test_report_under_another_jobs_name_is_not_believed() -> None:
     exchange = MemoryExchange()
     Publisher(exchange).publish({1: 1})
     exchange.objects["b.head"] = exchange.objects["a.head"]
-    assert "it is of 'a'" in reader(exchange).read(ids(1)).unreadable["b"]
+    assert "it belongs to 'a'" in reader(exchange).read(ids(1)).unreadable["b"]
 
 
 def test_report_that_stands_for_too_long_is_passed_over_and_removed_with_its_base() -> None:
