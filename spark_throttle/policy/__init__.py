@@ -1,4 +1,4 @@
-"""What people want enforced: the policy document, its forms as text, how it is compiled, and sources of it that change.
+"""What people want enforced: the policy document, its text forms, how it is compiled, and sources that may change.
 
-It may import `files` and `core`; it knows no store, no job and no Spark. Begin with `model`, then `compile`.
+It may import `files` and `core`; it knows no store, no job and no Spark. Start with `model`, then `compile`.
 """

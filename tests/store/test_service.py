@@ -194,7 +194,7 @@ def test_exempt_namespaces_are_entries_of_their_own(service: PolicyService) -> N
         ("tenant", "acme", {"publish": {"weight": 0}}, r"^tenants\.acme\.publish\.weight: 0 is less than 1"),
         ("tenant", "acme", {"publis": {}}, r"^tenants\.acme\.publis: unknown key; did you mean publish"),
         ("tenant", "a/b", {}, r"would match none; write 'a'"),
-        ("namespace", "x" * 10_240, {}, "10240 bytes of utf-8 and may have 1024"),
+        ("namespace", "x" * 10_240, {}, "10240 bytes of UTF-8; it may have at most 1024"),
         ("namespace", "", {}, "a name is empty"),
         ("namespace", "a\ud800", {}, "surrogate"),
         ("resource_group", "", {}, "a name is empty"),
