@@ -162,7 +162,7 @@ def test_store_that_is_deleted_under_the_server_is_a_clear_error_and_comes_back(
     DeltaStore.create(str(path))
     answer = admin.put("/admin/v2/resourcegroup/gold", json={})
     assert answer.status_code == 503
-    assert "another table stands in its place" in answer.json()["detail"]
+    assert "another table has taken its place" in answer.json()["detail"]
 
 
 def test_namespaces_are_listed_page_by_page_each_once(serve: Callable[..., ServedApp]) -> None:
