@@ -50,8 +50,8 @@ def import_pulsar(text: str) -> ImportResult:
         through = tenants.get(tenant, {}).get("resource_group")
         if through not in (None, entry["resource_group"]):
             unexpressed.append(
-                f"namespaces.{name} counts in {entry['resource_group']} alone; in Pulsar it counts in {through}, the "
-                f"group of its tenant, too"
+                f"namespaces.{name} counts only in {entry['resource_group']}; in Pulsar it also counts in {through}, "
+                f"the group of its tenant"
             )
     document = {"resource_groups": groups, "tenants": tenants, "namespaces": namespaces}
     return ImportResult.of(document, unexpressed)

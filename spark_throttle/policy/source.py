@@ -188,7 +188,7 @@ class PolicyFile:
 class PolicyObject:
     """The policies of a YAML file on an object store, read again when its size or modification time changes.
 
-    While neither changes, `current` asks for these two alone, except that it reads the object until its modification
+    While neither changes, `current` asks only for these two, except that it reads the object until its modification
     time has settled, and again every `OBJECT_STALE_MS`. Not safe for use by several threads at once.
 
     Parameters
@@ -255,6 +255,6 @@ class PolicyObject:
         return data
 
     def _is_settled(self, now_ms: int) -> bool:
-        """Return whether the last read is recent, and late enough that its modification time stands for one content."""
+        """Return whether the last read is recent, and was made after the object's modification time had settled."""
         is_known = None not in self._signature and self._read_ms >= self._first_seen_ms + OBJECT_SETTLING_MS
         return is_known and now_ms < self._read_ms + OBJECT_STALE_MS

@@ -53,7 +53,7 @@ class StoredEntry:
 
     @property
     def resource_group(self) -> str | None:
-        """The resource group that the entry is attached to by itself, if any."""
+        """The resource group that the entry itself names, if any."""
         return getattr(self.policy, "resource_group", None)
 
     @classmethod

@@ -103,7 +103,7 @@ class PolicyService:
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
     ) -> list[StoredEntry]:
-        """Return at most `limit` entries after the name `after`, by name; only those of `resource_group`, if given."""
+        """Return at most `limit` entries after the name `after`, by name; if given, only those of `resource_group`."""
         page = self.store.page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
         return [StoredEntry.of(entry) for entry in page]
 
@@ -224,7 +224,7 @@ class PolicyService:
         return replace(made, notes=tuple(notes))
 
     def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
-        """Detach a tenant, a namespace or the defaults; an entry that said nothing else is removed.
+        """Detach a tenant, a namespace or the defaults; an entry without other settings is removed.
 
         Raises
         ------
@@ -245,7 +245,7 @@ class PolicyService:
         return self._committer.commit(plan, author)
 
     def attached(self, kind: Kind, name: str) -> StoredEntry:
-        """Return the entry of a tenant or namespace that is attached to a group by itself.
+        """Return the entry of a tenant or namespace that is itself attached to a group.
 
         Raises
         ------

@@ -205,7 +205,7 @@ def test_pulsar_groups_and_what_is_attached_to_them_are_read() -> None:
         "acme/x": "none", "acme/y": "rg",
     }  # fmt: skip
     (line,) = found.unexpressed
-    assert line.startswith("namespaces.acme/x counts in none alone; in Pulsar it counts in rg")
+    assert line.startswith("namespaces.acme/x counts only in none; in Pulsar it also counts in rg")
 
 
 def test_pulsar_fields_that_are_no_rate_are_listed() -> None:

@@ -56,7 +56,7 @@ class Problem(BaseModel):
 
 
 def problem(status: int, detail: str, *, path: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer that gives the reason of a failure."""
+    """Return an answer that gives the reason for a failure."""
     body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path)
     text = json.dumps(body.model_dump(exclude_none=True))
     return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))

@@ -87,7 +87,7 @@ def check_tenant(caller: Caller, namespace: str) -> None:
         With status 403.
     """
     if caller.role == "tenant_admin" and namespace.partition("/")[0] != caller.tenant:
-        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is for the tenant {caller.tenant!r} alone")
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is only for the tenant {caller.tenant!r}")
 
 
 def check_within_tenant(service: PolicyService, caller: Caller, name: str, policy: object) -> None:

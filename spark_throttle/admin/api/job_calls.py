@@ -222,7 +222,7 @@ def get_namespaces(
     },
 )
 def get_metrics(served: ApiContext) -> Response:
-    """Return the metrics for Prometheus, whose configuration names the token: `authorization: {credentials: …}`."""
+    """Return the metrics for Prometheus, which sends its token if configured: `authorization: {credentials: …}`."""
     return Response(exposed(served.watch, served.service.store), media_type=CONTENT_TYPE)
 
 

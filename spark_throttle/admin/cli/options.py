@@ -56,7 +56,7 @@ OutputForm = Annotated[
     ),
 ]  # fmt: skip
 Who = Annotated[str, typer.Option("--who", envvar="SPARK_THROTTLE_WHO", help="Who makes the change; by default you.")]
-Why = Annotated[str, typer.Option("--why", "-m", help="Reason of the change, for the history.")]
+Why = Annotated[str, typer.Option("--why", "-m", help="Reason for the change, kept in the history.")]
 Expected = Annotated[
     int | None,
     typer.Option(

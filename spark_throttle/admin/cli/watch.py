@@ -65,7 +65,7 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
         parts += [Text(), Text(said + ", ".join(f"{word} {_both(pair)}" for word, pair in numbers))]
         if last.waiting[0]:
             left = wait(found.predicted_release_ms) or "never"
-            parts.append(Text(f"what waits has left in {left}, if nothing more comes", style="yellow"))
+            parts.append(Text(f"time until the backlog is gone, if nothing more arrives: {left}", style="yellow"))
     parts += [Text(f"note: {shown(note)}", style="yellow") for note in found.notes]
     return Group(*parts)
 
