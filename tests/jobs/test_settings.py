@@ -133,9 +133,7 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="should be a mapping with the keys source, throttle"):
         load_settings(tmp_path / "list.yaml")
     (tmp_path / "twice.yaml").write_text("usage: a\nusage: b")
-    with pytest.raises(
-        ConfigurationError, match=r"twice.yaml: line 2: the key 'usage' stands here for the second time"
-    ):
+    with pytest.raises(ConfigurationError, match=r"twice.yaml: line 2: the key 'usage' is repeated"):
         load_settings(tmp_path / "twice.yaml")
 
 
