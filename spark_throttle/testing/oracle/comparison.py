@@ -1,4 +1,4 @@
-"""A plan of the kernel in the oracle's terms, so that the two can be compared with `==`."""
+"""The kernel's plan in the oracle's terms, so that the two can be compared with `==`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage
 
 
 def decisions_of(plan: AdmissionPlan) -> list[Decision]:
-    """Return what becomes of every row."""
+    """Return the decision on every row."""
     rows = plan.decisions
     columns = (rows.verdict, rows.reason, rows.level, rows.dimension, rows.scope, rows.throttle_time_ms)
     return [
@@ -24,7 +24,7 @@ def decisions_of(plan: AdmissionPlan) -> list[Decision]:
 
 
 def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
-    """Return the account of every flow, by its name."""
+    """Return the usage of every flow, by name."""
     names: list[str] = usage.names.to_pylist()
     assert len(set(names)) == len(names), f"a flow is reported twice: {names}"
     return {
@@ -46,7 +46,7 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
 
 
 def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:
-    """Return all of `plan` that the oracle predicts, under the policy that it was made for."""
+    """Return those parts of `plan` that the oracle predicts, under the policy of the plan."""
     return ReferencePlan(
         decisions_of(plan),
         ReferenceState.from_arrays(plan.state, policy),
@@ -56,7 +56,7 @@ def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:
 
 
 def assert_same_plan(plan: AdmissionPlan, expected: ReferencePlan, policy: CompiledPolicy) -> None:
-    """Fail with the first thing in which `plan` differs from what the oracle expects."""
+    """Fail at the first difference between `plan` and the oracle's `expected`."""
     actual = as_reference(plan, policy)
     assert len(actual.decisions) == len(expected.decisions)
     for index, (ours, theirs) in enumerate(zip(actual.decisions, expected.decisions, strict=True)):
