@@ -121,6 +121,15 @@ class Grants:
         """Return the rates at which the shared scopes earn in this job, shape (scopes, 2)."""
         return policy.shared.rate_micro_per_ms if self.share_micro_per_ms is None else self.share_micro_per_ms
 
+    def is_unleased(self, policy: CompiledPolicy) -> Bools:
+        """Return which shared scopes this job may use nothing of, though their quota is not 0, shape (scopes,).
+
+        The job waits for a lease there: what it offers is not beyond the quota.
+        """
+        if self.share_micro_per_ms is None:
+            return np.zeros(len(policy.shared), dtype=np.bool_)
+        return ((self.share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)).any(axis=1)
+
     def grown(self, policy: CompiledPolicy, *, now_ms: int, shards: int) -> Grants:
         """Return these grants at `now_ms`; a rate of 0 admits nothing, whatever was granted."""
         elapsed_ms = max(0, now_ms - self.as_of_ms)

@@ -208,12 +208,13 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
 ) -> Bools:
     """Decide the rows behind the admitted ones of their flow, and mark those that an observing scope would stop.
 
-    Returns which of the former are delayed; the others are rejected.
+    Returns which of the former are delayed; the others are rejected. What exceeds no quota is not rejected: a row waits
+    for the lease of its scope, whatever the scope's action on excess.
     """
     stops, marks = plan.outcome.stops, plan.outcome.marks
     if not len(behind) and not len(marks.row):
         return np.zeros(0, dtype=np.bool_)
-    rate = policy.shared.rate_micro_per_ms
+    rate, is_unleased = policy.shared.rate_micro_per_ms, plan.grants.is_unleased(policy)
     part = np.where(rate > 0, np.maximum(rate // shards, 1), rate)
     shared_wait_ms = throttle_time_ms(plan.grants.balance_micro, part)
     own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
@@ -224,6 +225,7 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     wait_ms = np.where(is_shared, of_shared_ms, own_wait_ms[of_flow, stops.dimension])
     causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms)
     rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
+    rejects &= ~(is_shared & is_unleased[stops.scope])
     is_rejected = np.zeros(len(behind), dtype=np.bool_)
     if rejects.any():
         is_rejected[behind.queued :] = rejects[behind.flow[behind.queued :]]
