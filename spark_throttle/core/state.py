@@ -129,7 +129,8 @@ class Grants:
         elapsed_ms = max(0, now_ms - self.as_of_ms)
         in_force = self.rate(policy)
         rate = np.maximum(in_force // shards, 0)
-        # The headroom is at most a burst (2**62 micro-tokens), so capping the time keeps the product in int64.
+        # The headroom is at most a burst and a debt, below 2**62 micro-tokens: capping the time keeps the product in
+        # int64.
         time_to_full_ms = -(-self.headroom_micro // np.maximum(rate, 1))
         gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
         balance = self.balance_micro + gained
