@@ -65,7 +65,7 @@ class ScopeTime:
         return np.where(by_row(np.logical_or, is_limited), lesser, 0)
 
     def stretch(self, available: Int64s) -> Int64s:
-        """Return the weight of the whole of each resource: the time in which it is earned, relative to the other's.
+        """Return the factor at which the whole of each resource counts: the time to earn it, relative to the other's.
 
         So a level is a span of virtual time, as in `fair_queue`, however full either bucket is. The shorter time counts
         as the whole, unless the other time is more than four times as long.
