@@ -166,7 +166,7 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
         at_level = np.where((share <= level)[:, None], part, -(-part * level[:, None] // shares[:, None]))
         return np.logical_and.reduce(np.add.reduceat(at_level, starts, axis=0) <= WHOLE, axis=1)
 
-    # What is given out grows with the level, so a bracket that holds at both ends holds the level.
+    # The amount given out grows with the level, so a bracket that is right at both ends contains the level.
     guess, slack = _guessed_level(part, shares, starts, counts), 4 * counts + 16
     low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, MOST_STRETCH)
     is_bracket = fits(low) & ((high == MOST_STRETCH) | ~fits(np.minimum(high + 1, MOST_STRETCH)))
@@ -180,7 +180,7 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
 
 
 def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
-    """Return each scope's level but for rounding: what those below it leave, by what the others take a unit of it."""
+    """Return each scope's level up to rounding: what claims below it leave, over what others take per unit of it."""
     scope = np.repeat(np.arange(len(starts)), counts)
     order = np.lexsort((share, scope))
     share = share[order]
