@@ -33,7 +33,7 @@ A block is written in the lowest version that has all of its content."""
 
 POLICY_VERSION = 3
 """The newest version of a policy. Version 3 added bounds on the size of a message; it is written only where there is
-such a bound, so that version 2 stays what it was."""
+such a bound, so that other policies keep their bytes of version 2."""
 
 _UNBOUNDED_POLICY = 2
 USAGE_VERSION = 3

@@ -56,7 +56,7 @@ class RowOutcomes:
     """The positions of the usable rows that were rejected before they could compete, but not for their size."""
 
     oversized: Int64s
-    """The positions of the rows that were rejected for their size, which give no claim on what comes next."""
+    """The positions of the rows that were rejected for their size; they do not count as demand."""
 
     marked: Int64s
     """The positions of the admitted rows that are marked for their size alone."""

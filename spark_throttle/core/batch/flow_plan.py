@@ -1,4 +1,4 @@
-"""How far every flow gets in a batch, what stops it, and what its buckets are debited.
+"""How far every flow gets in a batch, what stops it, and the debits of its buckets.
 
 A flow gets a prefix of its rows, so all of this is arithmetic over flows. The sums of the flows alone show that a batch
 fits whole, before any row is put in order.
@@ -106,7 +106,7 @@ def plan_flows(
     *,
     now_ms: int,
 ) -> FlowPlan:
-    """Return how far every flow gets, with what it uses debited."""
+    """Return the plan of a batch: how far every flow gets, and the balances and leads after its debits."""
     room = _room(grants, policy)
     own = _OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))

@@ -45,8 +45,8 @@ class Buckets:
     def debit(self, used: Int64s, policy: CompiledPolicy) -> Buckets:
         """Return these buckets less `used` tokens, shape (scopes, 2).
 
-        An observing scope is overdrawn by at most a burst, or by a message of the mean size of those used where that is
-        more: the shards do not report which rows they marked in it (`token_bucket.observed_floor`).
+        An observing scope is overdrawn by at most a burst, or by a message of the mean size of the admitted ones where
+        that is more: the shards do not report which rows they marked in it (`token_bucket.observed_floor`).
         """
         shared = policy.shared
         used = np.where(shared.is_limited, used, 0)

@@ -16,20 +16,20 @@ part, and its debt falls by what it is due::
 
     lent_k = sum over the flows of max(0, due_f(level) - owed_f),     over all shards what the scope holds
 
-The tokens lent are due to the flows that take part, and the others must leave them: so each loan comes with a bound on
-how far ahead a flow may be to take any of it. So a small message that waits next to large ones neither lets them
+The tokens lent are due to the flows that take part, and the others must leave them. So each grant comes with a bound on
+how far ahead a flow may be to take any of it. Thus a small message that waits next to large ones neither lets them
 through nor waits for them, and repays none of their debt. What no other flow wants goes to the flows that are too far
 ahead, and their debts are forgiven.
 
 A level is a span of virtual time at the scope's rates. So this is start-time fair queueing between shards, as
 `fair_queue` is within one: of two namespaces in different shards that stay backlogged, neither ever gets further ahead
 than by a message of its shard, whatever the sizes, except for the rounding of levels. In a scope above their domains,
-flows count by their own weights times their domains'. Two limits are known. Where a scope is short of both resources
-and the flows of one shard differ in which of them dominates, the mixture in which they will be served is estimated from
-their demand, and they may fall behind by a few hundredths. Where two levels run short at once and their rates differ in
-proportion, flows may fall behind by a fifth, and by more where a shard is lent only a few messages per epoch. A new
-flow is due nothing in the epoch in which it first appears: what it takes then is lost to the other flows of its shard,
-up to its part of one epoch.
+flows count by their own weights times their domains'. The order is inexact in two cases. Where a scope is short of both
+resources and the flows of one shard differ in which of them dominates, the mixture in which they will be served is
+estimated from their demand, and they may fall behind by a few hundredths. Where two levels run short at once and their
+rates differ in proportion, flows may fall behind by a fifth, and by more where a shard is lent only a few messages per
+epoch. A new flow is due nothing in the epoch in which it first appears: what it takes then is lost to the other flows
+of its shard, up to its part of one epoch.
 
 An account below 0 is a credit: tokens that rounding withheld, or that a shard was due of one resource while it was too
 far ahead in the other. A division takes up credits of at most half of what is available. A shard without demand keeps

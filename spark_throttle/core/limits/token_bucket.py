@@ -35,7 +35,7 @@ def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s
 
     Examples
     --------
-    A rate of 5 tokens a second, 60 tokens in debt, 12 s (KIP-599's worked number):
+    At 5 tokens per second, a debt of 60 tokens is repaid in 12 s (KIP-599's worked example):
 
     >>> refill(np.array([-60_000_000]), np.array([5_000]), np.array([500_000_000]), 12_000).tolist()
     [0]
@@ -123,7 +123,7 @@ def throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s) -> Int64s
 
     Examples
     --------
-    KIP-599: 560 mutations at 5 a second against a burst of 500 throttle for 12 s.
+    KIP-599's worked example: 560 mutations against a burst of 500, at 5 per second, are throttled for 12 s:
 
     >>> throttle_time_ms(np.array([-60_000_000, 1]), np.array([5_000, 5_000])).tolist()
     [12000, 0]
