@@ -149,8 +149,8 @@ def _demand(
 ) -> Int64s:
     """Return what each flow could take of the shared scopes until the next batch, shape (flows, 2).
 
-    That is its waiting rows and as much again as arrived in this batch, except everything from the first row that its
-    release time holds for longer. It is scaled down, messages and bytes alike, to what its own limits let pass.
+    That is its waiting rows, plus as much as arrived in this batch, but nothing from the first row on that its release
+    time holds for longer. If its own limits let less pass, it is scaled down to that, messages and bytes alike.
     """
     free = still_waiting
     until_ms = batch.now_ms + batch.elapsed_ms

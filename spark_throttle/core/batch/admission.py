@@ -11,9 +11,9 @@ by row:
 4. Eligible rows of all flows go in fair order (`fair_queue`). A row is admitted if the balances of its tenant, its
    group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its flow
    stops for this batch (`contention`). So nothing is charged for a row that is not admitted.
-5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. Only
-   arrivals are rejected so; a row that is already queued waits on. If the rows that should wait overfill the queue,
-   the rows at the ends of the longest queues are rejected, whether they were queued or arrived (`queue_bounds`).
+5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
+   reject only arrivals; a row that is already queued waits on. If the rows that should wait overfill the queue, the
+   rows at the ends of the longest queues are rejected, whether they were queued or arrived (`queue_bounds`).
 
 An observing scope never stops a row: its bucket is debited, and it marks the rows that it would have stopped.
 """
@@ -173,7 +173,7 @@ def _through_windows(
 
 
 def _of_size(large: OversizedRows) -> Causes:
-    """Return the causes for rows that are too large, which no wait can mend."""
+    """Return the causes for rows that are too large, for which waiting is of no use."""
     return Causes.of(
         Reason.SIZE_TOO_LARGE, level=large.level, dimension=Dimension.BYTES, scope=large.scope, wait_ms=NEVER_MS
     )

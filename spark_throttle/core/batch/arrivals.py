@@ -137,7 +137,7 @@ class _ArrivalArrays:
 
 
 def _read(arrivals: Arrivals) -> _ArrivalArrays:
-    """Return the arrivals as arrays; the distinct names and the extreme sizes tell at once if all rows are usable."""
+    """Return the arrivals as arrays; the distinct names and the extreme sizes show at once if all rows are usable."""
     rows = len(arrivals)
     none = np.zeros(0, dtype=np.int64)
     may_all_be = arrivals.is_writable is None or bool(arrivals.is_writable.all())

@@ -46,7 +46,7 @@ class BarredFlows:
         return competing
 
     def stop(self, stops: Stops, eligible: Int64s) -> None:
-        """Record in `stops` what stopped those of these flows that have eligible rows."""
+        """Record in `stops` what stopped each of these flows that has eligible rows."""
         stopped = eligible[self.flow] > 0
         flow = self.flow[stopped]
         stops.level[flow], stops.dimension[flow] = self.level[stopped], self.dimension[stopped]

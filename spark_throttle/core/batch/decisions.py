@@ -49,7 +49,7 @@ class Causes:
         scope: Int64s | int = -1,
         wait_ms: Int64s | int = 0,
     ) -> Causes:
-        """Return one cause per position of the longest argument; the other arguments apply to all of them."""
+        """Return one cause per position of the longest argument; a scalar argument applies to all causes."""
         rows = max(np.size(column) for column in (reason, level, dimension, scope, wait_ms))
 
         def filled(value: Int8s | Int64s | int, dtype: type[np.int8 | np.int64]) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Weighted max-min division: how much each claimant gets of the tokens that several of them want.
 
 Two resources are divided at once, by dominant share. A claimant wants `demand` messages and bytes, in that
-proportion. Of the two parts that it wants of the available messages and bytes, the larger, divided by its weight, is
-its dominant share. `water_fill` returns, for every scope, the allocation that a common level sets:
+proportion: one part of the available messages, and one part of the available bytes. The larger part, divided by its
+weight, is its dominant share. `water_fill` returns, for every scope, the allocation that a common level sets:
 
 - a claimant whose dominant share is at most the level gets all that it wants;
 - any other claimant gets its demand scaled down to the level, both resources alike;

@@ -157,7 +157,7 @@ def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, 
     Parameters
     ----------
     ahead_milli, time
-        Shape (n, 2): how far each flow is ahead for its weight, and the time in which its scope earns that much.
+        Shape (n, 2): how far each flow is ahead for its weight, and the time in which its scope earns what it is ahead.
     takes_part
         Whether, for every seat, any flow that wants tokens takes part.
 

@@ -1,7 +1,7 @@
 """Grants: how the buckets that shards share are refilled, lent and settled.
 
 The control plane holds one bucket for every shared scope. At every epoch it debits each bucket by what the shards used
-since the last, overdraft included, at the time of their batches; refills it to its own time; and lends its whole
+since the last epoch, overdraft included, at the time of their batches; refills it to its own time; and lends its whole
 balance to the shards. What a shard does not use comes back with the next epoch. So a scope admits the messages that one
 bucket would admit, except for what the last message of every shard overdraws, which the next epochs repay.
 
@@ -223,8 +223,8 @@ def _messages_balance(lent: Int64s, micro: int) -> Int64s:
 def _bytes_balance(lent: Int64s, micro: int, next_ahead: Int64s, account_micro: Int64s, turn: int) -> Int64s:
     """Return every shard's balance of bytes in one scope, whose own balance is `micro`.
 
-    A balance of 0 lets a message pass. So only a shard that is lent bytes may have one, or, if none is, the shard whose
-    next flow is least ahead; among equals, the shard that is least ahead itself.
+    A balance of 0 lets a message pass. So only the shards that are lent bytes get a balance of 0 or more. If none is
+    lent any, the shard whose next flow is least ahead gets it; among equals, the shard that is least ahead itself.
     """
     shards = len(lent)
     if micro < 0:
