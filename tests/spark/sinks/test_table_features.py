@@ -95,7 +95,7 @@ def test_table_that_asks_for_rows_alone_takes_them(tmp_path: Path, table: dict[s
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_table_that_asks_for_more_is_left_to_spark(tmp_path: Path, table: dict[str, Any], why: str) -> None:
-    with pytest.raises(NativeWriterError, match=f"cannot write the sink: .*{why}.*let Spark's do it"):
+    with pytest.raises(NativeWriterError, match=f"cannot write the sink: .*{why}.*use Spark's writer"):
         check(tmp_path, **table)
 
 
