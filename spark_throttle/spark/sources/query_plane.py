@@ -91,7 +91,7 @@ def _followed(location: PolicyLocation) -> PolicySource:
 def _lease_keeper(exchange: str, directory: Directory, manifest: Manifest, clock: Clock) -> LeaseKeeper:
     options = ExchangeOptions.from_json(exchange)
     name = options.job or manifest.query[:8]
-    seat, incarnation = seat_of(directory, manifest.query), next_incarnation(directory)
+    seat, incarnation = seat_of(directory), next_incarnation(directory)
     sharing = Sharing(seat, name, incarnation, options.settings, drawn_run())
     return LeaseKeeper(
         sharing,

@@ -115,7 +115,7 @@ class SimulatedQuery:
         """Take the job's seat in the exchange, as `spark.sources.query_plane` does."""
         if exchange is None:
             return None
-        seat, incarnation = seat_of(self._directory, manifest.query), next_incarnation(self._directory)
+        seat, incarnation = seat_of(self._directory, exchange.draw_seat), next_incarnation(self._directory)
         sharing = Sharing(seat, manifest.query[:8], incarnation, exchange.settings, exchange.draw_run())
         time = self._given.time
         return Lease(exchange, Clocks(lambda: time.now_ms, self._given.clock.wall_ms), sharing)
