@@ -22,6 +22,7 @@ from typing import Final
 
 from spark_throttle.sharing.exchanges.exchange import Exchange
 from spark_throttle.sharing.measurement import Measurement
+from spark_throttle.sharing.peers import UnreadableRegister, member_of
 from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.sharing import Share, Sharing
 from spark_throttle.sharing.status import Observation
@@ -70,7 +71,9 @@ class LeaseKeeper:
         self._clocks = clocks
         self._on_visit = on_visit
         forget_ms = self.settings.forget_ms + self.settings.margin_ms
-        self._register = ShareRegister(exchange, sharing.member, clocks.steady_ms, forget_ms, sharing.run)
+        self._register = ShareRegister(
+            exchange, sharing.member, clocks.steady_ms, forget_ms, sharing.run, self.settings.hold_ms // 3
+        )
         self._lock = threading.Lock()
         self._has_pinned = threading.Event()
         self._has_moved = threading.Event()
@@ -79,7 +82,7 @@ class LeaseKeeper:
         self._last_visit_ms = clocks.steady_ms() - self.settings.interval_ms  # the first is due
         self._told_ms: int | None = None
         self._shrinks_since_ms: int | None = None
-        self._unreadable: Mapping[str, str] = {}
+        self._unreadable: Mapping[str, UnreadableRegister] = {}
         self._warned_of = ""
         self._is_untold = False
         self.problem: str | None = None
@@ -101,13 +104,9 @@ class LeaseKeeper:
         return share
 
     def paid_ms(self, since_ms: int) -> int:
-        """Return how much of the time since `since_ms`, by the steady clock, was leased."""
+        """Return how much of the time since `since_ms`, by the steady clock, was leased without a break."""
         with self._lock:
-            now_ms = self._clocks.steady_ms()
-            self._sharing.share(now_ms)
-            fell_ms = self._sharing.fell_at_ms
-        end_ms = now_ms if fell_ms is None or fell_ms <= since_ms else fell_ms
-        return max(0, end_ms - since_ms)
+            return max(0, self._sharing.leased_until_ms(since_ms, self._clocks.steady_ms()) - since_ms)
 
     def begin_pin(self) -> tuple[Share, int]:
         """Return the share for an epoch to pin, and the time: until `end_pin` the job counts as using either share."""
@@ -183,7 +182,11 @@ class LeaseKeeper:
             self._note(f"{type(error).__name__}: {error}")
         else:
             # This job's own register is whole again by now.
-            problems = [f"job {who}: {why}" for who, why in self._unreadable.items() if who != self._sharing.member]
+            problems = [
+                f"job {member_of(stem)}: {each.problem}"
+                for stem, each in self._unreadable.items()
+                if member_of(stem) != self._sharing.member
+            ]
             if not self._sharing.is_superseded:
                 self._note(f"reports that cannot be read: {'; '.join(problems)}" if problems else None)
         if has_told or self.problem is not None:
@@ -243,7 +246,7 @@ class LeaseKeeper:
         elif self._shrinks_since_ms is None:
             self._shrinks_since_ms = now_ms
         interval_ms = self.settings.interval_ms
-        if self._told_ms is None or self._sharing.member in self._unreadable:
+        if self._told_ms is None or any(member_of(stem) == self._sharing.member for stem in self._unreadable):
             return True
         if self._shrinks_since_ms is not None and now_ms - self._shrinks_since_ms < interval_ms // 2:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +43,28 @@ class Predecessor:
     """When the replaced run has stopped, by this job's steady clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableRegister:
+    """A register that a visit found and could not read, so that its job's claims are unknown."""
+
+    problem: str
+    digest: str | None
+    """Identifies the bytes that could not be understood; `None` if the register's objects could not be read at all."""
+
+
+@dataclass(slots=True)
+class _Unknown:
+    """A register that cannot be read: what its job claims is unknown."""
+
+    register: UnreadableRegister
+    since_ms: int
+    """When the register was first found so, by this job's steady clock."""
+
+    seen_at_ms: int
+    is_dead: bool = False
+    """Whether the same bytes have stood for longer than a lease: a live job replaces its register."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class News:
     """What follows from another job's report, or from its silence, for this job."""
@@ -60,8 +82,8 @@ class Peers:
     def __init__(self, settings: ShareSettings) -> None:
         self._settings = settings
         self._known: dict[str, Peer] = {}
-        self._unreadable: dict[str, tuple[str, int]] = {}
-        """By member: what is wrong with its register, and since when."""
+        self._unknown: dict[str, _Unknown] = {}
+        """What cannot be read, by register; the job may have been heard before, or have another register."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -74,7 +96,7 @@ class Peers:
     @property
     def are_all_readable(self) -> bool:
         """Whether the claims of all jobs are known: otherwise this job may not grow."""
-        return not self._unreadable
+        return all(each.is_dead for each in self._unknown.values())
 
     @property
     def seen(self) -> dict[str, Mark]:
@@ -91,7 +113,6 @@ class Peers:
         """
         member = report.member
         peer = self._known.get(member)
-        self._unreadable.pop(member, None)
         if peer is None:
             self._known[member] = Peer(report, now_ms, since)
             return News(self._changed(report.rows), is_asked=True)
@@ -112,32 +133,44 @@ class Peers:
             return News(changed)
         return News([])
 
-    def note_unreadable(self, problems: Mapping[str, str], now_ms: int) -> None:
-        """Remember the members whose registers cannot be understood: their claims are unknown."""
-        for member, problem in problems.items():
-            if member not in self._known:
-                before = self._unreadable.get(member)
-                if before is None or before[0] != problem:
-                    self._unreadable[member] = problem, now_ms
+    def note_unreadable(
+        self, registers: Mapping[str, UnreadableRegister], readable: Collection[str], now_ms: int
+    ) -> None:
+        """Remember the registers that a visit could not read; `readable` are those that it could."""
+        for stem in readable:
+            self._unknown.pop(stem, None)
+        for stem, register in registers.items():
+            before = self._unknown.get(stem)
+            if before is None or before.register != register:
+                self._unknown[stem] = _Unknown(register, now_ms, now_ms)
+            else:
+                before.seen_at_ms = now_ms
 
     def bury(self, started_ms: int) -> News:
-        """Consider dead every peer that published nothing for too long, as a visit begun at `started_ms` has shown."""
+        """Consider dead every job that published nothing for too long, as a visit begun at `started_ms` has shown.
+
+        A job whose register cannot be read is dead if the register does not change either. While nobody can say whether
+        it changes, the job may live, and keeps what it has claimed.
+        """
         changed: list[Int64s] = []
         patience_ms = self._settings.hold_ms + self._settings.margin_ms
-        for peer in self._known.values():
+        for stem, unknown in list(self._unknown.items()):
+            unknown.is_dead |= unknown.register.digest is not None and started_ms >= unknown.since_ms + patience_ms
+            if started_ms >= unknown.seen_at_ms + patience_ms:
+                del self._unknown[stem]
+        silent = [(member, peer) for member, peer in self._known.items() if self._may_be_dead(member)]
+        for _, peer in silent:
             if not peer.is_dead and started_ms >= peer.seen_at_ms + patience_ms:
                 peer.is_dead = True
                 changed += self._changed(peer.report.rows)
         forget_ms = self._settings.forget_ms + self._settings.margin_ms
-        for member, peer in list(self._known.items()):
+        for member, peer in silent:
             if started_ms >= peer.seen_at_ms + forget_ms:
                 changed += self._changed(self._known.pop(member).report.rows)
-        self._unreadable = {
-            member: (problem, since_ms)
-            for member, (problem, since_ms) in self._unreadable.items()
-            if started_ms < since_ms + patience_ms
-        }
         return News(changed)
+
+    def _may_be_dead(self, member: str) -> bool:
+        return all(unknown.is_dead for stem, unknown in self._unknown.items() if member_of(stem) == member)
 
     def begin_anew(self) -> None:
         """Forget which of this job's reports the others can rely on: it begins again, and all must answer."""
@@ -174,14 +207,15 @@ class Peers:
         return over
 
     def statuses(self, now_ms: int) -> tuple[PeerStatus, ...]:
-        """Return the status of every peer, as people see it: first those that were heard."""
+        """Return the status of every peer, as people see it: first those that can be read."""
         heard = [
             PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
             for member, peer in self._known.items()
         ]
         unreadable = [
-            PeerStatus(member, member, now_ms - since_ms, "unreadable")
-            for member, (_, since_ms) in self._unreadable.items()
+            PeerStatus(member_of(stem), member_of(stem), now_ms - unknown.since_ms, "unreadable")
+            for stem, unknown in self._unknown.items()
+            if member_of(stem) not in self._known
         ]
         return (*heard, *unreadable)
 
@@ -216,3 +250,8 @@ def changed_scopes(new: ScopeRows, old: ScopeRows | None, *, has_died: bool, has
     if has_usage:
         changed |= (new.usage != old.usage).any(axis=1)[new.bin_row]
     return [new.ids[new.bin_row[changed]]]
+
+
+def member_of(stem: str) -> str:
+    """Return the job that owns a register, whose objects' names begin with `stem`."""
+    return stem.partition(".")[0]

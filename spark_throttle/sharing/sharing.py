@@ -29,7 +29,7 @@ from spark_throttle.sharing.division import OtherSeats, divide, floors, most_kep
 from spark_throttle.sharing.measurement import Measurement, moved
 from spark_throttle.sharing.own_runs import OtherRuns, PublishedClaim
 from spark_throttle.sharing.own_scopes import OwnScopes
-from spark_throttle.sharing.peers import News, Peer, Peers
+from spark_throttle.sharing.peers import News, Peer, Peers, UnreadableRegister, member_of
 from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import Observation
@@ -57,8 +57,8 @@ class Visit:
     reports: Mapping[str, ShareReport]
     """Reports by register, including the job's own and those of its other runs."""
 
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-    """By member: why its register could not be understood."""
+    unreadable: Mapping[str, UnreadableRegister] = field(default_factory=dict)
+    """By register: why it could not be read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +128,7 @@ class Sharing:
         """Whether this run has ever been able to use anything."""
 
         self._is_asked = False
-        self.fell_at_ms: int | None = None
+        self._falls_ms: list[int] = []
         self.is_superseded = False
 
     @property
@@ -215,6 +215,15 @@ class Sharing:
         rate = np.where(self._own.quota == UNLIMITED, UNLIMITED, rate)
         return Share(self._own.ids, rate, is_leased=not self._is_fallen)
 
+    def leased_until_ms(self, since_ms: int, now_ms: int) -> int:
+        """Return when the lease first ended after `since_ms`, or `now_ms`; `since_ms` is never less than before.
+
+        A lease that began again later does not count: meanwhile others may have used what this job had.
+        """
+        self._fall_if_due(now_ms)
+        self._falls_ms = [each for each in self._falls_ms if each > since_ms]
+        return min(self._falls_ms, default=now_ms)
+
     # ------------------------------------------------------------------------------------------ what a visit found
 
     def take_in(self, found: Visit, *, started_ms: int, now_ms: int) -> None:
@@ -236,8 +245,8 @@ class Sharing:
         is_shown = shown == self.mark and self._born_ms is not None
         for report in others:
             self._note(self._peers.see(report, now_ms, since=self._first_to_go_by()))
-        problems = {member: problem for member, problem in found.unreadable.items() if member != self.member}
-        self._peers.note_unreadable(problems, now_ms)
+        unreadable = {stem: each for stem, each in found.unreadable.items() if member_of(stem) != self.member}
+        self._peers.note_unreadable(unreadable, found.reports, now_ms)
         if is_shown:
             self._note(self._peers.bury(started_ms))
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
@@ -265,7 +274,7 @@ class Sharing:
             return
         self.is_superseded |= is_there and (self.is_established or self._other_runs.has_passed(mark))
         if not self._is_fallen:
-            self.fell_at_ms = now_ms
+            self._falls_ms.append(now_ms)
         self._other_runs.note_passed(mark)
         self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
         self._right = self._floor = np.zeros_like(self._right)
@@ -306,7 +315,7 @@ class Sharing:
     def _fall_if_due(self, now_ms: int) -> None:
         """Fall to the floor, and begin again, if the lease has ended."""
         if self._held_until_ms is not None and now_ms >= self._held_until_ms:
-            self.fell_at_ms = self._held_until_ms
+            self._falls_ms.append(self._held_until_ms)
             self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
             self._begin_anew(self._incarnation + 1)
             self._right = self._floor
