@@ -152,11 +152,14 @@ class BatchSink:
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
             mark = mark_of(manifest, batch, reports)
             begin_batch(directory, manifest.query, batch, self.definition, reports)
+            has_admitted = any(report.admitted.any() for report in reports)
+            has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
             if not isinstance(self.admitted, Target):
                 self.admitted(self._rows(kept, FrameKind.ADMITTED), batch)
-            elif any(report.admitted.any() for report in reports) or batch == 0:
+            elif has_admitted or batch == 0 or (has_rejected and self.admitted.promise == "exactly once"):
+                # A table has the mark of every batch that writes anything: so two copies of a query meet there.
                 self.admitted.write(self._rows(kept, FrameKind.ADMITTED), mark)
-            if any(report.rejected.any() or report.invalid_messages for report in reports):
+            if has_rejected:
                 self._write_rejected(self._rows(kept, FrameKind.REJECTED), mark.of_part("rejected"))
             if isinstance(self.usage, Destination) and packed:
                 append_usage(self.usage, directory, mark.of_part("usage"), reports)

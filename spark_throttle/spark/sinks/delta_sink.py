@@ -127,8 +127,15 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         manifest = bound_manifest(directory)
         mark = mark_of(manifest, batchId, reports)
         begin_batch(directory, manifest.query, batchId, plan.definition, reports)
-        self.add(plan.admitted, mark, [file for task in tasks for file in task.admitted])
-        self.add(plan.rejected, mark.of_part("rejected"), [file for task in tasks for file in task.rejected])
+        admitted, rejected = (
+            [file for task in tasks for file in task.admitted],
+            [file for task in tasks for file in task.rejected],
+        )
+        # The first table has the mark of every batch that writes anything: so two copies of a query meet there.
+        if admitted or rejected:
+            self.add(plan.admitted, mark, admitted)
+        if rejected:
+            self.add(plan.rejected, mark.of_part("rejected"), rejected)
         if plan.usage is not None and reports:
             append_usage(plan.usage, directory, mark.of_part("usage"), reports)
         write_reports(directory, batchId, packed)
@@ -137,9 +144,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         """Do nothing; the module's header explains why."""
 
     def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
-        """Make the files of a batch visible at a destination, once."""
-        if not files:
-            return
+        """Make the files of a batch visible at a destination, once; a table has its mark even without files."""
         if destination.is_table:
             append_once(destination, mark, lambda: files)
         else:

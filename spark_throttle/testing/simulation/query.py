@@ -200,7 +200,7 @@ class SimulatedQuery:
         reports = [unpack_usage(block, "a simulated usage report") for block in usage]
         mark = mark_of(self._manifest, number, reports)
         passes("before table")
-        if admitted:
+        if admitted or rejected:
             outside.table.append(mark, admitted)
         passes("after table")
         passes("before plain sink")
