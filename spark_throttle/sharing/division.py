@@ -39,6 +39,12 @@ class OtherSeats:
     scope: Int64s
     """Position of the scope among this job's."""
 
+    rank: Int64s
+    """Rank of the other job among all jobs, including this one: all jobs agree on it."""
+
+    own_rank: int
+    """Rank of this job."""
+
     def kept(self, settings: ShareSettings, quota: Int64s) -> Int64s:
         """Return what dead jobs keep, shape (n, 2); 0 for live ones."""
         most = most_kept(settings, quota)[self.scope]
@@ -69,7 +75,8 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
         bin_seat = np.concatenate([own.bin_row, scopes + rows.bin_row])
         demand = np.concatenate([decode(own.bin_demand), decode(rows.bin_demand)])
         weight = np.concatenate([own.bin_weight, rows.bin_weight]).astype(np.int64)
-        part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available)[:scopes]
+        rank = np.concatenate([np.full(scopes, others.own_rank), others.rank[live]])
+        part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available, rank)[:scopes]
     else:
         usage = np.concatenate([decode(own.usage), decode(rows.usage)])
         part = _by_usage(settings, scope, usage, whole)

@@ -177,9 +177,11 @@ class Peers:
         for peer in self._known.values():
             peer.since = 0
 
-    def seats(self, ids: Int64s) -> OtherSeats:
-        """Return what all peers reported of the scopes `ids`."""
+    def seats(self, ids: Int64s, own: str) -> OtherSeats:
+        """Return what all peers reported of the scopes `ids`; `own` is this job as a member."""
         everyone = self.everyone
+        place = {member: at for at, member in enumerate(sorted({own, *self._known}))}
+        rank = np.array([place[member] for member in self._known], dtype=np.int64)
         rows = joined([peer.report.rows for peer in everyone])
         counts = [len(peer.report.rows) for peer in everyone]
         who = np.repeat(np.arange(len(everyone)), counts)
@@ -188,7 +190,7 @@ class Peers:
         if not is_ours.all():
             kept = np.flatnonzero(is_ours)
             who, is_dead, rows = who[kept], is_dead[kept], rows.take(kept)
-        return OtherSeats(who, is_dead, rows, np.searchsorted(ids, rows.ids))
+        return OtherSeats(who, is_dead, rows, np.searchsorted(ids, rows.ids), rank[who], place[own])
 
     def claimed(self, seats: OtherSeats, ids: Int64s, quota: Int64s, now_ms: int) -> Int64s:
         """Return what the peers claim, or may still use, of the scopes `ids`, whose quotas are `quota`."""

@@ -251,7 +251,7 @@ class Sharing:
             self._note(self._peers.bury(started_ms))
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
         self._renew(shown_number, now_ms)
-        seats = self._peers.seats(self._own.ids)
+        seats = self._peers.seats(self._own.ids, self.member)
         self._divide(seats)
         if is_shown and self._shown_ms is None:
             self._shown_ms = now_ms
@@ -350,8 +350,9 @@ class Sharing:
         place = np.cumsum(self._is_stale) - 1
         seats = np.flatnonzero(self._is_stale[others.scope])
         some = OtherSeats(
-            others.peer[seats], others.is_dead[seats], others.rows.take(seats), place[others.scope[seats]]
-        )
+            others.peer[seats], others.is_dead[seats], others.rows.take(seats), place[others.scope[seats]],
+            others.rank[seats], others.own_rank,
+        )  # fmt: skip
         part, self._members[stale] = divide(self.settings, self._own.rows.take(stale), self._own.quota[stale], some)
         target = self._target
         target[stale] = np.where(self._is_leaving[stale, None], 0, part)
@@ -399,7 +400,7 @@ class Sharing:
         """Return what is known now of every scope and every other job."""
         share, own = self.share(now_ms), self._own
         used = decode(own.rows.usage)
-        others = self._peers.seats(own.ids)
+        others = self._peers.seats(own.ids, self.member)
         live = ~others.is_dead
         theirs = decode(others.rows.usage)
         used = used + sums(others.scope[live], theirs[live], len(own.ids))

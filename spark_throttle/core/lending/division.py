@@ -91,7 +91,13 @@ def _quarter_octave(share: Int64s) -> Int64s:
 
 
 def max_min(
-    seat_scope: Int64s, floor: Int64s, bin_seat: Int64s, demand: Int64s, weight: Int64s, available: Int64s
+    seat_scope: Int64s,
+    floor: Int64s,
+    bin_seat: Int64s,
+    demand: Int64s,
+    weight: Int64s,
+    available: Int64s,
+    rank: Int64s | None = None,
 ) -> Int64s:
     """Return the part of every seat, shape (seats, 2).
 
@@ -105,6 +111,9 @@ def max_min(
         The histograms: the seat of every bin, the demand of its namespaces, shape (bins, 2), and their weight.
     available
         Shape (scopes, 2): the quotas; `PLENTY` where there is no limit.
+    rank
+        The order of the seats in which those that want something and would get nothing, as parts are rounded down, get
+        a unit each of what the rounding leaves. By default nobody gets it.
 
     Examples
     --------
@@ -122,6 +131,13 @@ def max_min(
 
     >>> parts(10, 30), parts(90, 90, 0, floor=5_000)
     ([40.0, 60.0], [47.5, 47.5, 5.0])
+
+    Three seats want two units, of which nobody has a whole part:
+
+    >>> seats, ones = np.arange(3), np.ones((3, 2), dtype=np.int64)
+    >>> quota = np.array([[2, PLENTY]])
+    >>> max_min(0 * seats, 0 * ones, seats, 9 * ones, 0 * seats + 1, quota, seats)[:, 0].tolist()
+    [1, 1, 0]
     """
     seats = len(seat_scope)
     lifted = np.zeros((seats, 2), dtype=np.bool_)
@@ -129,7 +145,8 @@ def max_min(
     open_scopes = np.ones(len(available), dtype=np.bool_)
     while True:
         rows = np.flatnonzero(open_scopes[seat_scope])
-        part[rows] = _filled(seat_scope, np.where(lifted, floor, -1), bin_seat, demand, weight, available, open_scopes)
+        fixed = np.where(lifted, floor, -1)
+        part[rows] = _filled(seat_scope, fixed, bin_seat, demand, weight, available, open_scopes, rank)
         short = (part < floor) & ~lifted
         if not short.any():
             return part
@@ -139,7 +156,7 @@ def max_min(
         open_scopes[seat_scope[short.any(axis=1)]] = True
 
 
-def _filled(
+def _filled(  # noqa: PLR0913, PLR0917 - the histograms and what bounds them
     seat_scope: Int64s,
     fixed: Int64s,
     bin_seat: Int64s,
@@ -147,6 +164,7 @@ def _filled(
     weight: Int64s,
     available: Int64s,
     is_open: Bools,
+    rank: Int64s | None,
 ) -> Int64s:
     """Return the parts of the seats of open scopes, after those that are `fixed` (-1 where they are not) are served."""
     rows = np.flatnonzero(is_open[seat_scope])
@@ -163,6 +181,14 @@ def _filled(
     spare = np.maximum(left - sums(scope, part, len(available)), 0)
     sharers = sums(scope, (~is_fixed).astype(np.int64), len(available))
     part += (spare // np.maximum(sharers, 1))[scope]
+    if rank is not None:
+        rest = np.where(left == PLENTY, 0, spare - spare // np.maximum(sharers, 1) * sharers)
+        hungry = ~is_fixed & (part == 0) & (sums(seat, wanted, len(rows)) > 0) & (rest > 0)[scope]
+        for dimension in np.flatnonzero(hungry.any(axis=0)):
+            each = np.flatnonzero(hungry[:, dimension])
+            each = each[np.lexsort((rank[rows[each]], scope[each]))]
+            turn = Segments.by_key(scope[each], len(available)).rank
+            part[each, dimension] += turn < rest[scope[each], dimension]
     return np.where(is_fixed, fixed, part)
 
 
