@@ -2,6 +2,6 @@
 
 The modules at the top define the nouns that every package uses: `quota` (what every scope may use), `state` (what a
 shard remembers), `usage` (what it reports), `policy_change` (what survives a change of policy) and `codec` (the stored
-bytes). The packages, uppermost first, are `batch` and `lending`, `fair`, `limits`, `names` and `arithmetic`. The core
-may import numpy, pyarrow and `errors`. Begin with `quota`, then `batch.admission`: one micro-batch of one shard.
+bytes). The packages, uppermost first, are `batch` and `lending`, `fair`, `limits`, `names` and `arithmetic`. It
+may import numpy, pyarrow and `errors`. Start with `quota`, then `batch.admission`: one micro-batch of one shard.
 """

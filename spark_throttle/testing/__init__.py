@@ -1,6 +1,6 @@
 """The oracle, the simulated job and the test suite of policy stores, for the project's tests and for users' own.
 
-It may import everything except jobs. Begin with `simulation.job` to run a job without Spark, or with `oracle.reference`
+It may import everything except jobs. Start with `simulation.job` to run a job without Spark, or with `oracle.reference`
 to read the rules row by row. Names are loaded when they are first accessed.
 """
 

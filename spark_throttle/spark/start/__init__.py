@@ -1,4 +1,4 @@
 """The checks before a query runs: its paths, whether executors see them, and whether checkpoint and sinks match.
 
-It may import `spark.delta` and the layers below. Begin with `start_check`.
+It may import `spark.delta` and the layers below. Start with `start_check`.
 """
