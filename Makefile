@@ -1,5 +1,5 @@
-# Everything runs from here: people, pre-commit and .ci/run call these targets and nothing else.
-# Needed on the machine: Python 3.11 or newer, Java 17 or newer, make. The rest is set up on demand and kept:
+# The only entry point: people, pre-commit and .ci/run call these targets and nothing else.
+# The machine needs Python 3.11 or newer, Java 17 or newer and make. Everything else is set up on demand and kept:
 # packages in .venv, jars in build/jars. `make help` lists the targets.
 
 SHELL := bash
@@ -11,11 +11,11 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 JARS := build/jars
 
-# The first interpreter that is new enough; `make BASE_PYTHON=/path/to/python setup` chooses another.
+# The first interpreter that is new enough; `make BASE_PYTHON=/path/to/python setup` selects another.
 BASE_PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-# What `spark-submit` would be told: jobs build their session with a plain getOrCreate() and run here as on a cluster.
+# The arguments for `spark-submit`: jobs build their session with a plain getOrCreate(), here as on a cluster.
 # The jars come from build/jars, so spark.jars.packages of the properties file is emptied: nothing is resolved at start.
 spark_env = PYSPARK_PYTHON=$(CURDIR)/$(PYTHON) PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(PYTHON) \
 	SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=$(CURDIR) \
@@ -29,19 +29,19 @@ help: ## list the targets
 # ------------------------------------------------------------------------------------------------ the two commands
 
 .PHONY: run
-run: setup jars ## run the demonstration: a throttled stream of 200 namespaces, a table, a picture, one line of JSON
+run: setup jars ## run the demonstration: a throttled stream of 200 namespaces, a table, a plot, one line of JSON
 	@$(call spark_env,delta) $(PYTHON) demos/demo.py $(ARGS)
 
 .PHONY: shares
-shares: setup jars ## run three jobs that share two quotas, one of which is killed: tables, a picture, one line of JSON
+shares: setup jars ## run three jobs that share two quotas, and kill one: tables, a plot, one line of JSON
 	@$(call spark_env,delta) $(PYTHON) demos/shares.py $(ARGS)
 
 .PHONY: admin-demo
-admin-demo: setup jars ## run the demonstration of the control plane: a quota changed by command line, API and page
+admin-demo: setup jars ## demonstrate the control plane: change a quota by command line, API and page
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
 .PHONY: test
-test: setup jars ## run every test except Kafka's, with Spark: those that share the session, and beside them all others
+test: setup jars ## run every test except Kafka's: those that share the Spark session, and in parallel all others
 	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
@@ -55,7 +55,7 @@ integration: setup jars ## run the tests that start Spark
 	@$(PYTHON) -m pytest -m "jvm and not kafka" tests $(ARGS)
 
 .PHONY: notebooks
-notebooks: setup jars ## run the notebooks as their tests do
+notebooks: setup jars ## run the tests of the notebooks
 	@$(PYTHON) -m pytest -m "not kafka" tests/notebooks $(ARGS)
 
 .PHONY: browser
@@ -64,7 +64,7 @@ browser: ## install Debian's chromium and chromium-driver, for the tests of the 
 		$$([ "$$(id -u)" = 0 ] || echo sudo) apt-get install --yes --no-install-recommends chromium chromium-driver
 
 .PHONY: api-fuzz
-api-fuzz: setup ## make 20,000 requests from the API's description, with and without tokens
+api-fuzz: setup ## make 20,000 requests generated from the OpenAPI description, with and without tokens
 	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/api_fuzz.py $(ARGS)
 
 .PHONY: list-a-million
@@ -72,35 +72,35 @@ list-a-million: setup ## list a million namespaces of a Delta store through the 
 	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/list_a_million.py $(ARGS)
 
 .PHONY: openapi
-openapi: setup ## write conf/openapi.json anew from the code
+openapi: setup ## regenerate conf/openapi.json from the code
 	@$(PYTHON) -m spark_throttle.admin.api.openapi conf/openapi.json
 
 .PHONY: kafka-test
 kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback
 	@$(PYTHON) -m pytest -m kafka tests/kafka $(ARGS)
 
-# ------------------------------------------------------------------------------------------------ the proof
+# ------------------------------------------------------------------------------------------------ long runs
 
 KILLS ?= 30
 SEED ?= 1
 SINK ?= delta
 
 .PHONY: crash
-crash: setup jars ## kill the job KILLS times as SEED draws it, with SINK behind it; recount; one line of JSON
+crash: setup jars ## kill a job KILLS times at points drawn from SEED, writing to SINK; recount; one line of JSON
 	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --sink $(SINK) $(ARGS)
 
 MINUTES ?= 30
 
 .PHONY: soak
-soak: setup jars ## run a job for MINUTES at an overload while everything changes: memory, state, files; a picture
+soak: setup jars ## run an overloaded job for MINUTES while everything changes: plot memory, state, files
 	@$(call spark_env,delta) $(PYTHON) demos/soak.py --minutes $(MINUTES) $(ARGS)
 
 .PHONY: life
-life: setup ## play lives of a job for MINUTES as SEED draws them, without a JVM, all laws asked; one line of JSON
+life: setup ## simulate lives of a job for MINUTES, drawn from SEED, without a JVM; check all laws; one line of JSON
 	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.life.run --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 .PHONY: life-without
-life-without: setup ## take each mend that lives guard back in a copy, and say after how many steps a law is broken
+life-without: setup ## revert in a copy each fix that the lives guard, and report after how many steps a law is broken
 	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.life.taken_back --seed $(SEED) $(ARGS)
 
 COUNT ?= 60
@@ -122,31 +122,31 @@ $(MUTANTS_VENV)/.stamp: pyproject.toml requirements.lock
 REPEATS ?= 5
 
 .PHONY: bench
-bench: setup jars ## run every benchmark, an hour on a quiet machine: a table, build/bench.json, build/bench-growth.png
+bench: setup jars ## run every benchmark (an hour on a quiet machine): a table, build/bench.json, build/bench-growth.png
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.bench --repeats $(REPEATS) $(ARGS)
 
 .PHONY: bench-kernel
-bench-kernel: setup ## measure the admission kernel: CPU time a message, a remembered namespace, a waiting row (on one core)
+bench-kernel: setup ## measure the admission kernel on one core: per message, remembered namespace and waiting row
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.kernel $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: setup ## measure the kernel against other limiters on one stream, the JVM's too if a JDK and Maven are there
+bench-peers: setup ## compare the kernel with other limiters on one stream (the JVM's need a JDK and Maven)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.peers --out build/bench-peers.json $(ARGS)
 
 .PHONY: bench-operators
-bench-operators: setup jars ## measure the job against none, an identity, an operator a namespace, row_number
+bench-operators: setup jars ## compare the job with no throttle, an identity, an operator keyed by namespace, row_number
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.operators --out build/bench-operators.json $(ARGS)
 
 .PHONY: bench-sink
-bench-sink: setup jars ## measure both writers of Delta against a job without a throttle
+bench-sink: setup jars ## compare both Delta writers with a job without a throttle
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.sink --out build/bench-sink.json $(ARGS)
 
 .PHONY: bench-overload
-bench-overload: setup jars ## measure a batch behind 0 to 1,000,000 waiting rows
+bench-overload: setup jars ## measure a batch with 0 to 1,000,000 waiting rows
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.overload --out build/bench-overload.json $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: setup jars ## measure the job over more and more rows, namespaces and shards
+bench-growth: setup jars ## measure the job with growing numbers of rows, namespaces and shards
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.growth --out build/bench-growth.json $(ARGS)
 
 .PHONY: bench-division
@@ -154,22 +154,22 @@ bench-division: setup ## compare the policies that divide a quota between jobs: 
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.division $(ARGS)
 
 .PHONY: scale
-scale: setup ## measure what sharing costs at PIP-82's scale and beyond: a table, build/scale.json
+scale: setup ## measure the cost of sharing at PIP-82's scale and beyond: a table, build/scale.json
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.share_scale $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ checks
 
 .PHONY: check
-check: lint types imports ## run every check that runs no code: lint, types, imports
+check: lint types imports ## run every static check: lint, types, imports
 
 .PHONY: lint
-lint: setup ## find faults of style, format and spelling
+lint: setup ## check style, format and spelling
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/codespell
 
 .PHONY: format
-format: setup ## format the code and repair what can be repaired safely
+format: setup ## format the code and apply safe fixes
 	@$(VENV)/bin/ruff check --fix-only .
 	@$(VENV)/bin/ruff format .
 
@@ -192,7 +192,7 @@ docs: $(DOCS_VENV)/.stamp ## build the book into build/docs/index.html; a broken
 	@echo "the book is in build/docs/index.html"
 
 $(DOCS_VENV)/.stamp: pyproject.toml requirements.lock
-	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or say BASE_PYTHON=…" >&2; exit 1; }
+	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or set BASE_PYTHON=…" >&2; exit 1; }
 	@[ -x $(DOCS_VENV)/bin/python ] || $(BASE_PYTHON) -m venv $(DOCS_VENV)
 	@echo "setting up $(DOCS_VENV)"
 	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[docs]'
@@ -201,10 +201,10 @@ $(DOCS_VENV)/.stamp: pyproject.toml requirements.lock
 # ------------------------------------------------------------------------------------------------ set-up
 
 .PHONY: setup
-setup: $(VENV)/.stamp ## make .venv with the pinned packages (done anew when pyproject.toml or requirements.lock changes)
+setup: $(VENV)/.stamp ## create .venv with the pinned packages (again when pyproject.toml or requirements.lock changes)
 
 $(VENV)/.stamp: pyproject.toml requirements.lock
-	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or say BASE_PYTHON=…" >&2; exit 1; }
+	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or set BASE_PYTHON=…" >&2; exit 1; }
 	@[ -x $(PYTHON) ] || $(BASE_PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
@@ -214,9 +214,9 @@ $(VENV)/.stamp: pyproject.toml requirements.lock
 jars: $(JARS)/delta.stamp ## fetch the Delta jars into build/jars
 
 .PHONY: kafka-jars
-kafka-jars: jars $(JARS)/kafka-connector.stamp $(JARS)/kafka-broker.stamp ## fetch the jars of `make kafka-test`
+kafka-jars: jars $(JARS)/kafka-connector.stamp $(JARS)/kafka-broker.stamp ## fetch the jars for `make kafka-test`
 
-# pyspark ships Ivy; scripts/jars/ivy.xml lists the jars by use, and a use is a directory.
+# pyspark ships Ivy. scripts/jars/ivy.xml lists the jars by use; each use has its own directory.
 $(JARS)/%.stamp: scripts/jars/ivy.xml | $(VENV)/.stamp
 	@command -v java >/dev/null || { echo "no java found: install Java 17 or newer" >&2; exit 1; }
 	@echo "fetching the jars of $*"
@@ -229,7 +229,7 @@ $(JARS)/%.stamp: scripts/jars/ivy.xml | $(VENV)/.stamp
 	@touch $@
 
 .PHONY: lock
-lock: ## write requirements.lock anew from what pyproject.toml allows today
+lock: ## regenerate requirements.lock from what pyproject.toml allows today
 	@rm -rf build/lock
 	@$(BASE_PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs,mutants]'
@@ -238,7 +238,7 @@ lock: ## write requirements.lock anew from what pyproject.toml allows today
 	@rm -rf build/lock
 
 .PHONY: clean
-clean: ## delete what the other targets made, .venv included
+clean: ## delete everything the other targets made, including .venv
 	rm -rf $(VENV) build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache \
 		spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,7 +26,7 @@ from spark_throttle.load.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of everything that was offered.
+    """The numbers of offered rows, by outcome.
 
     Examples
     --------
@@ -41,25 +41,25 @@ class Account:
     lost: int
     doubled: int
     over_limit: int
-    """Windows of batches, over all scopes and both dimensions, that passed more than their limit."""
+    """Number of windows of batches, over all scopes and both dimensions, that exceeded their limit."""
 
     fairness_ratio: float | None
-    """`None` when no namespace of the overloaded group always had rows waiting."""
+    """Most weighted service over least; `None` if no namespace of the overloaded group always had rows waiting."""
 
     @property
     def keeps_the_laws(self) -> bool:
-        """Whether nothing was lost or doubled and no limit was passed."""
+        """Whether no row was lost or duplicated and no limit was exceeded."""
         return (self.lost, self.doubled, self.over_limit) == (0, 0, 0)
 
     def to_json(self) -> str:
-        """Return the account as one line."""
+        """Return the account as one line of JSON."""
         ratio = None if self.fairness_ratio is None else round(self.fairness_ratio, 4)
         return json.dumps(asdict(self) | {"fairness_ratio": ratio}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where a run left its tables, and what it was asked to do."""
+    """The locations of a run's tables, and its parameters."""
 
     checkpoint: Path
     admitted: Path
@@ -73,7 +73,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Books:
-    """The account and what it was taken from."""
+    """The account and the data behind it."""
 
     account: Account
     batches: Sequence[Batch]
@@ -82,7 +82,7 @@ class Books:
 
 
 def take_account(run: Run, queued: pa.Table) -> Books:
-    """Recount a finished run; `queued` holds the rows that the checkpoint's state still keeps."""
+    """Recount a finished run; `queued` holds the rows still in the checkpoint's state."""
     batches = read_batches(run.checkpoint)
     namespaces = run.traffic.namespaces()
     admitted, rejected = read_rows(run.admitted, batches), read_rows(run.rejected, batches)

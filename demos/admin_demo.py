@@ -1,11 +1,11 @@
 """The demonstration of the control plane (`make admin-demo`): a quota that is changed in three ways while a job runs.
 
-A job follows a policy store in Delta and throttles made-up traffic; the admin server shows it, and a headless browser
-looks on. The quota of the group bronze is changed by the command line, by the API and on the page. Then the job is
-stopped and all is recounted from what it left: for each change, how many batches that were planned after its commit
-passed until one had it (1 is at once), and whether a row was lost or doubled. Pictures of the page are in
-`build/admin-demo`. The last line of standard output is JSON; the exit status is 0 if every change acted in the next
-batch and no row is amiss.
+A job follows a policy store in Delta and throttles synthetic traffic. The admin server displays it, and a headless
+browser opens its page. The quota of the group bronze is changed from the command line, through the API and on the page.
+Then the job is stopped and its output is recounted: for each change, the number of batches planned after its commit up
+to the first that applied it (1 is at once), and whether a row was lost or duplicated. Screenshots of the page are in
+`build/admin-demo`. The last line of standard output is JSON. The exit status is 0 if every change took effect in the
+next batch and every row is accounted for.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ MOST_SECONDS: Final = 170
 SHARDS: Final = 2
 WARM_UP_BATCHES: Final = 6
 PAUSE_BATCHES: Final = 3
-"""Between two changes, so that each is seen by itself."""
+"""Number of batches between two changes, so that each can be seen by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the demonstration found."""
+    """The result of the demonstration."""
 
     batches_cli: int
     batches_api: int
@@ -71,7 +71,7 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether every change acted in the next batch and no row is amiss."""
+        """Whether every change took effect in the next batch and every row is accounted for."""
         return self == Outcome(1, 1, 1, 0, 0)
 
 
@@ -130,10 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def batches_until(revision: int, service: PolicyService, store: Path, control: Path) -> int:
-    """Return how many epochs were planned after a revision was committed, up to the first that had it.
+    """Return the number of epochs planned after a revision was committed, up to the first that applied it.
 
-    Every epoch is of one batch here, for each batch brings rows. The commit is dated by the file of Delta's log that
-    made it, the epoch by the clock that planned it, on one machine.
+    Every epoch has exactly one batch here, because each batch brings rows. The time of the commit is that of its file
+    in Delta's log, the time of the epoch that of the clock that planned it; both are on one machine.
     """
     committed_ms = commit_times_ms(store)[revision]
     wanted = compile_policy(service.document(at=revision), "publish").revision
@@ -147,11 +147,11 @@ def batches_until(revision: int, service: PolicyService, store: Path, control: P
         planned += 1
         if epoch.revision == wanted:
             return planned
-    raise RuntimeError(f"no batch acted upon revision {revision} after {planned} that were planned")
+    raise RuntimeError(f"no batch applied revision {revision}, although {planned} were planned after it")
 
 
 def commit_times_ms(store: Path) -> Mapping[int, int]:
-    """Return when each revision of a Delta store was committed."""
+    """Return the commit time of each revision of a Delta store."""
     times = {}
     for path in (store / "_delta_log").glob("*.json"):
         for line in path.read_text().splitlines():
@@ -207,7 +207,7 @@ def _request(
 
 @contextmanager
 def _server(out: Path, store: str, control: Path) -> Iterator[str]:
-    """Yield the address of a server over the store that watches the job."""
+    """Yield the address of a server that uses the store and watches the job."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -234,7 +234,7 @@ def _answers(port: int) -> bool:
 
 
 def _wait_for_batches(query: StreamingQuery, directory: Directory, count: int, deadline: float) -> None:
-    """Wait until so many more batches have reported; a failed query raises."""
+    """Wait until `count` more batches have reported; raise if the query fails."""
     names = directory.names("feedback")
     first = int(names[-1].partition(".")[0]) if names else -1
     while time.monotonic() < deadline:
@@ -260,9 +260,9 @@ def _wall_clock_ms() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "admin-demo", help="deleted, and written anew")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "admin-demo", help="deleted, then written again")
     parser.add_argument("--policies", type=Path, default=ROOT / "conf" / "policies" / "admin_demo.yaml")
-    parser.add_argument("--seed", type=int, default=20261121, help="of the traffic")
+    parser.add_argument("--seed", type=int, default=20261121, help="seed of the traffic")
     return parser
 
 

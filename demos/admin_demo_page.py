@@ -1,4 +1,4 @@
-"""The demonstration's hands on the page: a headless Chromium that signs in, edits a quota and takes pictures."""
+"""The demonstration's browser: a headless Chromium that signs in, edits a quota and takes screenshots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page of one server, signed in."""
+    """The page of one server, after signing in."""
 
     driver: Chrome
     out: Path
@@ -34,7 +34,7 @@ class Page:
     @classmethod
     @contextmanager
     def opened(cls, address: str, token: str, out: Path, group: str) -> Iterator[Self]:
-        """Yield the page, signed in."""
+        """Yield the page after signing in."""
         driver = _started(out / "browser")
         try:
             page = cls(driver, out, group)
@@ -48,11 +48,11 @@ class Page:
             driver.quit()
 
     def begin(self) -> None:
-        """Wait until the page shows what the job does."""
+        """Wait until the page shows the job's numbers."""
         self.wait_for(f"[data-group='{self.group}'] canvas")
 
     def look(self, name: str) -> None:
-        """Take a picture of all of the page, wide and narrow."""
+        """Take screenshots of the whole page, wide and narrow."""
         self.picture(name)
         self._resize(NARROW)
         self.wait_for(f"[data-group='{self.group}'] canvas")
@@ -60,7 +60,7 @@ class Page:
         self._resize(WIDE)
 
     def edit(self, fields: Mapping[str, str], *, why: str) -> None:
-        """Edit the group's quota in place, and wait until the page says that it acts."""
+        """Edit the group's quota in place, and wait until the page reports that it is in force."""
         card = self.driver.find_element(By.CSS_SELECTOR, f"[data-group='{self.group}']")
         card.find_element(By.CSS_SELECTOR, ".quotas button").click()
         for name, text in fields.items():
@@ -76,7 +76,7 @@ class Page:
         self.picture("4-it-acts")
 
     def look_around(self) -> None:
-        """Open the fairness of the group and the reason of the first throttled namespace."""
+        """Open the group's fairness chart and the explanation for the first throttled namespace."""
         card = self.driver.find_element(By.CSS_SELECTOR, f"[data-group='{self.group}']")
         card.find_element(By.TAG_NAME, "summary").click()
         self.wait_for(f"[data-group='{self.group}'] details tbody tr")
@@ -88,13 +88,13 @@ class Page:
             self.picture("6-why")
 
     def wait_for(self, selector: str) -> None:
-        """Wait until the page has such an element."""
+        """Wait until the page has a matching element."""
         WebDriverWait(self.driver, PATIENCE_SECONDS).until(
             lambda driver: driver.find_elements(By.CSS_SELECTOR, selector), f"the page has no {selector}"
         )
 
     def picture(self, name: str) -> None:
-        """Take a picture of the page, top to bottom."""
+        """Take a screenshot of the page from top to bottom."""
         taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
         (self.out / f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
 

@@ -1,10 +1,10 @@
-"""The demonstration (`make run`): 22,000 messages a second of 200 namespaces, each group held to its quota.
+"""The demonstration (`make run`): 22,000 messages per second from 200 namespaces, each group held to its quota.
 
-Traffic is made up by a seed and offered for half a minute; the group bronze is offered three times its quota. What is
-admitted and what is rejected goes to Delta tables under `build/run`, with a live table on standard error. When all has
-drained, or after a time, the query is stopped, the run is recounted from its tables alone, and there are a picture,
-`build/run/throttle.png`, and one line of JSON, the last of standard output. The exit status is 0 if nothing was lost or
-doubled and no limit was passed.
+Synthetic traffic from a seed is offered for half a minute; the group bronze is offered three times its quota. Admitted
+and rejected rows go to Delta tables under `build/run`, while standard error shows a live table. When the queue has
+drained, or after a time limit, the query is stopped and the run is recounted from its tables alone. The results are a
+plot, `build/run/throttle.png`, and one line of JSON, the last of standard output. The exit status is 0 if no row was
+lost or duplicated and no limit was exceeded.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ GROUPS: Final[list[dict[str, Any]]] = [
 OVERLOADED: Final = "bronze"
 SHARDS: Final = 4
 MOST_SECONDS: Final = 140
-"""How long the run may take, the session's start included, before the query is stopped with what it then has."""
+"""Time limit of the run, including the session's start, after which the query is stopped even if rows wait."""
 
 PATIENCE_SECONDS: Final = 15
-"""How long the query may then finish the batch it is in."""
+"""Time that a stopped query then has to finish its batch."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     books = take_account(run, queued)
     picture = out / "throttle.png"
     draw(Story(run.policy, books, [group["prefix"] for group in GROUPS], OVERLOADED), picture)
-    _say(f"tables in {out}, picture in {picture}")
+    _say(f"tables in {out}, plot in {picture}")
     print(books.account.to_json(), flush=True)
     return 0 if books.account.keeps_the_laws else 1
 
@@ -94,12 +94,12 @@ def demo_settings(
     groups: Sequence[Mapping[str, Any]] = GROUPS,
     shards: int = SHARDS,
 ) -> JobSettings:
-    """Return the demonstration as settings of the job."""
+    """Return the settings of the demonstration's job."""
     rate = sum(group["messages_per_second"] for group in groups)
     load = {
         "groups": json.dumps([{"tenants": 2} | dict(group) for group in groups]),
         "limit": rate * seconds,
-        # A batch that fell behind brings three seconds' worth at most, or the next would fall behind further.
+        # A late batch reads at most three seconds' worth of rows; otherwise the next one would be even later.
         "maxRowsPerBatch": 3 * rate,
         "burstFactor": 3,
         "burstSeconds": 2,
@@ -122,10 +122,10 @@ def demo_settings(
             "spark": {
                 "app_name": "spark-throttle demo",
                 "conf": {
-                    # The recount reads every batch's entry.
+                    # The recount reads the log entry of every batch.
                     "spark.sql.streaming.minBatchesToRetain": 1000,
-                    # For two cores and a minute: half of a batch's time would go into optimising the JVM's code for
-                    # hours to come, into statistics of files that nobody searches, and into the starts of empty tasks.
+                    # For two cores and one minute. Otherwise half of a batch's time would go into optimising the JVM's
+                    # code for hours to come, into statistics of files that nobody searches, and into empty tasks.
                     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
                     "spark.databricks.delta.stats.collect": False,
                     "spark.databricks.delta.writeChecksumFile.enabled": False,
@@ -141,15 +141,15 @@ def demo_settings(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "run", help="deleted, and written anew")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "run", help="deleted, then written again")
     parser.add_argument("--policies", type=Path, default=ROOT / "conf" / "policies" / "demo.yaml")
     parser.add_argument("--seconds", type=int, default=30, help="how long traffic is offered")
-    parser.add_argument("--seed", type=int, default=20261121, help="of the traffic")
+    parser.add_argument("--seed", type=int, default=20261121, help="seed of the traffic")
     return parser
 
 
 def _watch(query: StreamingQuery, throttle: Throttle, *, limit: int, started: float) -> None:
-    """Show the query until all that was offered has drained, or until its time is over; a failed query raises."""
+    """Show the query until the queue has drained or the time limit is reached; raise if the query fails."""
     with LiveTable([group["prefix"] for group in GROUPS]) as table:
         while (passed := time.monotonic() - started) < MOST_SECONDS:
             if wait_for_end(query, 0.25):
@@ -162,7 +162,7 @@ def _watch(query: StreamingQuery, throttle: Throttle, *, limit: int, started: fl
 
 
 def offered_rows(query: StreamingQuery) -> int:
-    """Return how many rows of `throttle_load` the last batch's progress reports as read."""
+    """Return the number of `throttle_load` rows read so far, from the last batch's progress."""
     progress = query.lastProgress
     offsets = [] if progress is None else [json.loads(source.endOffset or "null") for source in progress.sources]
     return next((offset["rows"] for offset in offsets if isinstance(offset, dict) and "rows" in offset), 0)

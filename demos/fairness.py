@@ -1,8 +1,7 @@
-"""How evenly an overloaded group served its namespaces, measured from a run's tables.
+"""The fairness with which an overloaded group served its namespaces, measured from a run's tables.
 
-Namespaces that always had rows waiting should be served in proportion to their weights (design: law L3).
-Service is dominant service: the larger of a namespace's part of its group's messages a second and of its part
-of the group's bytes a second.
+Namespaces that always had rows waiting should be served in proportion to their weights (law L3). Service is dominant
+service: the larger of a namespace's parts of its group's message rate and byte rate.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ Float64s: TypeAlias = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fairness:
-    """How one group served its namespaces while it was overloaded; arrays run over the group's namespaces."""
+    """The service of one group's namespaces while the group was overloaded; arrays have one entry per namespace."""
 
     members: Int64s
     weight: Int64s
     is_backlogged: npt.NDArray[np.bool_]
-    """Whether rows of the namespace waited after every batch of the time."""
+    """Whether rows of the namespace waited after every batch of that time."""
 
     service: Float64s
-    """What it was served: the larger of its parts of a second's messages and of a second's bytes of the group."""
+    """Service of each namespace: the larger of its parts of one second of the group's message and byte quotas."""
 
     offered: Float64s
-    """What it asked for in that time, in the same measure."""
+    """Demand of each namespace in that time, in the same measure."""
 
     @property
     def ratio(self) -> float | None:
-        """The most by the least served, weight for weight, of those that always waited; 1 is perfect."""
+        """Most weighted service over least, among the namespaces that always had rows waiting; 1 is perfect."""
         each = self.service[self.is_backlogged] / self.weight[self.is_backlogged]
         return float(each.max() / each.min()) if len(each) and each.min() > 0 else None
 
 
 def measure_fairness(policy: CompiledPolicy, group: str, flows: Flows) -> Fairness:
-    """Measure from the first batch after which a second's worth of the quota waited to the last with arrivals."""
+    """Measure from the first batch after which one second of the quota waited, to the last batch with arrivals."""
     found = match(flows.namespaces, policy)
     position = policy.group_names.to_pylist().index(group)
     members = np.flatnonzero(found.group == position)

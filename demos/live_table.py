@@ -1,6 +1,6 @@
-"""The demonstration's view of a running query: a table that stays in place, or plain lines where no terminal is.
+"""The demonstration's view of a running query: a table redrawn in place, or plain lines without a terminal.
 
-It shows what `Throttle.status` says of the last batch; nothing of the final account comes from here.
+It shows what `Throttle.status` reports for the last batch. The final account uses nothing from here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LINE_EVERY_MS = 4000
 
 @dataclass(slots=True)
 class GroupView:
-    """One resource group: rates of the last batch, sums of all batches seen."""
+    """One resource group: the rates of the last batch, and sums over all batches seen."""
 
     quota_per_second: float | None = None
     offered_per_second: float = 0.0
@@ -31,7 +31,7 @@ class GroupView:
     rejected_messages: int = 0
 
     def add(self, scope: ScopeStatus, elapsed_seconds: float) -> None:
-        """Take in a batch that came `elapsed_seconds` after the one before."""
+        """Add a batch that completed `elapsed_seconds` after the previous one."""
         self.quota_per_second = scope.messages_per_second
         self.offered_per_second = scope.offered_messages / elapsed_seconds
         self.admitted_per_second = scope.admitted_messages / elapsed_seconds
@@ -41,15 +41,15 @@ class GroupView:
 
     @property
     def backlog_seconds(self) -> float | None:
-        """How long the quota needs for what waits; `None` without a quota that admits anything."""
+        """Time that the quota needs for the backlog; `None` without a quota, or with a quota of 0."""
         return self.waiting_messages / self.quota_per_second if self.quota_per_second else None
 
 
 @dataclass(slots=True)
 class LiveTable:
-    """Shows batches as they come; use it as a context manager.
+    """A context manager that displays batches as they complete.
 
-    On a terminal the table is redrawn in place; elsewhere there is a line every few batches.
+    On a terminal the table is redrawn in place; otherwise a line is printed every few batches.
     """
 
     groups: list[str]
@@ -75,7 +75,7 @@ class LiveTable:
             self._live.stop()
 
     def show(self, status: Status, title: str) -> None:
-        """Take in the status if it is of a new batch, and show all anew."""
+        """Add the status if it is of a new batch, and refresh the display."""
         if status.batch_time_ms > self._batch_time_ms:
             self._take(status)
             if self._live is None and status.batch_time_ms >= self._line_time_ms + LINE_EVERY_MS:

@@ -1,4 +1,4 @@
-"""The demonstration's picture: what each group was admitted against its quota, and who got how much of one."""
+"""The demonstration's plot: each group's admitted rate against its quota, and one group's shares by namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from demos.fairness import Float64s
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 
-# Okabe and Ito's palette, which colour-blind people tell apart.
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = {"gold": "#E69F00", "silver": "#0072B2", "bronze": "#D55E00", "free": "#009E73"}
 OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#F0E442", "#000000")
 INK, PALE = "#222222", "#BBBBBB"
@@ -26,18 +26,18 @@ INK, PALE = "#222222", "#BBBBBB"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Story:
-    """What the picture shows."""
+    """The data of the plot."""
 
     policy: CompiledPolicy
     books: Books
     groups: Sequence[str]
-    """From the top of the picture to its bottom."""
+    """Groups, from the top of the plot to its bottom."""
 
     overloaded: str
 
 
 def draw(story: Story, target: Path) -> None:
-    """Write the picture as a PNG."""
+    """Write the plot as a PNG."""
     style: dict[Any, Any] = {
         "font.size": 10,
         "axes.spines.top": False,
@@ -126,12 +126,12 @@ def _draw_shares(story: Story, axes: Axes) -> None:
 
 
 def rates(story: Story) -> tuple[Float64s, Callable[[Int64s], Float64s]]:
-    """Return the edges between batches, in seconds since the first was done, and how a batch's count becomes a rate.
+    """Return the edges between batches, in seconds since the first was done, and a function from counts to rates.
 
-    A batch holds what came since the one before, and is admitted out of what the buckets earned since then.
+    A batch contains the rows that arrived since the previous one, and spends the tokens earned since then.
     """
     times = np.array([batch.time_ms for batch in story.books.batches], dtype=np.int64)
-    # A run that was stopped before its second batch has nothing to show, and is drawn all the same.
+    # A run that was stopped before its second batch has nothing to show, but is drawn all the same.
     edges: Float64s = (times[1:] - times[1]) / 1000 if len(times) > 1 else np.zeros(1)
 
     def per_second(counts: Int64s) -> Float64s:
@@ -141,7 +141,7 @@ def rates(story: Story) -> tuple[Float64s, Callable[[Int64s], Float64s]]:
 
 
 def _usual_height(rate: Float64s) -> float:
-    """Return what all but the highest peaks stay under."""
+    """Return a value that all but the highest peaks stay below."""
     return float(np.percentile(rate, 90)) if len(rate) else 0.0
 
 

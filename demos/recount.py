@@ -1,12 +1,12 @@
-"""Two laws of a run, counted from its tables alone.
+"""Two laws of a run, checked from its tables alone.
 
-What was offered is generated anew up to the committed offset; what became of it is read from the tables of
-admitted and rejected rows and from the queue in the checkpoint.
+The offered rows are generated again up to the committed offset. Their outcomes are read from the tables of admitted and
+rejected rows and from the queue in the checkpoint.
 
 * Conservation: each offered row is, unchanged, in exactly one of the three.
-* Limits: for every scope and every two batches i <= j, what was admitted in batches i to j is at most
-  burst + rate * (time of j - time of i) + the debt that a bucket may run into: one message, and in a scope that
-  many namespaces share one message a shard.
+* Limits: for every scope and every two batches i <= j, the tokens admitted in batches i to j are at most
+  burst + rate * (time of j - time of i) + the largest debt of a bucket: one message, or one message per shard in a
+  scope that many namespaces share.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from spark_throttle.load.traffic import SCHEMA, Traffic
 
 @dataclass(frozen=True, slots=True)
 class Conservation:
-    """How the rows in the tables differ from the rows that were offered."""
+    """The differences between the rows in the tables and the rows that were offered."""
 
     lost: int
-    """Offered rows that are nowhere, at least not as they were offered."""
+    """Number of offered rows that are nowhere, or only in changed form."""
 
     doubled: int
-    """Rows beyond the one that each offered row may have."""
+    """Number of rows beyond the one that each offered row may have."""
 
 
 def check_conservation(traffic: Traffic, offered: int, parts: Sequence[pa.Table]) -> Conservation:
@@ -71,7 +71,7 @@ def count_tokens(part: BatchRows, namespaces: pa.StringArray, batches: int) -> I
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flows:
-    """Messages and bytes by batch and namespace, shaped (batches, namespaces, 2)."""
+    """Messages and bytes by batch and namespace, of shape (batches, namespaces, 2)."""
 
     namespaces: pa.StringArray
     offered: Int64s
@@ -80,7 +80,7 @@ class Flows:
 
 
 def offered_tokens(traffic: Traffic, batches: Sequence[Batch]) -> Int64s:
-    """Return what every batch brought, shaped as by `count_tokens`."""
+    """Return the arrivals of every batch, in the shape of `count_tokens`."""
     end = batches[-1].end_row if batches else 0
     rows = pa.Table.from_batches(traffic.batches(0, end), SCHEMA)
     batch = np.repeat(np.arange(len(batches)), [each.end_row - each.start_row for each in batches])
@@ -89,22 +89,22 @@ def offered_tokens(traffic: Traffic, batches: Sequence[Batch]) -> Int64s:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScopeLimit:
-    """A bucket that rows of some namespaces pass."""
+    """A bucket that the rows of some namespaces pass."""
 
     name: str
     members: Int64s
     """Positions of its namespaces."""
 
     rate_micro_per_ms: Int64s
-    """By `Dimension`; negative where there is no limit."""
+    """Rates by `Dimension`; negative if there is no limit."""
 
     burst_micro: Int64s
     debt_messages: int
-    """How many messages may find the bucket empty: one for each shard that holds a part of it."""
+    """Number of messages that may overdraw the bucket: one for each shard that holds a part of it."""
 
 
 def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray, shards: int) -> list[ScopeLimit]:
-    """Return every enforced limit that one of `namespaces` meets; what is only observed may be passed."""
+    """Return every enforced limit that applies to one of `namespaces`; observed limits may be exceeded."""
     found = match(namespaces, policy)
     tenants = len(policy.tenant_names)
     names = ["job", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
@@ -128,9 +128,9 @@ def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray, shards: int
 
 
 def count_over_limit(admitted: Int64s, batches: Sequence[Batch], limits: Sequence[ScopeLimit], largest: Int64s) -> int:
-    """Return how many windows of batches of how many scopes passed more than their limit, per dimension.
+    """Return the number of windows of batches that exceeded their limit, over all scopes and both dimensions.
 
-    `admitted` is shaped as by `count_tokens`; `largest` is the largest admitted message of each namespace, in bytes.
+    `admitted` has the shape of `count_tokens`; `largest` is the largest admitted message of each namespace, in bytes.
     """
     times = np.array([batch.time_ms for batch in batches], dtype=np.int64)
     elapsed_ms = np.maximum(times[None, :] - times[:, None], 0)
@@ -149,7 +149,7 @@ def count_over_limit(admitted: Int64s, batches: Sequence[Batch], limits: Sequenc
 
 
 def largest_messages(part: BatchRows, namespaces: pa.StringArray) -> Int64s:
-    """Return the largest message of every namespace, in bytes; 0 where it has none."""
+    """Return the largest message of every namespace, in bytes; 0 for a namespace without messages."""
     largest = np.zeros(len(namespaces), dtype=np.int64)
     namespace = pc.index_in(part.rows["namespace"], value_set=namespaces).to_numpy()
     np.maximum.at(largest, namespace, part.rows["size_bytes"].to_numpy())

@@ -1,4 +1,4 @@
-"""What a running job takes: memory and CPU time by kind of process, and what its checkpoint holds on disk."""
+"""The resources of a running job: memory and CPU time by kind of process, and the size of its checkpoint."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ JVM, WORKERS, DRIVER = "JVM", "Python workers", "Python driver"
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """Of all processes of a kind together."""
+    """Totals over all processes of one kind."""
 
     resident_bytes: int
     cpu_seconds: float
 
 
 def sample_processes() -> dict[str, ProcessUse]:
-    """Return what this process and all that it started take now, by kind."""
+    """Return the resources of this process and its descendants now, by kind of process."""
     resident: dict[str, int] = defaultdict(int)
     cpu: dict[str, float] = defaultdict(float)
     for kind, process in _family():
         try:
             with process.oneshot():
                 times = process.cpu_times()
-                # Pages that forked workers share with their parent count once: as much as each has of its own.
+                # Pages that forked workers share with their parent count once: each process counts its own part.
                 resident[kind] += process.memory_full_info().uss
                 cpu[kind] += times.user + times.system
         except psutil.Error:  # it has just ended
@@ -48,7 +48,7 @@ def _family() -> Iterator[tuple[str, psutil.Process]]:
 
 
 def folder_bytes(folder: Path) -> tuple[int, int]:
-    """Return bytes and files of a folder that others write to meanwhile."""
+    """Return the bytes and the number of files of a folder, to which others may be writing."""
     size_bytes = files = 0
     for parent, _, names in os.walk(folder):
         for name in names:

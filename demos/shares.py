@@ -1,10 +1,10 @@
 """Three jobs share the quotas of two groups (`make shares`): one wakes up, one comes late, one is killed and returns.
 
 Each job is a process of its own, started as `spark-submit` starts `jobs/throttle_stream.py`, with its own session,
-checkpoint and tables; they meet in a directory. alpha wants four fifths of each quota all along, beta a fifth and then
-four fifths, gamma, which has half as many namespaces, comes late; then alpha is killed with SIGKILL, and later started
-again. Rows arrive as small files that this process writes. At the end the run is recounted from the tables alone;
-there are a picture, `build/shares/shares.png`, and one line of JSON, the last of standard output.
+checkpoint and tables. The jobs meet in a directory. alpha wants four fifths of each quota throughout; beta wants a
+fifth, later four fifths; gamma, which has half as many namespaces, starts late. Then alpha is killed with SIGKILL, and
+restarted later. Rows arrive as small files that this process writes. At the end the run is recounted from the tables
+alone. The results are a plot, `build/shares/shares.png`, and one line of JSON, the last of standard output.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ LEASE_SECONDS: Final = 40
 NAMESPACES: Final = {"alpha": 20, "beta": 20, "gamma": 10}
 FILE_SECONDS: Final = 0.5
 START_SECONDS: Final = 240
-"""How long a session may take to start, and its first batches, on a machine that has other things to do."""
+"""Time limit for a session's start and its first batches, on a machine with other load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """How long things last, in seconds."""
+    """The durations of the scenario's phases, in seconds."""
 
     quiet: float = 16
-    """alpha and beta alone, with enough for both."""
+    """alpha and beta run alone, and the quota suffices for both."""
 
     awake: float = 24
-    """Both want four fifths."""
+    """alpha and beta both want four fifths."""
 
     crowded: float = 40
-    """All three run."""
+    """All three jobs run."""
 
     without_alpha: float = LEASE_SECONDS + 16
     back: float = 24
-    """From alpha's first new batch to the end."""
+    """Time from alpha's first batch after its restart to the end."""
 
 
 @dataclass
 class Feeder:
-    """Writes each job's rows as files, in real time."""
+    """A writer of each job's rows as files, in real time."""
 
     out: Path
     wanted: dict[str, float] = field(default_factory=dict)
-    """By job: the part of each group's quota that it is offered."""
+    """The part of each group's quota that a job is offered, by job."""
 
     ends: threading.Event = field(default_factory=threading.Event)
     _next_id: int = 0
     _owed: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Write until told to end."""
+        """Write rows until told to stop."""
         last = time.monotonic()
         number = 0
         while not self.ends.wait(FILE_SECONDS):
@@ -132,12 +132,12 @@ class Job:
 
     @property
     def batches(self) -> int:
-        """How many batches the job has committed."""
+        """Number of batches that the job has committed."""
         commits = self.path / "checkpoint" / "commits"
         return len([each for each in commits.iterdir() if each.name.isdigit()]) if commits.exists() else 0
 
     def wait_for_batches(self, count: int) -> None:
-        """Wait until the job has committed so many batches."""
+        """Wait until the job has committed `count` batches."""
         deadline = time.monotonic() + START_SECONDS
         pause = threading.Event()
         while self.batches < count:
@@ -149,8 +149,8 @@ class Job:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the scenario; return its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "shares", help="deleted, and written anew")
-    parser.add_argument("--recount", action="store_true", help="recount and draw the last run, without another")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "shares", help="deleted, then written again")
+    parser.add_argument("--recount", action="store_true", help="recount and plot the last run, without a new one")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
     if not asked.recount:
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = SharesRun(out, tuple(NAMESPACES), SHARDS, INTERVAL_SECONDS, LEASE_SECONDS, Moments.load(out))
     books = take_shares_account(run)
     draw_shares(books, out / "shares.png")
-    _say(f"tables in {out}, picture in {out / 'shares.png'}")
+    _say(f"tables in {out}, plot in {out / 'shares.png'}")
     print(books.account.to_json(), flush=True)
     return 0 if books.account.is_as_wanted else 1
 

@@ -1,11 +1,11 @@
 """The account of `make shares`: each number from the jobs' tables and checkpoints, none from a program's counters.
 
-What all jobs were admitted is put on one line of time, that of their batches. A group's limit is broken by what a
-window of any length admitted beyond ``burst + rate * length``; each shard of each job may overdraw by a message.
+The rows admitted by all jobs are merged by the times of their batches. A group exceeds its limit by as much as a window
+of any length admitted beyond ``burst + rate * length``; each shard of each job may overdraw by one message.
 
-A demand is *known* from the moment on when the batch was planned that took in the first row of it: nothing in the
-tables is earlier, and the job itself learns of it a batch later. Shares are right from the moment on when a batch was
-planned under the last of them. The time between is counted in cycles (`exchange.interval`), rounded up.
+A demand is *known* from the moment at which the batch with its first row was planned: nothing in the tables is earlier,
+and the job itself learns of the demand one batch later. Shares are right from the moment at which a batch was planned
+under the last of them. The time between the two is counted in cycles (`exchange.interval`), rounded up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Float64s: TypeAlias = npt.NDArray[np.float64]
 
 GROUPS: Final = {"gold": 1000, "silver": 500}
-"""The groups, and their quotas in messages a second."""
+"""Quotas of the groups, in messages per second."""
 
 BURST_SECONDS: Final = 10
 _NEAR: Final = 0.01
@@ -36,25 +36,25 @@ _NEAR: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """When what happened, in ms of the wall clock."""
+    """The times of the scenario's events, in ms of the wall clock."""
 
     began_ms: int
     at: dict[str, int]
 
     def save(self, out: Path) -> None:
-        """Write them beside the tables."""
+        """Write the times next to the tables."""
         (out / "moments.json").write_text(json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, out: Path) -> Moments:
-        """Return what `save` wrote."""
+        """Return the times that `save` wrote."""
         fields = json.loads((out / "moments.json").read_text())
         return cls(fields["began_ms"], fields["at"])
 
 
 @dataclass(frozen=True, slots=True)
 class SharesRun:
-    """Where a run left its tables."""
+    """The locations of a run's tables."""
 
     out: Path
     jobs: tuple[str, ...]
@@ -66,13 +66,13 @@ class SharesRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admissions:
-    """What a job was admitted of a group, batch by batch."""
+    """The messages of a group that a job admitted, by batch."""
 
     time_ms: Int64s
     messages: Int64s
 
     def rate(self, start_ms: int, end_ms: int) -> float:
-        """Return messages a second between the job's first and last batch within a time."""
+        """Return the messages per second between the job's first and last batch within a period."""
         inside = np.flatnonzero((self.time_ms >= start_ms) & (self.time_ms <= end_ms))
         if len(inside) < 2:
             return 0.0
@@ -82,24 +82,24 @@ class Admissions:
 
 @dataclass(frozen=True, slots=True)
 class SharesAccount:
-    """What the scenario should show."""
+    """The results of the scenario."""
 
     over_quota_worst: float
-    """Most that a window admitted beyond its limit, in messages a shard; at most 1."""
+    """Largest excess of a window over its limit, in messages per shard; at most 1."""
 
     cycles_to_1_percent: int | None
-    """From when beta's new demand was known until every share was within 1 % of its fair part."""
+    """Cycles from the moment at which beta's new demand was known until every share was within 1 % of its fair part."""
 
     utilisation_steady: float
     utilisation_after_kill: float
-    """From a lease after the kill until the killed job is started again."""
+    """Utilisation from one lease after the kill until the killed job is restarted."""
 
     jain: float
-    """Of the service of all namespaces, while all three jobs want more than there is."""
+    """Jain's index of the service of all namespaces, while all three jobs want more than the quota."""
 
     @property
     def is_as_wanted(self) -> bool:
-        """Whether every number is as wanted."""
+        """Whether every number meets its target."""
         return (
             self.over_quota_worst <= 1
             and self.cycles_to_1_percent is not None
@@ -108,22 +108,22 @@ class SharesAccount:
         )
 
     def to_json(self) -> str:
-        """Return the account as one line."""
+        """Return the account as one line of JSON."""
         rounded = {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()}
         return json.dumps(rounded, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharesBooks:
-    """The account and what it was taken from."""
+    """The account and the data behind it."""
 
     account: SharesAccount
     run: SharesRun
     admitted: dict[tuple[str, str], Admissions]
-    """By job and group."""
+    """Admitted messages, by job and group."""
 
     shares: dict[tuple[str, str], tuple[Int64s, Float64s]]
-    """By job and group: batch times, and the share in messages a second that the job had at each."""
+    """Batch times, and the job's share in messages per second at each, by job and group."""
 
 
 def take_shares_account(run: SharesRun) -> SharesBooks:
@@ -132,7 +132,7 @@ def take_shares_account(run: SharesRun) -> SharesBooks:
     by_namespace: dict[str, float] = {}
     at = run.moments.at
     first_ms: int | None = None
-    # All three jobs want more than there is from here: gamma's session has started, and its share has come.
+    # From here all three jobs want more than the quota: gamma's session has started and has its share.
     crowded_ms = at["gamma runs"] + int(2 * run.interval_seconds * 1000), at["alpha is killed"]
     for job in run.jobs:
         batches = read_batches(run.out / job / "checkpoint")
@@ -164,7 +164,7 @@ def take_shares_account(run: SharesRun) -> SharesBooks:
 
 
 def _worst(admitted: dict[tuple[str, str], Admissions], run: SharesRun, group: str) -> float:
-    """Return the most that a window admitted beyond ``burst + rate * length``, in messages a shard."""
+    """Return the largest excess of a window over ``burst + rate * length``, in messages per shard."""
     parts = [admitted[job, group] for job in run.jobs]
     times = np.concatenate([part.time_ms for part in parts])
     messages = np.concatenate([part.messages for part in parts])
@@ -177,7 +177,7 @@ def _worst(admitted: dict[tuple[str, str], Admissions], run: SharesRun, group: s
 
 
 def _utilisation(admitted: dict[tuple[str, str], Admissions], jobs: Sequence[str], start_ms: int, end_ms: int) -> float:
-    """Return what the jobs were admitted of the quotas, of the group that used less of its own."""
+    """Return the part of its quota that was admitted, for the group that used the smaller part."""
     return min(
         sum(admitted[job, group].rate(start_ms, end_ms) for job in jobs) / quota for group, quota in GROUPS.items()
     )
@@ -197,14 +197,14 @@ def _shares(usage: Path, job: str) -> dict[tuple[str, str], tuple[Int64s, Float6
 
 
 def _first_row_ms(rows: pa.Table, since_ms: int) -> int | None:
-    """Return when the first row was written that was offered after a time."""
+    """Return the time of the first row written after `since_ms`; `None` if there is none."""
     written_ms = np.asarray(rows["ts"].cast(pa.int64())) // 1000
     later = written_ms[written_ms > since_ms]
     return int(later.min()) if len(later) else None
 
 
 def _cycles(run: SharesRun, shares: dict[tuple[str, str], tuple[Int64s, Float64s]], first_ms: int) -> int | None:
-    """Return how many cycles after beta's new demand was known the shares of alpha and beta were a half each."""
+    """Return the cycles from when beta's new demand was known until alpha and beta each had half."""
     until_ms = run.moments.at["gamma starts"]
     worst = 0
     for group, quota in GROUPS.items():

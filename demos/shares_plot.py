@@ -1,4 +1,4 @@
-"""The picture of `make shares`: what each job was admitted of each group, one upon another, against the quota."""
+"""The plot of `make shares`: the stacked admitted rates of the jobs in each group, against the quota."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _COLOURS = {"alpha": "#0072B2", "beta": "#E69F00", "gamma": "#009E73"}
 _SMOOTHED_SECONDS = 5
 _LAST_PART = 0.85
 _LONGEST_BATCH_SECONDS = 30
-"""After a longer pause a job was dead, and what its next batch brings came at the pause's end."""
+"""The longest time over which a batch's messages are spread; after a longer pause, the job was dead."""
 
 
 def draw_shares(books: SharesBooks, target: Path) -> None:
-    """Write the picture as a PNG."""
+    """Write the plot as a PNG."""
     style: dict[Any, Any] = {
         "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left",
         "axes.edgecolor": PALE, "axes.labelcolor": INK, "text.color": INK,
     }  # fmt: skip
     began_ms, run = books.run.moments.began_ms, books.run
-    last_ms = min(int(part.time_ms[-1]) for part in books.admitted.values())  # what came after is not all committed
+    last_ms = min(int(part.time_ms[-1]) for part in books.admitted.values())  # later rows are not all committed
     end = (last_ms - began_ms) / 1000
     seconds = np.arange(0, end, 1.0)
     with mpl.rc_context(style):
@@ -57,7 +57,7 @@ def draw_shares(books: SharesBooks, target: Path) -> None:
                 at = (at_ms - began_ms) / 1000
                 axes.axvline(at, color=INK, lw=0.8, alpha=0.6)
                 if axes is axes_of[0]:
-                    is_last = at > _LAST_PART * end  # it would pass the picture's edge
+                    is_last = at > _LAST_PART * end  # it would cross the edge of the plot
                     axes.annotate(
                         name, (at, 1.27 * quota), (-3 if is_last else 3, 0), textcoords="offset points",
                         va="top", ha="right" if is_last else "left", fontsize=8.5,
@@ -68,7 +68,7 @@ def draw_shares(books: SharesBooks, target: Path) -> None:
 
 
 def _per_second(books: SharesBooks, job: str, group: str, seconds: np.ndarray) -> np.ndarray:
-    """Return a job's rate at each second; a batch's messages are spread over the time since the batch before."""
+    """Return a job's rate at each second; a batch's messages are spread over the time since the previous batch."""
     part = books.admitted[job, group]
     at = (part.time_ms - books.run.moments.began_ms) / 1000
     if len(at) < 2:

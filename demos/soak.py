@@ -1,10 +1,10 @@
-"""The soak (`make soak MINUTES=n`): a job at a steady overload, while quotas change and namespaces come and go.
+"""The soak test (`make soak MINUTES=n`): a job under constant overload, while quotas change and namespaces come and go.
 
-Every few seconds another revision of the policies is put in force, and every few batches the load moves on to
-namespaces that were never seen before. Memory of the driver and of the workers, state, batch time and checkpoint are
-sampled all the while. They must stay flat: namespaces that went idle leave the state, files that no batch can need are
-removed. The picture is `build/soak/soak.png`; the last line of standard output is JSON: of every measure its median in
-the second quarter of the run, in the last quarter, and the ratio of the two.
+Every few seconds a new revision of the policies comes into force, and every few batches the load moves to namespaces
+that were never seen before. Meanwhile the memory of the driver and of the workers, the state, the batch time and the
+checkpoint are sampled. They must stay flat: idle namespaces leave the state, and files that no batch can need are
+removed. The plot is `build/soak/soak.png`. The last line of standard output is JSON: for every measure, its median in
+the second quarter of the run, its median in the last quarter, and their ratio.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GROUPS: Final[list[dict[str, Any]]] = [
     {"prefix": "bronze", "namespaces": 400, "messages_per_second": 2500, "zipf_exponent": 1.1, "bursts": False},
 ]
 GENERATION_ROWS: Final = 100_000
-"""After so many rows all namespaces are new: twenty seconds of the load."""
+"""Number of rows after which all namespaces are new: twenty seconds of load."""
 
 QUOTA_CHANGE_SECONDS: Final = 7
 SAMPLE_SECONDS: Final = 5
@@ -44,10 +44,10 @@ Samples = dict[str, list[float]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the soak; return its exit status."""
+    """Run the soak test; return its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "soak", help="deleted, and written anew")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "soak", help="deleted, then written again")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
     shutil.rmtree(out, ignore_errors=True)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def put_in_force(out: Path, number: int) -> None:
-    """Replace the policies by their revision of a number: no two are alike."""
+    """Replace the policies by the revision of a number; no two revisions are equal."""
     gold, bronze = 1200 + number % 5 * 100, 900 + number % 7 * 50
     policies = {
         "resource_groups": {
@@ -77,7 +77,7 @@ def put_in_force(out: Path, number: int) -> None:
         "tenants": {
             f"{group}-{tenant:02d}": {"resource_group": group} for group in ("gold", "bronze") for tenant in range(2)
         },
-        # What makes each revision another one.
+        # The values that make each revision different.
         "defaults": {"publish": {"messages_per_second": 100_000 + number, "burst_seconds": 5}},
         "queue": {"messages": 20_000, "age_seconds": 60},
     }
@@ -87,7 +87,7 @@ def put_in_force(out: Path, number: int) -> None:
 
 
 def soak_settings(out: Path) -> JobSettings:
-    """Return the soak as settings of the job."""
+    """Return the settings of the soak test's job."""
     load = {
         "groups": json.dumps([{"tenants": 2} | group for group in GROUPS]),
         "maxRowsPerBatch": 50_000,
@@ -121,7 +121,7 @@ def soak_settings(out: Path) -> JobSettings:
                     "spark.ui.enabled": False,
                     "spark.ui.showConsoleProgress": False,
                     "spark.driver.memory": "2g",
-                    # What Spark itself keeps must reach its bound well before the run ends.
+                    # The data that Spark itself retains must reach its bound well before the run ends.
                     "spark.sql.streaming.minBatchesToRetain": 50,
                     "spark.databricks.delta.snapshotPartitions": 2,
                 },
@@ -131,7 +131,7 @@ def soak_settings(out: Path) -> JobSettings:
 
 
 def _soak(spark: SparkSession, query: StreamingQuery, out: Path, seconds: float) -> Samples:
-    """Change quotas and take samples until the time is over; a failed query raises."""
+    """Change quotas and take samples until the time is over; raise if the query fails."""
     samples: Samples = {}
     started = time.monotonic()
     next_sample = next_change = started
@@ -155,7 +155,7 @@ def _soak(spark: SparkSession, query: StreamingQuery, out: Path, seconds: float)
 
 
 def take_sample(spark: SparkSession, query: StreamingQuery, out: Path) -> Mapping[str, float]:
-    """Return what the job takes now."""
+    """Return the job's present use of resources."""
     use = sample_processes()
     memory = spark._jvm.java.lang.management.ManagementFactory.getMemoryMXBean()  # type: ignore[union-attr] # noqa: SLF001 - a program that looks inside
     progress = query.lastProgress
@@ -179,7 +179,7 @@ def take_sample(spark: SparkSession, query: StreamingQuery, out: Path) -> Mappin
 
 
 def summary(samples: Samples) -> dict[str, Any]:
-    """Return of every measure its medians in the second and in the last quarter, and their ratio.
+    """Return the medians of every measure in the second and in the last quarter, and their ratio.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The soak's picture: one small chart a measure, all on one time axis, so that what grows is seen at a glance."""
+"""The plot of the soak test: one small chart per measure, on a common time axis that shows growth at a glance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLOURS: Final = ("#0072B2", "#E69F00")
 
 
 def draw(samples: Mapping[str, Sequence[float]], target: Path) -> None:
-    """Write the picture as a PNG."""
+    """Write the plot as a PNG."""
     minutes = [second / 60 for second in samples["second"]]
     style: dict[Any, Any] = {
         "font.size": 10,

@@ -1,7 +1,7 @@
-"""What a finished query left behind, read without Spark: its checkpoint's logs and its Delta tables.
+"""The output of a finished query, read without Spark: its checkpoint's logs and its Delta tables.
 
-A batch is counted only when the checkpoint's commit log has it, in every table alike: then the tables and
-the queue in the checkpoint's state are of the same moment, even where a run was cut short.
+In every table, only batches in the checkpoint's commit log are counted. So the tables and the queue in the checkpoint's
+state are of the same moment, even if a run was cut short.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A committed batch, and the rows of `throttle_load` that it brought: `start_row` to `end_row` (excluded)."""
+    """A committed batch, and the rows of `throttle_load` that it read: `start_row` to `end_row` (excluded)."""
 
     batch_id: int
     time_ms: int
@@ -45,7 +45,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchRows:
-    """Rows of a table, each with the position of its batch."""
+    """The rows of a table, each with the position of its batch."""
 
     rows: pa.Table
     """The columns of `throttle_load`."""
@@ -87,7 +87,7 @@ def _load_offset(source_lines: Sequence[str], start_row: int, what: str) -> int:
 def read_commits(table: Path) -> list[Commit]:
     """Return the versions of a Delta table that added rows, with the batch that wrote each.
 
-    The batch is the version of the application's transaction (`txnVersion`), which makes the write happen once.
+    The batch is the version of the application's transaction (`txnVersion`), which makes the write idempotent.
     """
     commits = []
     for log in sorted((table / "_delta_log").glob("*.json")):
@@ -107,7 +107,7 @@ def read_commits(table: Path) -> list[Commit]:
 
 
 def read_rows(table: Path, batches: Sequence[Batch]) -> BatchRows:
-    """Return the rows that committed batches wrote to a Delta table; none where there is no table."""
+    """Return the rows that committed batches wrote to a Delta table; no rows if there is no table."""
     position = {batch.batch_id: index for index, batch in enumerate(batches)}
     pieces: list[pa.Table] = []
     of_batch: list[int] = []
@@ -120,7 +120,7 @@ def read_rows(table: Path, batches: Sequence[Batch]) -> BatchRows:
 
 
 def as_offered(rows: pa.Table) -> pa.Table:
-    """Return the columns of `throttle_load` of a table, in their own types."""
+    """Return the columns of `throttle_load` in a table, in their own types."""
     return rows.select(SCHEMA.names).cast(SCHEMA)
 
 

@@ -1,6 +1,6 @@
-"""The settings of the throttle job, read strictly: what is not known, or not of its type, is an error.
+"""The settings of the throttle job, parsed strictly: an unknown key or a value of the wrong type is an error.
 
-`conf/throttle.yaml` holds every setting with its default and its reason. Here stand only names and types.
+`conf/throttle.yaml` documents every setting, with its default and its reason. This module has only names and types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_throttle.policy.yaml_text import read_yaml
 
 
 def _as_option(value: object) -> object:
-    """Return a plain value as the text that Spark takes as an option."""
+    """Return a scalar as the string that Spark takes as an option."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float | Decimal) else value
@@ -32,7 +32,7 @@ class _Settings(BaseModel):
 
 
 class SourceSettings(_Settings):
-    """Where rows come from."""
+    """The source of the rows."""
 
     format: Literal["throttle_load", "kafka", "delta", "parquet", "json"]
     path: str | None = None
@@ -50,7 +50,7 @@ class SourceSettings(_Settings):
 
 
 class ThrottleSettings(_Settings):
-    """What is throttled, and by which quotas."""
+    """The arguments of the throttle."""
 
     policies: str | dict[str, Any]
     namespace: str
@@ -61,7 +61,7 @@ class ThrottleSettings(_Settings):
 
 
 class ExchangeSettings(_Settings):
-    """Where and how jobs share their quotas; without a path they do not."""
+    """The exchange through which jobs share their quotas; without a path the job shares none."""
 
     path: str | None = None
     job: str | None = None
@@ -74,7 +74,7 @@ class ExchangeSettings(_Settings):
 
 
 class SinkSettings(_Settings):
-    """Where rows go to: a path, a table, or what the options say."""
+    """The sink of the rows: a path, a table, or a target that the options name."""
 
     format: str
     path: str | None = None
@@ -90,7 +90,7 @@ class SinkSettings(_Settings):
 
 
 class RejectedSettings(_Settings):
-    """Where rejected rows go to, with their reasons."""
+    """The sink of the rejected rows with their reasons."""
 
     format: str
     path: str | None = None
@@ -98,7 +98,7 @@ class RejectedSettings(_Settings):
 
 
 class TriggerSettings(_Settings):
-    """When a batch starts."""
+    """The trigger, which sets when a batch starts."""
 
     processing_time: str | None = "1 second"
     available_now: bool = False
@@ -111,7 +111,7 @@ class TriggerSettings(_Settings):
 
 
 class SparkSettings(_Settings):
-    """The session, where spark-submit has not said otherwise."""
+    """The Spark session; these settings override those of spark-submit."""
 
     app_name: str = "spark-throttle"
     master: str | None = None
@@ -119,7 +119,7 @@ class SparkSettings(_Settings):
 
 
 class JobSettings(_Settings):
-    """Everything that `jobs/throttle_stream.py` does."""
+    """All settings of `jobs/throttle_stream.py`."""
 
     source: SourceSettings
     throttle: ThrottleSettings
@@ -136,19 +136,19 @@ class JobSettings(_Settings):
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> JobSettings:
-    """Return the settings of a YAML file, with some of them replaced.
+    """Return the settings of a YAML file, with the overrides applied.
 
     Parameters
     ----------
     path : Path
         The file.
     overrides : Sequence[str]
-        Each `dotted.key=value`, the value in YAML.
+        Overrides of the form `dotted.key=value`, with the value in YAML.
 
     Raises
     ------
     ConfigurationError
-        With the path of the key that is wrong, and the nearest right one.
+        If the file or a setting is wrong; the message names the key, and the nearest valid one for an unknown key.
     """
     try:
         document = read_yaml(path.read_bytes())
@@ -166,14 +166,14 @@ def load_settings(path: Path, overrides: Sequence[str] = ()) -> JobSettings:
 
 
 def parse_settings(document: Mapping[str, object]) -> JobSettings:
-    """Return the settings that a mapping holds.
+    """Return the settings in a mapping.
 
     Examples
     --------
     >>> parse_settings({"check_point": "/tmp/c"})
     Traceback (most recent call last):
-    spark_throttle.errors.ConfigurationError: source: there is no value; throttle: there is no value; \
-sink: there is no value; checkpoint: there is no value; check_point: unknown key; did you mean checkpoint?
+    spark_throttle.errors.ConfigurationError: source: a value is required; throttle: a value is required; \
+sink: a value is required; checkpoint: a value is required; check_point: unknown key; did you mean checkpoint?
     """
     try:
         return JobSettings.model_validate(document)
@@ -189,14 +189,14 @@ def _problem(item: Any) -> str:  # noqa: ANN401 - an ErrorDetails whose `ctx` de
         hint = did_you_mean(str(last), known) or f"; the keys here are {', '.join(known)}"
         said = f"unknown key{hint}"
     elif item["type"] == "missing":
-        said = "there is no value"
+        said = "a value is required"
     elif item["type"] != "value_error":
         said = f"{item['input']!r}: {said}"
     return f"{'.'.join(map(str, loc))}: {said}"
 
 
 def _override(document: dict[str, object], override: str) -> None:
-    """Replace one value; in a mapping of options the rest of the key, dots and all, names the option."""
+    """Replace one value; in a mapping of options the rest of the key, including its dots, is the option's name."""
     key, equals, text = override.partition("=")
     if not equals:
         raise ConfigurationError(f"--set {override}: write it as key=value, such as throttle.shards=16")
@@ -218,7 +218,7 @@ def _keys(model: type[BaseModel]) -> list[str]:
 
 
 def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """Return the settings that stand under `key`; None where a plain value or options stand there."""
+    """Return the model of the settings under `key`; `None` if the key holds a scalar or options."""
     field = model.model_fields.get(key)
     kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, _Settings)), None)

@@ -1,10 +1,10 @@
 """The throttle as a job: `spark-submit jobs/throttle_stream.py --conf conf/throttle.yaml`.
 
-Every setting, its default and its reason stand in `conf/throttle.yaml`. The job runs until it is stopped, until its
-source has ended (`trigger.available_now`), or for `stop_after_seconds`. It exits with 1 if the query fails and
-with 2 if a setting is wrong or the policies cannot be read.
+`conf/throttle.yaml` documents every setting, with its default and its reason. The job runs until it is stopped, until
+all available rows have been decided (`trigger.available_now`), or for `stop_after_seconds`. It exits with status 1 if
+the query fails, and with 2 if a setting is wrong or the policies cannot be read.
 
-On a cluster ship the packages with it: `--py-files dist/spark_throttle-….whl,jobs.zip`.
+On a cluster, ship the packages with the job: `--py-files dist/spark_throttle-….whl,jobs.zip`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("throttle_stream")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job; return its exit status."""
+    """Run the job, and return its exit status."""
     asked = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load_policies(settings.throttle.policies)
         throttle = make_throttle(settings.throttle, settings.exchange)
     except (ConfigurationError, PolicyError, StoreError) as error:
-        logger.error("%s", error)  # noqa: TRY400 - a wrong setting is no failure of the program
+        logger.error("%s", error)  # noqa: TRY400 - a wrong setting is not a failure of the program
         return 2
     spark = open_session(settings)
     query = start_query(throttle, read_events(spark, settings.source), settings)
@@ -46,15 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--conf", type=Path, required=True, help="the settings, as conf/throttle.yaml")
+    parser.add_argument("--conf", type=Path, required=True, help="YAML file of settings, such as conf/throttle.yaml")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="replace a setting: throttle.shards=16"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting, such as throttle.shards=16"
     )
     return parser
 
 
 def _follow(query: StreamingQuery, throttle: Throttle, settings: JobSettings) -> None:
-    """Wait for the end, with a line about the last batch now and then; a failed query raises."""
+    """Wait until the query ends, and log the last batch every `report_seconds`; a failed query raises."""
     left_seconds = settings.stop_after_seconds
     while True:
         wait_seconds = settings.report_seconds if left_seconds is None else min(left_seconds, settings.report_seconds)

@@ -1,4 +1,4 @@
-"""From settings to a running query: session, source, throttle, sinks. Nothing is decided here."""
+"""The wiring from settings to a running query: session, source, throttle and sinks. It makes no decisions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spark_throttle.spark import Throttle
 
 
 def open_session(settings: JobSettings) -> SparkSession:
-    """Return the session, started if there is none; `spark` in the settings overrides what spark-submit says."""
-    # Or the workers start whatever python3 the machine has.
+    """Return the session, started if there is none; `spark` in the settings overrides spark-submit."""
+    # Otherwise the workers would start whatever python3 the machine has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(settings.spark.app_name)
     if settings.spark.master is not None:
         builder = builder.master(settings.spark.master)
-    # The operator's partitions hold whole shards: more of them than shards would be empty.
+    # The operator's partitions hold whole shards, so partitions in excess of the shards would be empty.
     conf = {"spark.sql.shuffle.partitions": str(settings.throttle.shards), "spark.sql.session.timeZone": "UTC"}
     for name, value in (conf | settings.spark.conf).items():
         builder = builder.config(name, value)
@@ -29,7 +29,7 @@ def open_session(settings: JobSettings) -> SparkSession:
 
 
 def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:
-    """Return the source's stream, through its `select`."""
+    """Return the source's stream with its `select` applied."""
     if source.format == ThrottleLoadSource.name():
         spark.dataSource.register(ThrottleLoadSource)
     reader = spark.readStream.format(source.format).options(**source.options)
@@ -80,9 +80,9 @@ def start_query(throttle: Throttle, events: DataFrame, settings: JobSettings) ->
 
 
 def stop_between_batches(query: StreamingQuery, patience_seconds: int = 30) -> None:
-    """Stop a query when it is idle or has just finished a batch.
+    """Stop a query when it is idle or has just finished a batch, or after `patience_seconds`.
 
-    To interrupt the middle of a batch loses nothing, but its log looks like a failure.
+    An interrupted batch loses nothing, but its log looks like a failure.
     """
     before = _batches_done(query)
     for _ in range(20 * patience_seconds):
@@ -99,4 +99,4 @@ def _batches_done(query: StreamingQuery) -> int:
 
 def wait_for_end(query: StreamingQuery, seconds: float) -> bool:
     """Return whether the query ended within `seconds`; a failed query raises."""
-    return bool(query.awaitTermination(seconds))  # type: ignore[arg-type] # a float will do
+    return bool(query.awaitTermination(seconds))  # type: ignore[arg-type] # a float works too

@@ -2,21 +2,21 @@
 # MAGIC %md
 # MAGIC # spark-throttle: a first look
 # MAGIC
-# MAGIC Several tenants share one stream. Here each of them gets a quota, and you see what becomes of the excess:
+# MAGIC Several tenants share one stream. This notebook gives them quotas and shows what happens to the excess:
 # MAGIC
 # MAGIC 1. a small stream of three tenants
-# MAGIC 2. quotas, in a policy file
+# MAGIC 2. quotas in a policy file
 # MAGIC 3. one changed line: `throttle.write_stream(events)` in place of `events.writeStream`
-# MAGIC 4. what was admitted, what had to wait, what was rejected, and why
+# MAGIC 4. which messages were admitted, delayed or rejected, and why
 # MAGIC 5. a quota that changes while the stream runs
-# MAGIC 6. a dry run: what *would* these quotas do?
+# MAGIC 6. a dry run: what *would* a quota do?
 # MAGIC
-# MAGIC It runs on a Databricks cluster with `spark-throttle` installed, and in any PySpark session with Delta, where it takes
-# MAGIC a minute or two. The numbers in the text are the ones that you will see.
+# MAGIC It runs on a Databricks cluster with `spark-throttle` installed, and in any PySpark session with Delta. It takes a
+# MAGIC minute or two. You will see the numbers that the text names.
 
 # COMMAND ----------
 
-# Where tables and checkpoints go: on Databricks a directory of a volume, elsewhere a temporary one. It must be empty.
+# The directory for tables and checkpoints: in a volume on Databricks, a temporary one elsewhere. It must be empty.
 import tempfile
 from pathlib import Path
 
@@ -26,7 +26,7 @@ if "dbutils" in globals():
 else:
     home = Path(tempfile.mkdtemp(prefix="throttle-quickstart-"))
 
-# This stream is small, so one part of state is enough (`shards=1` below); let Spark have as many.
+# This stream is small, so one shard of state is enough (`shards=1` below). Spark gets the same number of partitions.
 spark.conf.set("spark.sql.shuffle.partitions", "1")
 
 # COMMAND ----------
@@ -35,7 +35,7 @@ spark.conf.set("spark.sql.shuffle.partitions", "1")
 # MAGIC ## 1. A stream of three tenants
 # MAGIC
 # MAGIC A **namespace** is `tenant/name`. Our tenants `acme`, `globex` and `initech` have two each, `orders` and `clicks`. Together they
-# MAGIC send 3,000 messages of 100 bytes: 1,000 a tenant, 500 a namespace. One message more has no namespace, as happens.
+# MAGIC send 3,000 messages of 100 bytes: 1,000 per tenant, 500 per namespace. One more message has no namespace, as can happen.
 
 # COMMAND ----------
 
@@ -49,7 +49,7 @@ NAMESPACE = """
 
 
 def send(first, end):
-    """Add the messages `first` to `end` - 1 to the source, as one more file."""
+    """Add messages `first` to `end` (excluded) to the source, as one more file."""
     messages = spark.range(first, end, numPartitions=1).select("id", F.expr(NAMESPACE).alias("namespace"))
     messages.withColumn("size_bytes", F.lit(100)).write.mode("append").parquet(str(home / "source"))
 
@@ -62,12 +62,12 @@ events = spark.readStream.schema("id LONG, namespace STRING, size_bytes INT").pa
 # MAGIC %md
 # MAGIC ## 2. Quotas
 # MAGIC
-# MAGIC A policy names scopes and what each may use in a second. `burst_seconds` is how much an idle scope saves up. What exceeds a
-# MAGIC quota waits (`delay`, the default) or goes to the dead letters (`reject`). What no policy limits is unlimited.
+# MAGIC A policy names scopes and the rate that each may use. `burst_seconds` is how many seconds of its rate an idle scope saves up.
+# MAGIC Messages that exceed a quota wait (`delay`, the default) or go to the dead letters (`reject`). A scope without a quota is unlimited.
 # MAGIC
 # MAGIC - `acme` has no quota.
-# MAGIC - `globex` may send 200 messages a second; the rest waits, in order.
-# MAGIC - `initech` may send 100 a second; the rest is rejected.
+# MAGIC - `globex` may send 200 messages per second; the rest wait, in order.
+# MAGIC - `initech` may send 100 messages per second; the rest are rejected.
 
 # COMMAND ----------
 
@@ -86,11 +86,11 @@ policies.write_text(POLICIES)
 # MAGIC %md
 # MAGIC ## 3. The one line that changes
 # MAGIC
-# MAGIC `events.writeStream` becomes `throttle.write_stream(events)`; format, options and trigger stay as they are. New are two optional
-# MAGIC tables: where rejected rows go, and what every scope used.
+# MAGIC `events.writeStream` becomes `throttle.write_stream(events)`; format, options and trigger stay as they are. Two optional tables
+# MAGIC are new: one for rejected rows, and one for the usage of every scope.
 # MAGIC
-# MAGIC With `availableNow` the query ends when every message has been admitted or rejected. `globex` has 1,000 messages and 200 a
-# MAGIC second, so this takes four seconds at least.
+# MAGIC With `availableNow` the query ends when every message has been admitted or rejected. `globex` has 1,000 messages at 200 per
+# MAGIC second and a burst of 200, so this takes about four seconds.
 
 # COMMAND ----------
 
@@ -100,7 +100,7 @@ throttle = Throttle(policies=policies, namespace="namespace", size="size_bytes",
 
 
 def start():
-    """Start the throttled query, or go on where it was."""
+    """Start the throttled query, or continue it from its checkpoint."""
     return (
         throttle.write_stream(events)
         .format("delta")
@@ -118,11 +118,11 @@ query.awaitTermination()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## 4. What became of the messages
+# MAGIC ## 4. What happened to the messages
 # MAGIC
-# MAGIC **Admitted**: all 1,000 of `acme`, all 1,000 of `globex`, and 101 of `initech`. All came at once, so `initech` had its burst of
-# MAGIC 100 and one more: a message passes while the balance is not negative, so the last one takes it to -1. (A message larger
-# MAGIC than the whole burst passes for the same reason: late, and its debt is paid off before the next.)
+# MAGIC **Admitted**: all 1,000 of `acme`, all 1,000 of `globex`, and 101 of `initech`. They all came at once, so `initech` could use its
+# MAGIC burst of 100 and one more: a message passes while the balance is not negative, so the last one takes it to -1. (For the same
+# MAGIC reason a message larger than the whole burst passes: late, and its debt is paid off before the next message.)
 
 # COMMAND ----------
 
@@ -133,7 +133,7 @@ def table(name):
 
 
 def per_tenant(rows):
-    """Return how many rows each tenant has."""
+    """Return the number of rows of each tenant."""
     counted = rows.groupBy(F.expr("split_part(namespace, '/', 1)").alias("tenant")).count()
     return {row["tenant"]: row["count"] for row in counted.collect()}
 
@@ -145,7 +145,7 @@ print(admitted)
 
 # MAGIC %md
 # MAGIC **Rejected**: the other 899 of `initech`, and the message without a namespace. Each row carries the column `throttle`: the reason, the
-# MAGIC scope that refused it, and how long its sender should wait before it tries again.
+# MAGIC scope that rejected it, and how long its sender should wait before trying again.
 
 # COMMAND ----------
 
@@ -157,9 +157,9 @@ print(rejected)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC **Delayed**: the usage table has a row for every scope and batch. `globex` was offered 1,000 messages in batch 0, had 201 admitted
-# MAGIC and left 799 waiting; every later batch let out what had come into the bucket since. Nothing was reordered: in each
-# MAGIC namespace messages leave in the order of `order_by`.
+# MAGIC **Delayed**: the usage table has a row for every scope and batch. `globex` offered 1,000 messages in batch 0, of which 201 were
+# MAGIC admitted and 799 waited. Every later batch admitted messages for the tokens that had been added to the bucket since. Nothing was
+# MAGIC reordered: in each namespace messages leave in the order of `order_by`.
 
 # COMMAND ----------
 
@@ -173,8 +173,8 @@ globex_batches = usage.collect()
 # MAGIC %md
 # MAGIC ## 5. A quota that changes while the stream runs
 # MAGIC
-# MAGIC Another 3,000 messages come, and `globex` now has one message a second: its 1,000 would take a quarter of an hour. The query is
-# MAGIC started again from its checkpoint, so it reads the new file only, and the balances are where they were.
+# MAGIC Another 3,000 messages come, and `globex` now has a quota of one message per second: its 1,000 would take a quarter of an hour. The
+# MAGIC query is restarted from its checkpoint, so it reads only the new file, and the balances are kept.
 
 # COMMAND ----------
 
@@ -182,7 +182,7 @@ import os
 
 
 def replace_policies(text):
-    """Replace the policy file in one step, so that nobody reads half of it."""
+    """Replace the policy file atomically, so that nobody reads half of it."""
     (home / "policies.new").write_text(text)
     os.replace(home / "policies.new", policies)
 
@@ -197,8 +197,8 @@ while throttle.status(query).batch_id == last_batch and query.isActive:
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC The first batch is through, and `status` shows where everybody stands: `acme` is not limited and has no row among the tenants, of `globex`
-# MAGIC nearly all 1,000 messages wait.
+# MAGIC The first batch is done, and `status` shows the state of each tenant that has a quota. `acme` is not limited, so it is not listed.
+# MAGIC Nearly all 1,000 messages of `globex` wait.
 
 # COMMAND ----------
 
@@ -212,8 +212,8 @@ for scope in tenants.values():
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC Now the file is replaced. The quota acts in the next batch, without a restart, and the query ends within seconds. (A file that is not
-# MAGIC valid changes nothing: the last good quotas stay in force, and the log says what is wrong.)
+# MAGIC Now the file is replaced. The new quota takes effect in the next batch, without a restart, and the query ends within seconds. (An
+# MAGIC invalid file changes nothing: the last valid quotas stay in force, and the log says what is wrong.)
 
 # COMMAND ----------
 
@@ -225,13 +225,13 @@ print(admitted_after)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC All 2,000 of `acme` and `globex` are there.
+# MAGIC All 2,000 messages each of `acme` and `globex` have been admitted.
 # MAGIC
 # MAGIC ## 6. A dry run
 # MAGIC
-# MAGIC What would quotas do to a stream that nobody has throttled so far? With `on_excess: observe` everything is admitted, and what a quota
-# MAGIC would have held back is counted. Policies can be a mapping, too. Here all 6,001 messages come at once: of its 2,000, `initech`
-# MAGIC would have had 101, so 1,899 are counted.
+# MAGIC What would quotas do to a stream that is not throttled yet? With `on_excess: observe` every message is admitted, and those that a
+# MAGIC quota would have held back are counted. Policies can also be a mapping. Here all 6,001 messages come at once: of the 2,000 of
+# MAGIC `initech`, 101 would have passed, so 1,899 are counted.
 
 # COMMAND ----------
 
@@ -261,6 +261,6 @@ dry_run_counts = observed.first()
 # MAGIC %md
 # MAGIC ## Where to go from here
 # MAGIC
-# MAGIC - `conf/policies/example.yaml`: resource groups that many tenants share, weights, bytes a second, bounds of the queue.
-# MAGIC - `conf/throttle.yaml`: the same as a job for `spark-submit`, with Kafka, Delta or files as its source.
-# MAGIC - `README.md`: what is promised, and what each sink makes of a batch that is written again after a crash.
+# MAGIC - `conf/policies/example.yaml`: resource groups that many tenants share, weights, bytes per second, and bounds of the queue.
+# MAGIC - `conf/throttle.yaml`: the throttle as a job for `spark-submit`, with Kafka, Delta or files as its source.
+# MAGIC - `README.md`: the guarantees, and what each sink does with a batch that is written again after a crash.

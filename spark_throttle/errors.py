@@ -8,20 +8,20 @@
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
     │   ├── DefinitionChangedError  start once with the old definition
-    │   └── NativeWriterError       let Spark's writer write the table
+    │   └── NativeWriterError       use Spark's writer for the table
     ├── TakenOverError              let the newer run go on, or stop it and start again
-    ├── StoredFormatError           stop: what is stored was written by another version or is damaged
+    ├── StoredFormatError           stop: the stored bytes were written by another version, or are damaged
     │   ├── UnknownVersionError
     │   └── DamagedError
     ├── EpochMissingError           restore the file, or start a new checkpoint
     ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
-    └── StoreError                  a policy store did not do what was asked of it
-        ├── NotFoundError           ask for what there is, or create it first
-        ├── DuplicateError          update it instead, or take another name
-        ├── InUseError              detach those it names, then try again
+    └── StoreError                  a policy store did not carry out a request
+        ├── NotFoundError           ask for an entity that exists, or create it first
+        ├── DuplicateError          update it instead, or choose another name
+        ├── InUseError              detach the users that it names, then try again
         ├── ConflictError           read it again, then decide whether to try again: nothing was changed
-        ├── StoreUnavailableError   try again later, or mend the store: nothing was changed
-        └── OutcomeUnknownError     look whether the change is there before trying again
+        ├── StoreUnavailableError   try again later, or repair the store: nothing was changed
+        └── OutcomeUnknownError     check whether the change was committed before trying again
 
 Messages carry the value, the bound it broke and the remedy.
 """
@@ -35,11 +35,11 @@ _LONGEST_NAME = 80
 
 
 class ThrottleError(Exception):
-    """Root of every error of this package."""
+    """The root of every error that this package raises."""
 
 
 class PolicyError(ThrottleError):
-    """A policy document cannot be applied; `path` names the field that is wrong.
+    """A policy document cannot be applied; `path` names the field at fault.
 
     Examples
     --------
@@ -61,13 +61,13 @@ class ConfigurationError(ThrottleError):
 
 
 class ShardCountChangedError(ConfigurationError):
-    """The checkpoint was written with another number of shards."""
+    """The checkpoint was written with a different number of shards."""
 
     def __init__(self, stored_shards: int, asked_shards: int) -> None:
         self.stored_shards = stored_shards
         self.asked_shards = asked_shards
         super().__init__(
-            f"this checkpoint holds {stored_shards} shards and {asked_shards} were asked for; its queues and "
+            f"this checkpoint holds {stored_shards} shards, but {asked_shards} were requested; its queues and "
             f"balances are kept by shard: set shards={stored_shards}, or start a new checkpoint"
         )
 
@@ -76,10 +76,10 @@ class ShardCountChangedError(ConfigurationError):
 
 
 class CheckpointMismatchError(ConfigurationError):
-    """The checkpoint and something that its query has written are not of the same history.
+    """The checkpoint and something that its query has written do not share one history.
 
-    Batches that were undone by putting a checkpoint back get the same numbers again, for other rows: going on would
-    lose rows or double them. Nothing has been written.
+    Restoring an older checkpoint undoes batches, and their numbers are then given to other rows: to go on would lose
+    rows or double them. Nothing has been written.
     """
 
     def __init__(self, what: str, problem: str, remedy: str) -> None:
@@ -93,13 +93,13 @@ class CheckpointMismatchError(ConfigurationError):
 
 
 class TakenOverError(ThrottleError):
-    """Another run has begun in the control directory of this one."""
+    """Another run has begun in this run's control directory."""
 
     def __init__(self, location: str) -> None:
         self.location = location
         super().__init__(
-            f"another run has begun in the control directory {location}, and this one ends: a query was started "
-            f"twice, or two queries were given one control directory; let one of them run, and give each query a "
+            f"another run has begun in the control directory {location}, so this one ends: either a query was started "
+            f"twice, or two queries were given one control directory; let only one of them run, and give each query a "
             f"checkpoint (or control_path) of its own"
         )
 
@@ -108,15 +108,15 @@ class TakenOverError(ThrottleError):
 
 
 class DefinitionChangedError(ConfigurationError):
-    """A batch that stands in a sink and is not committed would be decided otherwise than it was."""
+    """An uncommitted batch that is already in a sink would now be decided differently."""
 
     def __init__(self, batch: int, differences: str, note: str) -> None:
         self.batch = batch
         self.differences = differences
         self.note = note
         super().__init__(
-            f"batch {batch} is not committed, and an attempt before has written of it what would now be decided "
-            f"otherwise: {differences}; start once with the old definition, then with the new one (or remove {note}, "
+            f"batch {batch} is not committed, and an earlier attempt has written rows of it that would now be decided "
+            f"differently: {differences}; start once with the old definition, then with the new one (or remove {note}, "
             f"if rows of this batch may be lost and doubled)"
         )
 
@@ -125,7 +125,7 @@ class DefinitionChangedError(ConfigurationError):
 
 
 class NativeWriterError(ConfigurationError):
-    """The native Delta writer cannot write as asked, and Spark's can.
+    """The native Delta writer cannot write as asked, but Spark's can.
 
     Examples
     --------
@@ -137,7 +137,7 @@ class NativeWriterError(ConfigurationError):
         self.what = what
         self.why = why
         super().__init__(
-            f"the native Delta writer cannot write {what}: {why}; let Spark's do it: leave "
+            f"the native Delta writer cannot write {what}: {why}; use Spark's writer: leave "
             f"option('throttle.writer', …) out, or set it to 'spark'"
         )
 
@@ -184,7 +184,7 @@ class EpochMissingError(ThrottleError):
         self.epoch = epoch
         self.path = path
         super().__init__(
-            f"epoch {epoch} is named by the offset log and its file {path} is missing: restore the file "
+            f"the offset log names epoch {epoch}, but its file {path} is missing: restore the file "
             f"(it is written once and never changes), or start a new checkpoint"
         )
 
@@ -193,7 +193,7 @@ class EpochMissingError(ThrottleError):
 
 
 class QueueOverflowError(ThrottleError):
-    """The queue is full and the policy says to fail rather than to reject."""
+    """The queue is full, and the policy says to fail rather than to reject."""
 
     def __init__(self, shard: int, waiting_messages: int, bound_messages: int, bound_bytes: int) -> None:
         self.shard = shard
@@ -211,11 +211,11 @@ class QueueOverflowError(ThrottleError):
 
 
 class StoreError(ThrottleError):
-    """A policy store did not do what was asked of it."""
+    """A policy store did not carry out a request."""
 
 
 class NotFoundError(StoreError):
-    """The store holds nothing of that name."""
+    """The store holds nothing by that name."""
 
     def __init__(self, kind: str, name: str, hint: str = "") -> None:
         self.kind = kind
@@ -228,7 +228,7 @@ class NotFoundError(StoreError):
 
 
 class DuplicateError(StoreError):
-    """What should be created is there already."""
+    """The entity to be created already exists."""
 
     def __init__(self, kind: str, name: str, remedy: str) -> None:
         self.kind = kind
@@ -259,7 +259,7 @@ def _in_use(name: str, users: tuple[str, ...], has_more: bool) -> InUseError:  #
 
 
 class ConflictError(StoreError):
-    """Another change came first; nothing was changed."""
+    """Another change came first; this one changed nothing."""
 
     def __init__(self, what: str, expected_revision: int, found_revision: int) -> None:
         self.what = what
@@ -287,15 +287,15 @@ class StoreUnavailableError(StoreError):
 
 
 class OutcomeUnknownError(StoreError):
-    """A commit was sent and no answer came: it may have happened, or may yet."""
+    """A commit was sent, and no answer came: it may have happened, or may still happen."""
 
     def __init__(self, location: str, revision: int, problem: str) -> None:
         self.location = location
         self.revision = revision
         self.problem = problem
         super().__init__(
-            f"the policy store {location} did not say whether revision {revision} was committed ({problem}): look "
-            f"into its history before trying again"
+            f"the policy store {location} did not say whether revision {revision} was committed ({problem}): check "
+            f"its history before trying again"
         )
 
     def __reduce__(self) -> tuple[type[OutcomeUnknownError], tuple[str, int, str]]:
@@ -303,13 +303,13 @@ class OutcomeUnknownError(StoreError):
 
 
 def _entity(kind: str, name: str) -> str:
-    """Return how a message names an entity, short."""
+    """Return the name of an entity as messages show it, cut to a short length."""
     shown = name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "…"
     return f"{kind.replace('_', ' ')} {shown!r}" if name else kind.replace("_", " ")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the nearest known name, or an empty string.
+    """Return a hint with the nearest known name, or an empty string if none is near.
 
     Examples
     --------

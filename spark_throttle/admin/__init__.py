@@ -1,5 +1,6 @@
 """People and programs: the command line, the admin API and its page. No Spark.
 
-`cli` and `api` stand beside each other, over `watch` (what running jobs do) and `tokens` (who may call). It may import
-all below, and nothing but the CLI's or the API's own framework. Begin with `cli.app` or `api.app`.
+`cli` and `api` are independent of each other; both use `watch` (what running jobs do) and `tokens` (who may call). It
+may import every layer below, and otherwise only the framework of the CLI or of the API. Start with `cli.app` or
+`api.app`.
 """

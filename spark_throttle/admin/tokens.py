@@ -1,12 +1,12 @@
-"""Who may call the admin API: bearer tokens, of which the server knows the hashes alone.
+"""Who may call the admin API: bearer tokens, of which the server knows only the hashes.
 
-A token is ``throttle_<id>_<secret>``. The id names it in lists and in the audit, and is no secret; the secret is 256
-random bits, shown once. The file keeps a keyed BLAKE2b of it under a salt of its own. A slow hash guards passwords,
-which can be guessed; nobody guesses 256 random bits, and a slow hash at every request would be a lever for
-whoever wants the server busy.
+A token is ``throttle_<id>_<secret>``. The id names the token in lists and in the audit, and is not secret; the secret
+is 256 random bits, shown once. The file keeps a BLAKE2b hash of the secret, keyed with a salt of its own. A slow hash
+guards passwords, which can be guessed; nobody guesses 256 random bits, and a slow hash at every request would help
+anybody who wants to keep the server busy.
 
-The file is read again when it changes, so a revoked token ends at its next request. It is written whole, readable by
-its owner alone.
+The file is read again when it changes, so a revoked token is refused from its next request. The file is replaced as a
+whole, and only its owner can read it.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _LONGEST_NAME: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request."""
+    """The caller of a request."""
 
     token_id: str
     name: str
     role: Role
     tenant: str | None
-    """Of a tenant admin: the one tenant that it may see and change."""
+    """The only tenant that a tenant admin may see and change; `None` for the other roles."""
 
     @property
     def who(self) -> str:
-        """How the audit names the caller."""
+        """Name of the caller in the audit."""
         return f"{self.name} (token {self.token_id})"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What the file says of one token."""
+    """The file's entry for one token."""
 
     id: str
     name: str
@@ -63,14 +63,14 @@ class Token:
     tenant: str | None
     created_ms: int
     expires_ms: int | None
-    """`None` is never."""
+    """When the token expires; `None` if never."""
 
     salt: str
     digest: str
 
     @property
     def caller(self) -> Caller:
-        """Who comes with this token."""
+        """The caller that this token identifies."""
         return Caller(self.id, self.name, self.role, self.tenant)
 
 
@@ -80,7 +80,7 @@ class TokenFile:
     Parameters
     ----------
     path
-        A JSON file; one that is not there holds no token.
+        A JSON file; a file that does not exist holds no token.
     clock_ms
         The wall clock, for the times of creation and expiry.
 
@@ -104,21 +104,21 @@ class TokenFile:
         self._tokens: dict[str, Token] = {}
 
     def create(self, name: str, role: str, *, tenant: str | None = None, days: int | None = None) -> str:
-        """Make a token and return its text, which is kept nowhere.
+        """Create a token and return its text, which is stored nowhere.
 
         Parameters
         ----------
         name
-            Whom the audit names.
+            Name of the owner in the audit.
         tenant
-            Of a tenant admin, and of no other.
+            The tenant of a tenant admin; the other roles have none.
         days
-            After which it ends.
+            Days after which the token expires; by default it never does.
 
         Raises
         ------
         ConfigurationError
-            If these do not go together.
+            If the arguments contradict each other.
         """
         _check(name, role, tenant, days)
         token_id, secret, salt = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_bytes(16)
@@ -131,12 +131,12 @@ class TokenFile:
         return f"throttle_{token_id}_{secret}"
 
     def revoke(self, token_id: str) -> None:
-        """Forget a token; requests that carry it are refused from then on.
+        """Remove a token; requests that carry it are refused from then on.
 
         Raises
         ------
         NotFoundError
-            If there is none of that id.
+            If there is no token of that id.
         """
         with self._changing() as tokens:
             if tokens.pop(token_id, None) is None:
@@ -147,7 +147,7 @@ class TokenFile:
         return sorted(self._current().values(), key=lambda token: (token.created_ms, token.id))
 
     def caller(self, text: str) -> Caller | None:
-        """Return who comes with a token, or `None` where it is not known or has ended."""
+        """Return the caller that a token identifies, or `None` if the token is unknown or has expired."""
         parts = _TOKEN.fullmatch(text)
         if parts is None:
             return None
@@ -187,7 +187,7 @@ class TokenFile:
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Token]]:
-        """Yield the tokens as they are, and write what becomes of them; one process at a time."""
+        """Yield the current tokens, and write them back with their changes; one process at a time."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with file_lock.held(self.path.with_name(self.path.name + ".lock")):
             tokens = self._read()
@@ -210,8 +210,8 @@ def _check(name: str, role: str, tenant: str | None, days: int | None) -> None:
     if role not in ROLES:
         raise ConfigurationError(f"the role {role!r} is none of {', '.join(ROLES)}{did_you_mean(role, ROLES)}")
     if (tenant is None) == (role == "tenant_admin"):
-        raise ConfigurationError("a tenant_admin needs its tenant, and the other roles have none")
+        raise ConfigurationError("a tenant_admin needs a tenant, and the other roles must have none")
     if tenant is not None and (not tenant or "/" in tenant or _GLOB.search(tenant)):
-        raise ConfigurationError(f"{tenant!r} names no single tenant: write what stands before the first '/'")
+        raise ConfigurationError(f"{tenant!r} does not name a single tenant: write the part before the first '/'")
     if days is not None and days < 1:
-        raise ConfigurationError(f"{days} days end before they begin; give 1 or more, or none for ever")
+        raise ConfigurationError(f"{days} days are over before they begin; give 1 or more, or leave it out for ever")

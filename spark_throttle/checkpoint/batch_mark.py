@@ -1,9 +1,9 @@
-"""What tells a batch that is run again from another batch of the same number.
+"""The mark of a batch, which distinguishes a batch that is run again from another batch of the same number.
 
-Spark numbers batches anew after a checkpoint was put back, and a copy of a checkpoint numbers its own as the original
-does. So the sinks that count batches keep a batch's identity beside its number. It covers what the shards report: the
-batch time, the epoch and, by namespace, what came, left, was rejected and waits. All of that is a function of what was
-logged, so a batch that is run again has the same identity, by whatever release.
+Spark gives the same numbers again after a checkpoint was put back, and a copy of a checkpoint numbers its batches as
+the original does. So the sinks that count batches keep a batch's identity in addition to its number. The identity
+covers what the shards report: the batch time, the epoch and, by namespace, what came, left, was rejected and waits. All
+of that is a function of what was logged, so a batch that is run again has the same identity under any release.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _DIGITS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class BatchMark:
-    """What a commit of a sink says of its batch."""
+    """The batch that a sink's commit wrote."""
 
     query: str
-    """As the sink's transactions name it."""
+    """The query's name in the sink's transactions."""
 
     batch: int
     identity: str
-    """Empty where it is not known."""
+    """Digest of what the shards report of the batch; empty where it is not known."""
 
     def of_part(self, part: str) -> BatchMark:
         """Return the mark of the same batch in another table of the query."""
@@ -52,12 +52,12 @@ class BatchMark:
         newest_batch
             The newest batch that the sink has of the query.
         identity
-            Of that batch; `None` where the sink does not know.
+            The identity of that batch; `None` where the sink does not know it.
 
         Raises
         ------
         CheckpointMismatchError
-            If it is another batch.
+            If the sink's newest batch is later than this one, or is another batch of the same number.
         """
         if newest_batch > self.batch:
             problem = f"already has batch {newest_batch} of this query, which now comes to batch {self.batch}"
@@ -75,7 +75,7 @@ REMEDY: Final = (
 
 
 def parse_mark(text: str | None) -> BatchMark | None:
-    """Return the mark that a commit carries; `None` where it is none.
+    """Return the mark that a commit carries; `None` if its text is not a mark.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def parse_mark(text: str | None) -> BatchMark | None:
 
 
 def mark_of(manifest: Manifest, batch: int, reports: Iterable[UsageReport]) -> BatchMark:
-    """Return the mark of a batch that the shards have reported."""
+    """Return the mark of a batch, by the reports of its shards."""
     return BatchMark(manifest.query, batch, identity_of(reports))
 
 

@@ -1,12 +1,13 @@
-"""What decides a batch beside its rows and its policies, as text: two runs of a query are compared by it.
+"""The definition of a query: what decides a batch in addition to its rows and policies, as text that runs compare.
 
 Policies and grants are pinned in epochs. The expressions of namespace, size and order, the columns of the stream (rows
-that are equal in the order are put in order by their hash) and some settings of the session are given anew at every
-start. They may change between batches; over a batch that may stand in a sink already they may not, for its rows would
-be decided otherwise than those that the sink has.
+that are equal in the order are put in order by their hash) and some settings of the session are given again at every
+start. They may change between batches. They may not change over a batch that may already be in a sink, because its rows
+would be decided differently from those that the sink has.
 
-Expressions are compared as Spark prints them once it has resolved them. What prints alike is taken for the same: two
-Python functions of one name, the body of a scalar subquery, a word in quotes and a column of that name.
+Expressions are compared as Spark prints them once it has resolved them. Expressions that print alike are taken to be
+the same: two Python functions of one name, scalar subqueries that differ in the body, a word in quotes and a column of
+that name.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 Difference: TypeAlias = tuple[str, str, str]
-"""What differs, its old text and its new one."""
+"""The name of what differs, its old text and its new text."""
 
 FUNCTION: Final = "a function"
-"""The target of rows that are given to a function: nobody can ask it what it has."""
+"""The target of rows that are given to a function, which cannot be asked what it has."""
 
 OWN_SINK: Final = "the query's own sink"
-"""The kind of all rows where the user writes them."""
+"""The kind of all rows where the user's code writes them."""
 
 NOTHING: Final = "not there"
-"""The text of what one of two definitions does not have."""
+"""The text for what one of two definitions lacks."""
 
 _LONGEST_TEXT: Final = 200
 
@@ -45,22 +46,22 @@ class Definition:
     """
 
     expressions: Mapping[str, str]
-    """By the name of the argument."""
+    """Texts of the expressions, by the name of the argument."""
 
     columns: Mapping[str, str]
     """Types of the stream's columns, in their order."""
 
     ties: str = ""
-    """Digest of how rows that are equal in the order are told apart; it says nothing that a reader would know."""
+    """Digest of how rows that are equal in the order are distinguished; it means nothing to a reader."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of the session, those that values depend on."""
+    """The settings of the session that values depend on."""
 
     targets: Mapping[str, str] = field(default_factory=dict)
-    """Where each kind of rows goes, by `sink_targets`' words; it decides nothing."""
+    """Where each kind of rows goes, in the words of `sink_targets`; no decision depends on it."""
 
     def differences(self, new: Definition) -> list[Difference]:
-        """Return what decides otherwise in `new`."""
+        """Return the differences by which `new` would decide otherwise."""
         found = [*_differing("", self.expressions, new.expressions)]
         found += _differing("column ", self.columns, new.columns)
         if not found and self.ties != new.ties:
@@ -73,11 +74,11 @@ class Definition:
         return [*found, *_differing("", self.settings, new.settings)]
 
     def moved(self, new: Definition) -> list[Difference]:
-        """Return which kinds of rows go elsewhere in `new`."""
+        """Return the kinds of rows that go elsewhere in `new`."""
         return list(_differing("", self.targets, new.targets))
 
     def to_fields(self) -> dict[str, Any]:
-        """Return what `from_fields` takes."""
+        """Return the fields that `from_fields` takes."""
         return {
             "expressions": dict(self.expressions),
             "columns": dict(self.columns),
@@ -101,7 +102,7 @@ class Definition:
 
     @classmethod
     def from_json(cls, text: str) -> Definition:
-        """Return the definition that a text describes."""
+        """Return the definition that `to_json` wrote."""
         return cls.from_fields(json.loads(text))
 
 
@@ -115,12 +116,12 @@ def _differing(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> lis
 
 
 def digest(text: str) -> str:
-    """Return a short name of a long text."""
+    """Return a short digest in place of a long text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def shown(differences: list[Difference]) -> str:
-    """Return differences as a message has them.
+    """Return differences as the text of a message.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a checkpoint is bound to: written once, when its query first starts, and compared at every start after."""
+"""The manifest that binds a checkpoint: written once, when its query first starts, and checked at every later start."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Manifest:
     """The identity of a throttled query."""
 
     query: str
-    """Names the query in transactions of its sinks; it lives and dies with the checkpoint.
+    """The query's name in the transactions of its sinks; it lives and dies with the checkpoint.
 
-    A number behind it (``…-1``) counts how often checkpoint and sinks were put back together: the sinks remember the
-    batches that were undone under the name before.
+    A number appended to it (``…-1``) counts how often the checkpoint and the sinks were put back together: the sinks
+    remember the batches that were undone under the earlier name.
     """
 
     shards: int
@@ -46,7 +46,7 @@ def bound_manifest(directory: Directory) -> Manifest:
     Raises
     ------
     DamagedError
-        If it is gone.
+        If the manifest is gone.
     """
     manifest = read_manifest(directory)
     if manifest is None:
@@ -59,7 +59,7 @@ def _gone(directory: Directory) -> DamagedError:
 
 
 def next_incarnation(directory: Directory) -> int:
-    """Return a number that is larger than at any start of the query before: by it others tell the runs apart."""
+    """Return a number larger than at any earlier start of the query, by which other jobs distinguish its runs."""
     content = directory.read(_INCARNATION)
     try:
         incarnation = 1 + int(content or b"0")
@@ -82,7 +82,7 @@ def next_line(query: str) -> str:
 
 
 def rename(directory: Directory, manifest: Manifest, query: str) -> Manifest:
-    """Write the manifest with another name of the query, and return it."""
+    """Write the manifest with another name for the query, and return it."""
     renamed = replace(manifest, query=query)
     _write(directory, renamed)
     return renamed
@@ -94,7 +94,7 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     Parameters
     ----------
     may_begin
-        Whether this may be the first start: not where an offset names an epoch already.
+        Whether this may be the first start; it may not where an offset already names an epoch.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     """
     manifest = read_manifest(directory)
     if manifest is None:
-        if not may_begin or directory.names("epochs"):  # under another name, sinks would take again what they have
+        if not may_begin or directory.names("epochs"):  # under a new name, sinks would take again what they have
             raise _gone(directory)
         manifest = Manifest(uuid.uuid4().hex, shards, direction)
         _write(directory, manifest)
@@ -115,8 +115,8 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
         raise ShardCountChangedError(manifest.shards, shards)
     if manifest.direction != direction:
         raise ConfigurationError(
-            f"this checkpoint limits {manifest.direction} and {direction} was asked for: the balances it holds are "
-            f"of other quotas; set direction={manifest.direction!r}, or start a new checkpoint"
+            f"this checkpoint limits {manifest.direction}, but {direction} was asked for: the balances it holds belong "
+            f"to other quotas; set direction={manifest.direction!r}, or start a new checkpoint"
         )
     return manifest
 

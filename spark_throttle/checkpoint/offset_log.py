@@ -1,4 +1,4 @@
-"""Which batches Spark's own logs of a checkpoint hold: what was planned, and what was committed."""
+"""The batches in Spark's own logs of a checkpoint: those that were planned, and those that were committed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_throttle.files.storage import Directory
 class OffsetLog:
     """The newest batches of a checkpoint, -1 for none.
 
-    Spark logs a batch's offsets before it runs, and its commit once its sink has it: the two differ by one at most.
+    Spark logs a batch's offsets before it runs, and its commit once its sink has it: the two differ by at most one.
     """
 
     logged: int
@@ -30,10 +30,10 @@ def read_offset_log(checkpoint: Directory) -> OffsetLog:
 
 
 def batch_time_ms(checkpoint: Directory, batch: int) -> int | None:
-    """Return when a batch was planned, by its offsets; `None` where they are not there or do not say."""
+    """Return when a batch was planned, by its offsets; `None` where they are missing or do not hold the time."""
     content = checkpoint.read(f"offsets/{batch}")
     try:
-        # A version, then the batch's own values, then a line a source.
+        # The first line is a version, the second the batch's own values; then there is one line per source.
         return int(json.loads((content or b"").splitlines()[1])["batchTimestampMs"])
     except (IndexError, KeyError, TypeError, ValueError):
         return None

@@ -1,8 +1,8 @@
-"""The batch that has begun to reach its sinks: written before the first of them, with the definition that decided it.
+"""The batch that has begun to reach its sinks: noted before the first sink, with the definition that decides it.
 
-Until Spark has logged the batch as committed it is run again at every start, and a sink that has it skips it. So
-whoever is about to write a batch looks first whether an attempt before has begun it, and by which definition. A batch
-that failed before its sinks has left no trace here, and may be decided by any definition.
+Until Spark has logged the batch as committed, it is run again at every start, and a sink that has it skips it. So
+before a batch is written, a run checks whether an earlier attempt has begun it, and by which definition. A batch that
+failed before its sinks has left no trace here, and may be decided by any definition.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
-    """A batch that may stand in its sinks."""
+    """A batch that may be in its sinks already."""
 
     batch: int
     decided: str
-    """Digest of how many messages of each namespace came and left; empty where nobody saw all of them."""
+    """Digest of how many messages of each namespace came and left; empty where not all of them were counted."""
 
     definition: Definition
 
@@ -71,7 +71,7 @@ def write_open_batch(directory: Directory, begun: OpenBatch) -> None:
 def decided_digest(reports: Iterable[UsageReport]) -> str:
     """Return a digest of how many messages a batch brought, admitted and rejected, by namespace.
 
-    Sizes are not in it: what a decision took from a bucket shows in what was admitted.
+    It leaves out sizes: what a decision took from a bucket shows in what was admitted.
     """
     whole = hashlib.sha256()
     for report in sorted(reports, key=lambda report: report.shard):
@@ -92,17 +92,17 @@ def begin(
     is_held: Callable[[str, str], bool],
     decided: str = "",
 ) -> None:
-    """Note that a batch is about to reach its sinks, unless what they hold of it was decided otherwise.
+    """Note that a batch is about to reach its sinks; refuse one that they already hold, decided otherwise.
 
     Parameters
     ----------
     is_held
-        Whether what a target says (`Definition.targets`: the kind of rows, and where they went) has the batch.
+        Whether a target (`Definition.targets`: the kind of rows, and where they went) has the batch.
 
     Raises
     ------
     DefinitionChangedError
-        If it was decided otherwise.
+        If a target has the batch, and it was decided otherwise or its rows now go elsewhere.
     """
     before = read_open_batch(directory)
     now = OpenBatch(batch, decided, definition)
@@ -114,12 +114,12 @@ def begin(
 
 
 def _refuse_other(directory: Directory, before: OpenBatch, now: OpenBatch, is_held: Callable[[str, str], bool]) -> None:
-    """Refuse an attempt at a batch that would decide it otherwise than the sinks have it.
+    """Refuse an attempt that would decide a batch otherwise than an earlier one did, or send its rows elsewhere.
 
     Raises
     ------
     DefinitionChangedError
-        If a sink has it.
+        If a target of the earlier attempt has the batch.
     """
     differences = before.definition.differences(now.definition)
     if not differences and before.decided and now.decided and before.decided != now.decided:

@@ -1,5 +1,5 @@
-"""The control plane of one job: when an epoch is due, what stands in it, and what the shards report of it.
+"""The control plane of one job: when an epoch is due, what it contains, and what the shards report back.
 
-It may import `policy`, `sharing` and what is below: no store and no Spark. Begin with `plane`, then `epochs` and
-`feedback`.
+It may import `policy`, `sharing` and the layers below them, but no store and no Spark. Start with `plane`, then
+`epochs` and `feedback`.
 """

@@ -1,11 +1,11 @@
-"""The clocks of a control plane, and the time that pays tokens.
+"""The clocks of a control plane, and paying time, by which tokens are earned.
 
-A wall clock may be set; a steady clock is not, but counts from the machine's start. Paying time is what the steady
-clock has measured since the last epoch, whatever the wall clock did, and whether this process was there or not: the
-reading, and the boot that it counts from, are pinned in the epoch. On another machine, or one that was started anew,
-all that can be known of the time between is the wall clock's: what it shows beyond the latest time that was paid. So
-time that really passed is paid, and a jump, forth or back, pays nothing and stops nothing. Where the wall clocks of two
-machines differ, the difference is paid once.
+A wall clock may be set; a steady clock is never set, but counts from the machine's start. Paying time is what the
+steady clock has measured since the last epoch, whatever the wall clock did, and whether or not this process was
+running: the epoch pins the reading and the boot that it counts from. On another machine, or after a restart of this
+one, only the wall clock can say how much time has passed: as much as it shows beyond the latest time that was paid. So
+time that really passed is paid, and a jump, forward or back, pays nothing and stops nothing. Where the wall clocks of
+two machines differ, the difference is paid once.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from spark_throttle.core.codec import Epoch
 from spark_throttle.core.limits.paying import ClockReading
 
 MOST_DRIFT_MS: Final = 100
-"""By how much more the wall clock may differ from the steady one since an epoch before another is due."""
+"""How far the wall clock may drift from the steady clock after an epoch before another epoch is due."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What time it is, in ms."""
+    """The wall clock and the steady clock of a machine, in ms."""
 
     wall_ms: Callable[[], int]
     steady_ms: Callable[[], int]
-    """Never set, and goes on while the machine sleeps."""
+    """A clock that is never set, and that goes on while the machine sleeps."""
 
     boot: str = ""
-    """Names what the steady clock counts from."""
+    """An id of the machine start from which the steady clock counts."""
 
     @classmethod
     def of(cls, clock: Clock | Callable[[], int]) -> Clock:
-        """Return a clock, or make one of a single function that is a wall clock and never set."""
+        """Return `clock`; a single function serves as both clocks, for a wall clock that is never set."""
         return clock if isinstance(clock, Clock) else cls(clock, clock)
 
     @classmethod
@@ -51,16 +51,16 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The clocks, and what they say of the time that pays."""
+    """A reading of the clocks, and the paying time that follows from it."""
 
     paid_ms: int
     reading: ClockReading
     is_off: bool
-    """Whether the wall clock cannot tell how long it is since the last epoch."""
+    """Whether the wall clock is not a measure of the time since the last epoch."""
 
 
 def moment_after(epoch: Epoch | None, clock: Clock) -> Moment:
-    """Return what time it is, after an epoch; paying time begins as the wall clock's."""
+    """Return the time now, after an epoch; before the first one, paying time is the wall clock's time."""
     wall_ms, steady_ms = clock.wall_ms(), clock.steady_ms()
     if epoch is None:
         return Moment(wall_ms, ClockReading(wall_ms, wall_ms, steady_ms, clock.boot), is_off=False)
@@ -70,7 +70,7 @@ def moment_after(epoch: Epoch | None, clock: Clock) -> Moment:
         reading = ClockReading(wall_ms, max(wall_ms, latest_ms), steady_ms, clock.boot)
         return Moment(paid_ms + max(0, wall_ms - latest_ms), reading, is_off=True)
     passed_ms = steady_ms - before.steady_ms
-    # Time that was paid here is paid on every machine: the latest goes on with it, whatever this wall clock shows.
+    # Time paid here is paid on every machine: the latest wall time advances with it, whatever this wall clock shows.
     reading = ClockReading(wall_ms, max(wall_ms, latest_ms + passed_ms), steady_ms, clock.boot)
     drift_ms = wall_ms - before.wall_ms - passed_ms
     return Moment(paid_ms + passed_ms, reading, is_off=abs(drift_ms) > MOST_DRIFT_MS)
@@ -87,7 +87,7 @@ def _steady_ms() -> int:
 
 @cache
 def _boot() -> str:
-    """Return the name of this machine's start; where it has none, one of this process."""
+    """Return an id of this machine's boot, or of this process where the machine has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

@@ -1,9 +1,10 @@
-"""What a job's namespaces want of each shared scope: its batches' usage, as rates.
+"""What a job's namespaces want of each shared scope: the usage of their batches, as rates.
 
-Demand is what arrived within the last cycle and what waits, as far as a namespace's own limits would let it pass: what
-a namespace may not use anyway is no claim on its group. Backlog counts as wanted within a cycle. A demand that rose by
-more than a quarter is believed when it is seen for the second time, an eighth of a cycle after the first, though the
-cycle's mean is still low. A scope that had no demand for some cycles is left out: the job gives it up.
+Demand is what arrived within the last cycle plus the backlog, as far as a namespace's own limits would let it pass:
+rows that a namespace may not send anyway do not count as a claim on its group. Backlog counts as wanted within one
+cycle. A demand that has risen by more than a quarter is believed once it is seen for the second time, an eighth of a
+cycle after the first, even while the mean over the cycle is still low. A scope without demand for some cycles is left
+out: the job gives it up.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from spark_throttle.sharing.report import found_in
 
 _FEW_SCOPES = 1000
 _RISE_PARTS = 8
-"""A rise is seen within such a part of a cycle."""
+"""A rise must show in two successive spans, each of at least a cycle divided by this."""
 
 _NOTABLE_PART = 4
-"""A demand has risen if it is above the mean of a cycle by such a part."""
+"""A demand has risen if it exceeds the mean over the cycle by more than the mean divided by this."""
 
 _MOST_TOKENS = 1 << 42
 _MICRO_PER_MS = 1_000_000
 
 
 def is_shared(policy: CompiledPolicy) -> Bools:
-    """Return of every shared scope whether jobs share it: all that enforce a limit, but the job's own."""
+    """Return, for each shared scope, whether jobs share it: every scope that enforces a limit, except the job's own."""
     shares = policy.shared.is_limited.any(axis=1) & (policy.shared.on_excess != OnExcess.OBSERVE)
     shares[0] = False
     return shares
@@ -46,17 +47,17 @@ def is_shared(policy: CompiledPolicy) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedScopes:
-    """The scopes of a policy that jobs share: tenants and resource groups that have a limit and enforce it."""
+    """The scopes of a policy that jobs share: the tenants and resource groups that have a limit and enforce it."""
 
     position: Int64s
-    """Position in `CompiledPolicy.shared`, in the order of `ids`."""
+    """Positions in `CompiledPolicy.shared`, in the order of `ids`."""
 
     ids: Int64s
     """Hashes of direction, level and name, ascending."""
 
     @classmethod
     def of(cls, policy: CompiledPolicy, direction: Direction) -> SharedScopes:
-        """Return the shared scopes of a policy; the job's own limit is no other job's."""
+        """Return the scopes of a policy that jobs share; the job's own limit concerns no other job."""
         names = [f"{direction}/tenant/{name}" for name in policy.tenant_names.to_pylist()]
         names += [f"{direction}/resource_group/{name}" for name in policy.group_names.to_pylist()]
         ids = name_hash(pa.array(names, pa.string()))
@@ -69,14 +70,14 @@ class SharedScopes:
 class _Batch:
     time_ms: int
     added_ms: int
-    """When its reports came: when it had ended."""
+    """When its reports arrived: by then the batch had ended."""
 
     before_ms: int
-    """Time of the batch before: what this one brought arrived since."""
+    """Time of the previous batch: the rows of this one have arrived since then."""
 
     names: pa.StringArray
     served: Int64s
-    """Admitted and rejected; shape (n, 2)."""
+    """Messages and bytes admitted or rejected, shape (n, 2)."""
 
     wanted: Int64s
     admitted: Int64s
@@ -85,11 +86,11 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Flows:
-    """Batches with their namespaces numbered alike."""
+    """Batches whose namespaces share one numbering."""
 
     batches: Sequence[_Batch]
     at: Sequence[Int64s]
-    """By batch: the number of each of its namespaces."""
+    """For each batch, the numbers of its namespaces."""
 
     count: int
 
@@ -99,7 +100,7 @@ class _Flows:
         return cls(batches, [place.astype(np.int64) for place in places], len(names))
 
     def total(self, column: str, begin: int, end: int) -> Int64s:
-        """Return the sum of a column over some batches, by namespace."""
+        """Return the sum of a column over the batches from `begin` up to but not including `end`, by namespace."""
         out = np.zeros((self.count, 2), dtype=np.int64)
         for each in range(begin, end):
             out += sums(self.at[each], getattr(self.batches[each], column), self.count)
@@ -111,14 +112,14 @@ def _rate(tokens: Int64s, span_ms: int) -> Int64s:
 
 
 class DemandMeter:
-    """Adds up the usage reports of a job's last cycle.
+    """A meter of demand, which adds up the usage reports of a job's last cycle.
 
     Parameters
     ----------
     cycle_ms
-        How far back the arrivals are counted.
+        How far back arrivals are counted.
     patience_ms
-        A scope without demand for so long is given up.
+        A scope without demand for this long is given up.
     """
 
     def __init__(self, direction: Direction, cycle_ms: int, patience_ms: int) -> None:
@@ -129,12 +130,12 @@ class DemandMeter:
         self._newest_ms = -1
         self._began_ms: int | None = None
         self._wanted = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        """Hashes of the scopes that are held, ascending, and when each was wanted last."""
+        """Hashes of the scopes that are held, ascending, and when each was last wanted."""
 
         self._scopes: tuple[str, SharedScopes] | None = None
 
     def scopes(self, policy: CompiledPolicy) -> SharedScopes:
-        """Return the shared scopes of a policy."""
+        """Return the scopes of a policy that jobs share."""
         if self._scopes is None or self._scopes[0] != policy.revision:
             self._scopes = policy.revision, SharedScopes.of(policy, self._direction)
         return self._scopes[1]
@@ -160,14 +161,14 @@ class DemandMeter:
         self._newest_ms = time_ms
 
     def measure(self, policy: CompiledPolicy, *, now_ms: int) -> Measurement:
-        """Return what is wanted and used now."""
+        """Return the present demand and usage of each scope that jobs share and this one holds."""
         while len(self._batches) > 1 and self._batches[0].time_ms <= self._batches[-1].time_ms - self._cycle_ms:
             self._batches.popleft()
         scopes = self.scopes(policy)
         if self._began_ms is None:
             self._began_ms = now_ms
         if len(scopes.ids) <= _FEW_SCOPES and now_ms - self._began_ms <= self._patience_ms:
-            # A job that starts takes its seats before there are rows to wait for them.
+            # A job that starts takes its seats before it has rows that would wait for them.
             self._want(scopes.ids, self._began_ms)
         if not self._batches:
             nothing = np.zeros((0, 2), dtype=np.int64)
@@ -176,7 +177,7 @@ class DemandMeter:
         names = pc.unique(pa.chunked_array([batch.names for batch in self._batches]))
         if isinstance(names, pa.ChunkedArray):
             names = names.combine_chunks()
-        is_over = now_ms - newest.added_ms > self._cycle_ms  # and nothing came since
+        is_over = now_ms - newest.added_ms > self._cycle_ms  # and no batch has ended since
         flows = _Flows.of(list(self._batches), names)
         n = len(self._batches)
         waiting = flows.total("waiting", n - 1, n)
@@ -193,14 +194,14 @@ class DemandMeter:
         return self._by_scope(policy, scopes, names, demand, usage, now_ms)
 
     def _risen(self, flows: _Flows) -> Int64s:
-        """Return the rates that demands have risen to: what arrived both lately and before, an eighth of a cycle each.
+        """Return the rates that demands have risen to: the lesser arrival rate of the last two eighths of a cycle.
 
-        The whole cycle's mean would show it a cycle late. What came but once, in a burst, is no rate.
+        The mean over the whole cycle would show a rise one cycle late. A burst that came only once is not a rate.
         """
         batches = flows.batches
         least: Int64s | None = None
         end = len(batches)
-        for begin in range(len(batches) - 1, 0, -1):  # a batch before it is needed: what waited already did not arrive
+        for begin in range(len(batches) - 1, 0, -1):  # the batch before is needed: its backlog is no arrival
             span_ms = batches[end - 1].time_ms - batches[begin].before_ms
             if span_ms * _RISE_PARTS < self._cycle_ms:
                 continue
@@ -213,7 +214,7 @@ class DemandMeter:
         return np.zeros((flows.count, 2), dtype=np.int64)
 
     def _want(self, ids: Int64s, now_ms: int) -> None:
-        """Note that scopes, whose hashes ascend, are wanted."""
+        """Note that the scopes `ids`, which ascend, are wanted."""
         held, wanted_ms = self._wanted
         if not found_in(ids, held).all():
             both = np.union1d(held, ids)
@@ -235,7 +236,7 @@ class DemandMeter:
         found = match(names, policy)
         row_of = np.full(len(policy.shared) + 1, -1, dtype=np.int64)
         row_of[scopes.position] = np.arange(len(scopes.ids))
-        row = row_of[found.shared_scope[:, :2]]  # its tenant's, its group's; the job's is not shared
+        row = row_of[found.shared_scope[:, :2]]  # the tenant's and the group's; the job's is not shared
         flow, level = np.nonzero(row >= 0)
         at = row[flow, level]
         wants = (demand[flow] > 0).any(axis=1)

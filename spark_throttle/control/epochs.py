@@ -1,7 +1,7 @@
-"""Epochs in the control directory, with the policies that they name: written once, read until no batch can need them.
+"""Epochs in the control directory, with the policies that they name: written once, kept until no batch can need them.
 
-An epoch's file is named by its number, a digest of its bytes and the revision of its policy, so that an offset that
-names the file pins all that its batch depends on. A policy is kept once a revision.
+The name of an epoch's file holds the epoch's number, a digest of its bytes and the revision of its policy. So an offset
+that names the file pins everything that its batch depends on. Each revision of the policy is kept once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from spark_throttle.errors import EpochMissingError
 from spark_throttle.files.storage import Directory
 
 BATCHES_RETAINED = 100
-"""Spark's own default: so many batches a checkpoint can be put back."""
+"""The number of batches by which a checkpoint can be put back: Spark's own default."""
 
 _PRUNED_EVERY = 100
-"""Epochs. As many are kept in addition, for Spark's log may be pruned later than ours."""
+"""Epochs between two prunings. As many again are kept, because Spark may prune its log later than we prune ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochName:
-    """What an offset says of an epoch."""
+    """The name of an epoch, as an offset holds it."""
 
     number: int
-    """0 before the first."""
+    """Number of the epoch; 0 before the first."""
 
     file: str
 
@@ -36,14 +36,14 @@ NO_EPOCH = EpochName(0, "")
 
 
 class Epochs:
-    """The epochs of one query; the last two, between which a batch lies, are kept at hand.
+    """The epochs of one query; the last two, between which a batch lies, are kept in memory.
 
     Parameters
     ----------
     fence
-        Tells whether the directory is still this run's.
+        Checks that the directory still belongs to this run.
     batches_retained
-        How many batches the checkpoint can be put back (``spark.sql.streaming.minBatchesToRetain``).
+        The number of batches by which the checkpoint can be put back (``spark.sql.streaming.minBatchesToRetain``).
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class Epochs:
         self._compiled: dict[str, CompiledPolicy] = {}
 
     def begin(self) -> None:
-        """Take the directory over, now that this run goes on in it."""
+        """Take over the directory, now that this run goes on in it."""
         if self._fence is not None:
             self._fence.begin()
 
     def check_fence(self) -> None:
-        """Refuse to go on if another run has taken the directory over.
+        """Refuse to go on if another run has taken over the directory.
 
         Raises
         ------
         TakenOverError
-            If one has.
+            If another run has taken it over.
         """
         if self._fence is not None:
             self._fence.check()
@@ -79,7 +79,7 @@ class Epochs:
         EpochMissingError
             If its file is gone.
         DamagedError
-            If its file is not what was written.
+            If its file is not as it was written.
         """
         self.begin()
         if name not in self._epochs:
@@ -91,7 +91,7 @@ class Epochs:
         return self._epochs[name]
 
     def policy(self, epoch: Epoch) -> CompiledPolicy:
-        """Return the revision that an epoch names, whatever is in force by now."""
+        """Return the policy of the revision that an epoch names, whichever is in force now."""
         revision = epoch.revision
         if revision not in self._compiled:
             path = self._directory.path(f"policies/{revision}")
@@ -108,7 +108,7 @@ class Epochs:
         return None if epoch.revision == before else self.policy(epoch)
 
     def write(self, epoch: Epoch, policy: CompiledPolicy) -> EpochName:
-        """Write an epoch, and its policy before it, and return its name."""
+        """Write an epoch, its policy first, and return the epoch's name."""
         if policy.revision not in self._compiled:
             self._directory.write(f"policies/{policy.revision}", pack_policy(policy))
             self._compiled[policy.revision] = policy
@@ -120,10 +120,10 @@ class Epochs:
         return name
 
     def forget_before(self, name: EpochName, in_force: str) -> None:
-        """Delete the files that no batch which Spark retains can need.
+        """Delete the files that no batch retained by Spark can need.
 
-        A batch has one epoch at most, so what `batches_retained` batches need is among as many epochs. The revision
-        that is `in_force` stays too.
+        A batch has at most one epoch, so the last `batches_retained` batches need at most the last `batches_retained`
+        epochs. The policy revision `in_force` stays too.
         """
         if name.number % _PRUNED_EVERY:
             return
@@ -141,7 +141,7 @@ class Epochs:
                 self._compiled.pop(revision, None)
 
     def _remember(self, name: EpochName, epoch: Epoch) -> None:
-        """Keep an epoch at hand, with the one before it: a batch lies between the two."""
+        """Keep an epoch in memory, with the one before it: a batch lies between the two."""
         self._epochs = {**dict(list(self._epochs.items())[-1:]), name: epoch}
         needed = {epoch.revision for epoch in self._epochs.values()}
         self._compiled = {revision: policy for revision, policy in self._compiled.items() if revision in needed}

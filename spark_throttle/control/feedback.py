@@ -1,10 +1,10 @@
-"""What the shards report of every batch, on its way back to the control plane.
+"""The shards' usage reports of every batch, on their way back to the control plane.
 
-The reports of a batch stand in files named by its number, written before the batch is committed. A batch that
-is run again writes the same bytes under the same names, for its decisions are a function of what was logged.
+The reports of a batch are in files named by its number, written before the batch is committed. A batch that is run
+again writes the same bytes under the same names, because its decisions are a function of what was logged.
 
-An epoch reaches every shard, so a batch without reports is one that no epoch was due for and that brought no shard a
-row: it moved nothing, and nothing of it is lost. It has no file, or, in older checkpoints, a file without reports.
+An epoch reaches every shard. So a batch without reports is one for which no epoch was due and which brought no row to
+any shard: it moved nothing, and nothing of it is lost. It has no file or, in older checkpoints, a file without reports.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _KIND, _VERSION = "fdbk", 1
 
 
 def write_reports(directory: Directory, batch: int, reports: list[bytes], *, part: str = "all") -> None:
-    """Write packed reports of a batch; without any, remove what a batch of its number, since undone, has left.
+    """Write the packed reports of a batch; without any, remove those that an undone batch of the same number left.
 
     Parameters
     ----------
     part
-        Tells files of one batch apart: the shard's number where every shard writes its own.
+        Distinguishes the files of one batch: the shard's number where every shard writes its own.
     """
     name = f"{_FOLDER}/{batch:012d}.{part}"
     if reports:
@@ -37,7 +37,7 @@ def write_reports(directory: Directory, batch: int, reports: list[bytes], *, par
 
 
 def read_reports(directory: Directory, *, after_batch: int) -> dict[int, list[UsageReport]]:
-    """Return the reports of all batches after `after_batch` that have some, in the order of the batches."""
+    """Return the reports of all batches after `after_batch` that have any, in the order of the batches."""
     found: dict[int, list[UsageReport]] = defaultdict(list)
     for name in directory.names(_FOLDER):
         if _batch_of(name) > after_batch:
@@ -46,7 +46,7 @@ def read_reports(directory: Directory, *, after_batch: int) -> dict[int, list[Us
 
 
 def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
-    """Return the newest batch that reported, and its reports; -1 and none before the first."""
+    """Return the newest batch that reported, and its reports; -1 and no reports before the first."""
     newest, found = -1, list[UsageReport]()
     for name in reversed(directory.names(_FOLDER)):
         if found and _batch_of(name) != newest:
@@ -56,13 +56,13 @@ def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
 
 
 def newest_batch(directory: Directory) -> int:
-    """Return the number of the newest batch that has a file, -1 for none."""
+    """Return the number of the newest batch that has a file; -1 if none has."""
     names = directory.names(_FOLDER)
     return _batch_of(names[-1]) if names else -1
 
 
 def forget_reports(directory: Directory, *, before_batch: int = 0, from_batch: int = sys.maxsize) -> None:
-    """Delete the reports of batches before `before_batch`, and of `from_batch` and later ones."""
+    """Delete the reports of batches before `before_batch`, and those of `from_batch` and later batches."""
     for name in directory.names(_FOLDER):
         if not before_batch <= _batch_of(name) < from_batch:
             directory.delete(f"{_FOLDER}/{name}")
@@ -73,7 +73,7 @@ def _batch_of(name: str) -> int:
 
 
 def _reports_of(directory: Directory, name: str) -> list[UsageReport]:
-    """Return the reports of a file; none of one that was deleted meanwhile."""
+    """Return the reports in a file; none if the file was deleted meanwhile."""
     content = directory.read(f"{_FOLDER}/{name}")
     if content is None:
         return []

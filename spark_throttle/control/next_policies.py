@@ -1,6 +1,6 @@
-"""What a job says of the policies that it follows: written into its control directory when it changes.
+"""The policies that a job follows, as it notes them in its control directory whenever they change.
 
-It is for people and for `status`; no decision reads it.
+The note is for people and for `status`; no decision reads it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ class NextPolicies:
     """The policies that the next batch is planned with."""
 
     revision: str
-    """Names the content of the direction that the job enforces (`compile.revision_of`)."""
+    """An id of the policies' content for the direction that the job enforces (`compile.revision_of`)."""
 
     store_revision: int | None
     """The store's revision; `None` where the job follows a file or a fixed document."""
 
     problem: str | None
-    """Why what the file or the store says now is not in force; `None` if it is."""
+    """Why the present content of the file or the store is not in force; `None` if it is."""
 
 
 def write_next_policies(directory: Directory, followed: NextPolicies) -> None:
-    """Write what a job follows, over what stood there."""
+    """Write the policies that a job follows, over those noted before."""
     directory.write(_NAME, versioned(FORMAT, asdict(followed)))
 
 
 def read_next_policies(directory: Directory) -> NextPolicies | None:
-    """Return what a job follows, or `None` before its first batch is planned."""
+    """Return the policies that a job follows, or `None` before its first batch is planned."""
     return read_versioned(
         directory,
         _NAME,

@@ -1,13 +1,14 @@
-"""The control plane of one job: when a new epoch is due, and what stands in it.
+"""The control plane of one job: when a new epoch is due, and what it contains.
 
-Everything that a batch depends on beside its rows is written into an epoch before the batch is planned, and
-the batch's offset names the epoch. So a batch that is run again, after a crash, on another machine, with other policies
-in force by then, finds what it found the first time. Clocks are read here, and nowhere in the data path: tokens are
-paid by a clock that is never set (`clock`), whose reading every epoch pins.
+Everything that a batch depends on, except its rows, is written into an epoch before the batch is planned, and the
+batch's offset names the epoch. So a batch that is run again, after a crash, on another machine or with other policies
+in force, finds what it found the first time. Clocks are read here, and nowhere in the data path: tokens are earned by
+a clock that is never set (`clock`), and every epoch pins its reading.
 
-An epoch is due when the policies changed, when the last batch brought or moved rows, when a waiting row may leave or
-expire by now, or when the wall clock was set. When nothing waits and nothing comes, none is due, and an idle query runs
-no batch. Grants then stand, and grow (`core.state.Grants`), so that the first rows after a pause are served at once.
+An epoch is due when the policies or the job's shares have changed, when the last batch brought or moved rows, when a
+waiting row may by now leave or expire, or when the wall clock was set. When nothing waits and nothing arrives, none is
+due, and an idle query runs no batch. Grants then stand and grow (`core.state.Grants`), so the first rows after a pause
+are served at once.
 """
 
 from __future__ import annotations
@@ -42,27 +43,27 @@ logger = logging.getLogger(__name__)
 _EPOCHS_TO_WARM_UP = 2
 
 _LEASE_WAIT_MS = 1_000
-"""After so long it is asked again whether a job that shares its quotas has a lease."""
+"""How long to wait before checking again whether a job that shares its quotas has a lease."""
 
 
 class ControlPlane:
-    """Decides when an epoch is due, and makes it.
+    """The planner of a job's epochs: it decides when an epoch is due, and makes it.
 
     Parameters
     ----------
     directory
         Where epochs, policy revisions and feedback are kept: inside the query's checkpoint.
     clock
-        What time it is.
+        The wall clock and the steady clock, or one function that serves as both.
     shared
-        This job's part of quotas that several jobs share; `None` where it has them for itself.
+        This job's part of the quotas that several jobs share; `None` where it has them to itself.
     batches_retained
-        How many batches the checkpoint can be put back (``spark.sql.streaming.minBatchesToRetain``).
+        The number of batches by which the checkpoint can be put back (``spark.sql.streaming.minBatchesToRetain``).
     fence
-        Tells whether the directory is still this run's.
+        Checks that the directory still belongs to this run.
     """
 
-    def __init__(  # noqa: PLR0913 - what it works with, given once
+    def __init__(  # noqa: PLR0913 - its collaborators, given once
         self,
         directory: Directory,
         policies: PolicySource,
@@ -81,7 +82,7 @@ class ControlPlane:
         self._clock = Clock.of(clock)
         self._shared = shared
         self.epochs = Epochs(directory, fence, batches_retained=batches_retained)
-        """All that it made, by name."""
+        """The epochs that it made, by name."""
 
         self._settling = Settling(directory, shards, self.epochs.check_fence)
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
@@ -109,7 +110,7 @@ class ControlPlane:
         missing = self._settling.missing_shards()
         if missing:
             logger.warning(
-                "epoch %d: no usage report of shards %s; their whole grants count as used", epoch.number, missing
+                "epoch %d: no usage report from shards %s; their whole grants count as used", epoch.number, missing
             )
         settled = self._settling.settled(epoch, before, now_ms)
         advance_micro = self._settling.advance(epoch, before, policy)
@@ -119,15 +120,16 @@ class ControlPlane:
             buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
         settled_batch = self._settling.newest_settled(epoch)
         name = self._make(epoch.number + 1, policy, buckets, settled_batch, moment, advance_micro)
-        forget_reports(self._directory, before_batch=epoch.settled_batch)  # `_make` asked whether they are this run's
+        forget_reports(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
         return name
 
     def _paid(
         self, settled: Buckets, epoch: Epoch, before: CompiledPolicy, start: EpochName, *, now_ms: int
     ) -> Buckets:
-        """Return settled buckets with the time until now paid, at the rates that were in force.
+        """Return the settled buckets with the time up to now paid, at the rates that were in force.
 
-        What jobs share was earned at the share of then, by the process that held the lease.
+        A scope that jobs share earns at the share that `epoch` pins, and after the settled batches only while this
+        process, having made `epoch`, holds the lease.
         """
         own = settled.refill(before, now_ms=now_ms)
         share = epoch.share_micro_per_ms
@@ -140,9 +142,9 @@ class ControlPlane:
         return Buckets(np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro), now_ms)
 
     def wait_ms(self) -> int | None:
-        """Return how long until a waiting row may leave, 0 if one may now, `None` if none ever will by itself.
+        """Return how long until a waiting row may leave or expire: 0 if at once, `None` if none ever will by itself.
 
-        A row that nothing holds but a share of 0 leaves when the job has a lease: nobody knows when that is.
+        A row that only a share of 0 holds back leaves once the job has a lease: nobody knows when that will be.
         """
         now_ms = moment_after(self._planned, self._clock).paid_ms
         event_ms = self._next_event_ms(self._planned, now_ms)
@@ -151,11 +153,11 @@ class ControlPlane:
         return max(0, event_ms - now_ms)
 
     def forget_before(self, name: EpochName) -> None:
-        """Delete the files that no batch which Spark retains can need; called once the batch of `name` is committed."""
+        """Delete the files that no batch retained by Spark can need; called once the batch of `name` is committed."""
         self.epochs.forget_before(name, self._policy_in_force().revision)
 
     def stop(self) -> None:
-        """Visit the exchange no more; called when the query's reader ends, and not when its process is killed."""
+        """Stop visiting the exchange; called when the query's reader ends, but not when its process is killed."""
         if self._shared is not None:
             self._shared.stop()
 
@@ -182,7 +184,7 @@ class ControlPlane:
             and shared.is_due(policy, share, now_ms=now_ms, is_waiting=is_waiting)
         ):
             return True
-        # Every batch reports before it is committed: without a report, this epoch's batch ran and its report is lost.
+        # Every batch reports before it is committed: without a report, this epoch's batch ran, and its report was lost.
         is_over = not self._settling.has_reports or self._settling.has_moved
         return is_over or self._next_event_ms(epoch, now_ms) <= now_ms
 
@@ -198,18 +200,18 @@ class ControlPlane:
         return self._event[2]
 
     def _waits_for_a_lease(self, epoch: Epoch | None, now_ms: int) -> bool:
-        """Return whether a row would leave if the job had the shared quotas whole."""
+        """Return whether a waiting row would ever leave or expire if the job had the whole of its shared quotas."""
         if self._shared is None or epoch is None or not self._settling.has_reports:
             return False
         return self._event_under(self.epochs.policy(epoch), epoch, now_ms) < NEVER_MS
 
     def _event_under(self, policy: CompiledPolicy, epoch: Epoch, now_ms: int) -> int:
-        """Return when a row may leave or expire by the rates of `policy`, which is the epoch's."""
+        """Return when a row may leave or expire at the rates of `policy`: the epoch's, with or without its shares."""
         settled = self._settling.settled(epoch, self.epochs.policy(epoch), now_ms)
         return next_event_ms(self._settling.last_under(policy), settled, policy)
 
     def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:
-        """Say once a revision that batches take longer than a bucket fills: such a quota cannot be reached.
+        """Warn, once per revision, that a batch takes longer than a bucket to fill: such a quota cannot be reached.
 
         The first batches of a run do not count: they start workers, or follow a time in which nothing ran.
         """
@@ -221,8 +223,8 @@ class ControlPlane:
         if is_slow.any() and self._warned_of != policy.revision:
             self._warned_of = policy.revision
             logger.warning(
-                "the last batch took %d ms, longer than %d of %d quotas save up: what comes in during such a batch "
-                "cannot all be granted; raise burst_seconds above %d",
+                "the last batch took %d ms, longer than the buckets of %d of %d quotas take to fill: not all that "
+                "arrives during such a batch can be granted; raise burst_seconds above %d",
                 elapsed_ms, int(is_slow.any(axis=1).sum()), len(policy.shared), -(-elapsed_ms // 1000),
             )  # fmt: skip
 
@@ -235,7 +237,7 @@ class ControlPlane:
         moment: Moment,
         advance_micro: Int64s | None = None,
     ) -> EpochName:
-        """Write an epoch, and the policy that it names, and return its name; without buckets, new ones are full."""
+        """Write an epoch and the policy that it names, and return the epoch's name; without `buckets`, all are full."""
         self.epochs.check_fence()
         now_ms = moment.paid_ms
         reports = self._settling.last_under(policy)

@@ -1,10 +1,10 @@
-"""A control directory is one run's: whoever began last has it, and whoever had it before ends.
+"""The fence of a control directory: the run that began last owns the directory, and any earlier run ends.
 
 Two queries with one control directory would each take the other's epochs and reports for their own, and a run that was
 given up for dead may still be alive. A run writes its mark when it begins, and looks for it before it makes an epoch or
-removes a file. It begins with the first epoch that it makes or loads, not before: one that is refused at its start
-leaves the run that has the directory alone. If another run has begun since a run was started, the latter ends: what it
-knows of the checkpoint is out of date.
+removes a file. It begins with the first epoch that it makes or loads, not before: a run that is refused at its start
+leaves the owner of the directory alone. A run ends if another has begun since it was started: what it knows of the
+checkpoint is out of date.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RunFence:
     Parameters
     ----------
     then
-        Called when the directory is this run's: what others see of the run begins there.
+        Called once the directory is this run's: from here on, others may see the run.
     """
 
     def __init__(self, directory: Directory, then: Callable[[], None] | None = None) -> None:
@@ -36,7 +36,7 @@ class RunFence:
         self._found = directory.read(_NAME)
 
     def begin(self) -> None:
-        """Take the directory over; only the first call does.
+        """Take over the directory; calls after the first do nothing.
 
         Raises
         ------
@@ -53,12 +53,12 @@ class RunFence:
             self._then()
 
     def check(self) -> None:
-        """Refuse to go on if another run has taken the directory over.
+        """Refuse to go on if another run has taken over the directory.
 
         Raises
         ------
         TakenOverError
-            If one has.
+            If another run has taken it over.
         """
         found = self._directory.read(_NAME)
         if found is not None and found != self.run.encode():
@@ -66,10 +66,10 @@ class RunFence:
 
 
 def refuse_past(directory: Directory) -> None:
-    """Refuse to begin where a query has been: its sinks would skip the new batches as ones that they have.
+    """Refuse to begin where a query has run: its sinks would skip the new batches as ones that they already have.
 
-    A batch reports after its offset was logged. So whoever asks for the first epoch where a batch has reported is
-    not the query that reported: not even one whose first batch is run again, for that has its epoch.
+    A batch reports after its offset is logged. So a query that asks for the first epoch where a batch has reported is
+    not the query that reported. Nor is it that query running its first batch again, for that batch has its epoch.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def refuse_past(directory: Directory) -> None:
     newest = newest_batch(directory)
     if newest >= 0:
         raise ConfigurationError(
-            f"the control directory {directory.location} is of a query that has run batch {newest}, and the "
-            f"checkpoint has none: restore the checkpoint, or remove the control directory too to begin anew; "
-            f"if it is another query's, give this one a directory of its own"
+            f"the control directory {directory.location} belongs to a query that has run batch {newest}, but the "
+            f"checkpoint has no batch: restore the checkpoint, or remove the control directory too to start from "
+            f"scratch; if it is another query's, give this one a directory of its own"
         )

@@ -1,7 +1,7 @@
-"""What the shards have reported since the last epoch, and what that makes of the buckets which it lent from.
+"""The settling of usage: the shards' reports since the last epoch, and what they leave in its buckets.
 
-The reports of a batch are taken in once, and count until an epoch has settled them. A shard that has not reported has
-used all that it was lent. Of every shard the last report is kept: it says what its namespaces want.
+The reports of a batch are read once, and count until an epoch has settled them. A shard that has not reported counts as
+having used all that it was lent. The last report of every shard is kept: it says what the shard's namespaces want.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from spark_throttle.files.storage import Directory
 
 
 class Settling:
-    """The reports that no epoch has settled, and the last one of every shard.
+    """The reports that no epoch has settled, and the last report of every shard.
 
     Parameters
     ----------
     check_fence
-        Called before a report is deleted; raises if the directory is another run's.
+        Called before a report is deleted; raises if the directory belongs to another run.
     """
 
     def __init__(self, directory: Directory, shards: int, check_fence: Callable[[], None]) -> None:
@@ -38,16 +38,16 @@ class Settling:
         self._last: dict[int, UsageReport] = {}
         self._unsettled: dict[int, list[UsageReport]] = {}
         self.newest_batch = -1
-        """The newest batch that was looked at."""
+        """The newest batch whose reports were read; -1 before the first."""
 
     def take_in(self, epoch: Epoch) -> list[list[UsageReport]]:
-        """Read the reports that came since the last call, at a start all that are kept; return them by batch."""
+        """Read the reports that came since the last call, or at a start all that are kept; return them by batch."""
         came = []
         if newest_batch(self._directory) != self.newest_batch:
             for batch, reports in read_reports(self._directory, after_batch=self.newest_batch).items():
                 if any(report.epoch > epoch.number for report in reports):
-                    # The checkpoint was rolled back to before this batch, which will run and report anew; unless this
-                    # run was taken over, and it is the other's.
+                    # The checkpoint was put back to before this batch, which will run and report again; unless this
+                    # run was taken over, and the report is the other run's.
                     self._check_fence()
                     forget_reports(self._directory, from_batch=batch)
                     break
@@ -66,16 +66,16 @@ class Settling:
 
     @property
     def has_moved(self) -> bool:
-        """Whether a batch that is not settled brought or moved rows."""
+        """Whether a batch that is not yet settled brought or moved rows."""
         return any(_has_moved(reports) for reports in self._unsettled.values())
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a row waits."""
+        """Whether any row waits."""
         return any(report.waiting.any() for report in self._last.values())
 
     def newest_settled(self, epoch: Epoch) -> int:
-        """Return the batch up to which all is settled by the epoch that follows `epoch`."""
+        """Return the last batch that the epoch after `epoch` settles."""
         return max(self._unsettled, default=epoch.settled_batch)
 
     def missing_shards(self) -> list[int]:
@@ -84,16 +84,16 @@ class Settling:
         return sorted(set(range(self._shards)) - found)
 
     def began_ms(self, now_ms: int) -> int:
-        """Return the paying time of the first batch that moved rows, `now_ms` if none did."""
+        """Return the paying time of the first unsettled batch that moved rows; `now_ms` if none did."""
         moved = (reports[0].as_of_ms for reports in self._unsettled.values() if _has_moved(reports))
         return min(moved, default=now_ms)
 
     def last_under(self, policy: CompiledPolicy) -> list[UsageReport]:
-        """Return the last report of every shard, with its indices in `policy`."""
+        """Return the last report of every shard, with indices into `policy`."""
         return [_rematched(report, policy) for report in self._last.values()]
 
     def settled(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> Buckets:
-        """Return the buckets of `epoch` less what was used; a shard without a report has used all it was lent."""
+        """Return the buckets of `epoch` less what was used; a shard without a report has used all that it was lent."""
         buckets, share = epoch.buckets, epoch.share_micro_per_ms
         for reports in self._unsettled.values():
             used = used_by_scope(reports, policy)
@@ -101,7 +101,7 @@ class Settling:
         missing = self.missing_shards()
         if missing:
             used = lent_tokens(epoch.lending.balance_micro[missing]).sum(axis=0)
-            # What a lease has earned since then, this process cannot tell.
+            # This process cannot know what a lease has earned since then.
             at_ms = now_ms if share is None else buckets.as_of_ms
             buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
@@ -126,12 +126,12 @@ def _has_moved(reports: list[UsageReport]) -> bool:
 
 
 def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:
-    """Return a report with its indices in `policy`."""
+    """Return a report with indices into `policy`."""
     if report.revision == policy.revision:
         return report
     found = match(report.names, policy)
     weight = np.where(found.is_exempt, 0, policy.namespace_limits.weight[found.rule])
-    # Its own limits may be others by now, so that its rows may leave at once.
+    # The namespaces' own limits may have changed, so their rows may be able to leave at once.
     leaves_ms = None if report.leaves_ms is None else np.where(report.waiting[:, 0] > 0, report.as_of_ms, NEVER_MS)
     return replace(
         report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight, leaves_ms=leaves_ms

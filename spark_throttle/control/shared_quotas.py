@@ -1,6 +1,6 @@
 """Quotas that several jobs share, as the control plane of one of them sees them: rates by scope, for its epochs.
 
-Times are paying time (`clock`), which goes on as the steady clock that measures leases does.
+Times are paying time (`clock`), which advances with the steady clock that measures leases.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from spark_throttle.sharing.lease_keeper import LeaseKeeper
 from spark_throttle.sharing.sharing import Share
 
 _NOTABLE_PART = 10
-"""A share that grew by a tenth of the quota makes an epoch due, though nothing waits for it."""
+"""A share that has grown by more than the quota divided by this makes an epoch due, even if nothing waits for it."""
 
 
 class SharedQuotas:
-    """Tells the exchange what a job wants, and the job's epochs what it may use.
+    """The link between the exchange, which learns what the job wants, and the job's epochs, which pin what it may use.
 
     Parameters
     ----------
     keeper
-        Of the job's lease; its thread may run meanwhile.
+        The keeper of the job's lease, whose thread may be running.
     """
 
     def __init__(self, keeper: LeaseKeeper, direction: Direction) -> None:
@@ -44,16 +44,17 @@ class SharedQuotas:
         self._is_new = True
 
     def rate(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
-        """Return what the job may use of every shared scope now, shape (scopes, 2): of what it does not share, all."""
+        """Return the job's present rate in each scope, shape (scopes, 2); the whole quota where it is not shared."""
         if self._is_new or now_ms - self._measured_ms >= self._keeper.settings.interval_ms:
             self._keeper.measure(self._meter.measure(policy, now_ms=now_ms))
             self._measured_ms, self._is_new = now_ms, False
         return self._by_scope(policy, self._keeper.share())
 
     def is_due(self, policy: CompiledPolicy, pinned: Int64s, *, now_ms: int, is_waiting: bool) -> bool:
-        """Return whether the rates differ from those of an epoch so that another is needed.
+        """Return whether the rates differ so much from those that an epoch pins that another epoch is needed.
 
-        Others wait for what shrinks. What grows is needed by rows that wait, or, if it is much, by those that may come.
+        Other jobs wait for a rate that shrinks. A rate that grows is needed by rows that wait or, if it grows by much,
+        by rows that may come.
         """
         rate = self.rate(policy, now_ms=now_ms)
         if (rate < pinned).any():
@@ -69,16 +70,16 @@ class SharedQuotas:
         return self._by_scope(policy, share)
 
     def end_epoch(self, file: str) -> None:
-        """Note that the epoch is written, so that its rates are all that the job uses."""
+        """Note that the epoch is written: its rates are now all that the job uses."""
         if self._pinning is not None:
             share, steady_ms, now_ms = self._pinning
             self._pinned = file, steady_ms, now_ms
             self._keeper.end_pin(share)
 
     def paid_until_ms(self, file: str, *, now_ms: int) -> int:
-        """Return up to when, of paying time, an epoch's rates have been leased since it was written.
+        """Return the paying time up to which an epoch's rates have been leased since it was written.
 
-        For an epoch of another process, 0: that process may have pinned, and told the others, less since.
+        Return 0 for an epoch of another process, which may since have pinned less and reported that to the other jobs.
         """
         if self._pinned is None or self._pinned[0] != file:
             return 0
@@ -86,13 +87,13 @@ class SharedQuotas:
         return min(now_ms, pinned_ms + self._keeper.paid_ms(steady_ms))
 
     def stop(self) -> None:
-        """Visit the exchange no more."""
+        """Stop visiting the exchange."""
         self._keeper.stop()
 
     def _by_scope(self, policy: CompiledPolicy, share: Share) -> Int64s:
         scopes = self._meter.scopes(policy)
         rate = policy.shared.rate_micro_per_ms.copy()
-        rate[scopes.position] = np.minimum(rate[scopes.position], 0)  # of what is not leased, nothing
+        rate[scopes.position] = np.minimum(rate[scopes.position], 0)  # nothing of a scope that is not leased
         at = np.searchsorted(share.ids, scopes.ids)
         known = np.flatnonzero(at < len(share.ids))
         known = known[share.ids[at[known]] == scopes.ids[known]]

@@ -1,6 +1,6 @@
-"""What is stored, byte for byte: shard states, compiled policies, usage reports, epochs.
+"""The stored bytes of shard states, compiled policies, usage reports and epochs.
 
-Each has a format version of its own. A reader reads all versions up to its own; a newer one is refused by its number.
+Each kind has its own format version. A reader accepts every version up to its own, and refuses a newer one by number.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
 STATE_VERSION = 5
-"""2 has the job's shares of shared quotas, 3 the paying time of the last epoch too, 4 a bound for flows that are ahead,
-5 leads in the common time; those of older versions are of another time, and are read as none.
+"""The newest version of a shard's state. Version 2 added the job's shares of shared quotas, 3 the paying time of the
+last epoch, 4 a bound for flows that are ahead, 5 leads in the common time. Leads of older versions are in another time,
+and are read as none.
 
-A block is written in the least version that has what it holds."""
+A block is written in the lowest version that has all of its content."""
 
 POLICY_VERSION = 3
-"""3 has bounds on the size of a message; written only where there is one, so that version 2 stays what it was."""
+"""The newest version of a policy. Version 3 added bounds on the size of a message; it is written only where there is
+such a bound, so that other policies keep their bytes of version 2."""
 
 _UNBOUNDED_POLICY = 2
 USAGE_VERSION = 3
-"""2 has when the first waiting row of every flow may leave, and the batch's paying time, 3 how far flows are ahead."""
+"""The newest version of a usage report. Version 2 added the time at which every flow's first waiting row may leave, and
+the batch's paying time; 3 added how far flows are ahead."""
 
 EPOCH_VERSION = 4
-"""2 has the job's shares of shared quotas, 3 the clocks' readings and how far shards are ahead, 4 a bound for flows."""
+"""The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
+shards are ahead, 4 a bound for flows that are ahead."""
 
 _NO_AGE = -1
 _EPOCH_WITH_CLOCKS = 3
@@ -48,23 +52,23 @@ _WITH_LEADS = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredShard:
-    """All that Spark's state store keeps for a shard: what decisions depend on, and the payload of waiting rows."""
+    """All that Spark's state store keeps for a shard: the input of its decisions, and the payload of waiting rows."""
 
     state: ShardState
     policy: bytes
-    """The policy in force, packed; it is stored so that a batch without an epoch can be decided."""
+    """The policy in force, packed; stored so that a batch without an epoch can be decided."""
 
     frames: list[bytes]
-    """Payloads of the waiting rows, in the order of the queue (`spark.rows.frames`)."""
+    """The payloads of the waiting rows, in the order of the queue (`spark.rows.frames`)."""
 
     frame_of_row: Int64s
-    """Of every queued row: the position in `frames` of the frame that holds it."""
+    """For every queued row, the position in `frames` of the frame that holds it."""
 
     row_in_frame: Int64s
-    """Of every queued row: its place in that frame."""
+    """For every queued row, its position in that frame."""
 
     paying: PayingTime | None = None
-    """The reading of the last epoch; `None` after one of an older version."""
+    """The clock reading pinned by the last epoch; `None` after an epoch of an older version."""
 
 
 def pack_shard(stored: StoredShard) -> bytes:
@@ -91,7 +95,7 @@ def pack_shard(stored: StoredShard) -> bytes:
 def _later_fields(
     share: Int64s | None, paying: PayingTime | None, ahead_bound_milli: Int64s | None
 ) -> tuple[int, dict[str, Field]]:
-    """Return the least version of a block that has these, and their fields."""
+    """Return the lowest version of a block that has these values, and their fields."""
     kept = np.zeros((0, 2), dtype=np.int64) if share is None else share
     times: dict[str, Field] = {} if paying is None else {"paid_ms": paying.paid_ms, "wall_ms": paying.wall_ms}
     if ahead_bound_milli is not None:
@@ -115,7 +119,7 @@ def _ahead_bound(f: BlockFields) -> Int64s | None:
 
 
 def unpack_shard(block: bytes, what: str) -> StoredShard:
-    """Return what `pack_shard` stored."""
+    """Return the shard's state that `pack_shard` stored."""
     f = unpack(block, "stat", STATE_VERSION, what)
     lead_vt = f.pairs("flow_lead")
     flows = Flows(
@@ -145,7 +149,7 @@ def _limit_fields(prefix: str, limits: Limits) -> dict[str, Field]:
 
 
 def _bound_fields(policy: CompiledPolicy) -> dict[str, Field]:
-    """Return the fields of bounds on the size of a message; none where no scope has one."""
+    """Return the fields for bounds on the size of a message; none if no scope has such a bound."""
     bounds = {"shared": policy.shared.max_message_bytes, "namespace": policy.namespace_limits.max_message_bytes}
     if all(each is None for each in bounds.values()):
         return {}
@@ -184,7 +188,7 @@ def pack_policy(policy: CompiledPolicy) -> bytes:
 
 
 def unpack_policy(block: bytes, what: str) -> CompiledPolicy:
-    """Return what `pack_policy` stored."""
+    """Return the policy that `pack_policy` stored."""
     f = unpack(block, "plcy", POLICY_VERSION, what)
     windows = WindowRules(f.pairs("delay_units"), f.pairs("delay_ms"), f.pairs("reject_units"), f.pairs("reject_ms"))
     age_ms = f.integer("queue_age_ms")
@@ -220,7 +224,7 @@ def pack_usage(usage: UsageReport) -> bytes:
 
 
 def unpack_usage(block: bytes, what: str) -> UsageReport:
-    """Return what `pack_usage` stored."""
+    """Return the usage report that `pack_usage` stored."""
     f = unpack(block, "usge", USAGE_VERSION, what)
     return UsageReport(
         f.integer("shard"), f.integer("epoch"), f.text("revision"), f.integer("now_ms"), f.names("names"),
@@ -234,30 +238,31 @@ def unpack_usage(block: bytes, what: str) -> UsageReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
-    """A version of all grants: all that the batches until the next epoch take from the control plane."""
+    """A version of all grants: everything that batches take from the control plane until the next epoch."""
 
     number: int
     revision: str
     buckets: Buckets
-    """What the control plane holds, before any of it is used."""
+    """The buckets of the control plane, before any of their tokens are used."""
 
     lending: Lending
     settled_batch: int
     """The last batch whose usage is accounted for; -1 before the first."""
 
     share_micro_per_ms: Int64s | None = None
-    """Shape (scopes, 2): what this job may use of each shared scope, where it shares its quotas with others."""
+    """Shape (scopes, 2): this job's shares of the rates of the shared scopes; `None` if it shares no quota with other
+    jobs."""
 
     reading: ClockReading | None = None
-    """Of the clocks when it was made, at the paying time of `buckets`; `None` in an older version."""
+    """The clocks' reading when the epoch was made, at the paying time of `buckets`; `None` in an older version."""
 
     def grant(self, shard: int, policy: bytes | None) -> ShardGrant:
-        """Return what the epoch says to a shard.
+        """Return the epoch's control row for a shard.
 
         Parameters
         ----------
         policy
-            The shard's slice, packed; `None` if it has it.
+            The shard's slice of the policy, packed; `None` if the shard already has it.
         """
         paying = None if self.reading is None else PayingTime(self.buckets.as_of_ms, self.reading.wall_ms)
         lending = self.lending
@@ -290,7 +295,7 @@ def pack_epoch(epoch: Epoch) -> bytes:
 
 
 def unpack_epoch(block: bytes, what: str) -> Epoch:
-    """Return what `pack_epoch` stored."""
+    """Return the epoch that `pack_epoch` stored."""
     f = unpack(block, "epch", EPOCH_VERSION, what)
     shape = (f.integer("shards"), -1, 2)
     lent, headroom = f.integers("lent").reshape(shape), f.integers("headroom").reshape(shape)
@@ -313,22 +318,22 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardGrant:
-    """What an epoch says to one shard: a control row."""
+    """A control row: the part of an epoch that is for one shard."""
 
     epoch: int
     policy: bytes | None
-    """The shard's slice of the policy, packed; `None` where it is the one that the shard has."""
+    """The shard's slice of the policy, packed; `None` if the shard already has it."""
 
     balance_micro: Int64s
     headroom_micro: Int64s
     share_micro_per_ms: Int64s | None = None
-    """As `Epoch.share_micro_per_ms`."""
+    """This job's shares, as in `Epoch.share_micro_per_ms`."""
 
     paying: PayingTime | None = None
-    """When it was made."""
+    """The clock reading at which the epoch was made."""
 
     ahead_bound_milli: Int64s | None = None
-    """As `state.Grants.ahead_bound_milli`."""
+    """The bound for flows that are ahead, as in `state.Grants.ahead_bound_milli`."""
 
 
 def pack_grant(grant: ShardGrant) -> bytes:
@@ -341,7 +346,7 @@ def pack_grant(grant: ShardGrant) -> bytes:
 
 
 def unpack_grant(block: bytes, what: str) -> ShardGrant:
-    """Return what `pack_grant` stored."""
+    """Return the control row that `pack_grant` stored."""
     f = unpack(block, "grnt", EPOCH_VERSION, what)
     policy = f.raw("policy") or None
     return ShardGrant(

@@ -1,18 +1,18 @@
-"""What a change of policy leaves of the past: balances, leads, and rows that wait.
+"""What survives a change of policy: balances, leads and waiting rows.
 
-A policy acts from the batch that brings it. What was remembered under the one before is told in its terms first:
+A policy acts from the batch that brings it. What was remembered under the old policy is first converted to the new:
 
 - *Time* up to the change is paid at the old rates, so that no window holds more than the rates in force in it earn.
-- *A bucket* keeps its balance, cut to its new burst. In a dimension that had no limit it begins full, and where there
-  is none any more it holds nothing. What an observing scope was overdrawn by is no debt: it owes one burst at most.
-- *A lead* is virtual time, and means other tokens where rates are in another proportion, or at another weight. It is
-  converted to the tokens that it stands for, by dimension, and back. A flow was ahead by a message at most, so that it
-  waits for a message of each other flow at most, whatever changed. What a clock was behind by, in its lesser dimension,
-  is forgotten: what others took under another policy is not owed by those of the new one.
-- *A row* that a Pegasus rule holds waits no longer than the rule that the namespace has now would make it wait.
+- *A bucket* keeps its balance, cut to its new burst. It begins full in a dimension that had no limit, and holds nothing
+  in one that no longer has any. An observing scope's overdraft is not a debt: it owes one burst at most.
+- *A lead* is virtual time, and stands for different tokens where the proportion of the rates, or the weight, differs.
+  It is converted to the tokens that it stands for, by dimension, and back. A flow was ahead by at most one message, so
+  it waits for at most one message of each other flow, whatever changed. How far the lesser clock of a flow was behind
+  is forgotten: flows of the new policy do not owe what others took under the old one.
+- *A row* that a Pegasus rule holds waits no longer than the namespace's present rule would make it wait.
 
-A scope that is removed has no limit in the batches that lack it. Put back, it is like any other that gets its first
-limit: it begins full, and free of what it owed. That gives nothing away: without the entry its rows passed freely.
+A scope that is removed has no limit in the batches without it. If it is put back, it is treated as any scope that gets
+its first limit: it begins full and without debt. That gives nothing away: without the entry, its rows passed freely.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import Flows, Queue, ShardState
 
 _SHUT_AND_SPENT = -2
-"""In micro-tokens: what a bucket of rate 0 holds that was not full when it was shut; one that was full holds -1."""
+"""The micro-tokens in a bucket of rate 0 that was not full when it was shut; one that was full holds -1."""
 
 
 def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int) -> ShardState:
-    """Return what a shard remembers, paid up to `now_ms` under `before`, as `after` sees it.
+    """Return a shard's state, paid up to `now_ms` under `before` and converted to `after`.
 
-    The grants are not touched: they are indexed by the shared scopes of a policy, and a new policy comes with new ones.
+    The grants are left alone: a policy's shared scopes index them, and a new policy comes with new grants.
     """
     flows = state.flows
     was, becomes = match(flows.names, before), match(flows.names, after)
@@ -78,11 +78,11 @@ def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: Compile
 
 
 def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> Int64s:
-    """Return the balances, shape (n, 2), of scopes whose limits were `before` and are `after`.
+    """Return the balances, shape (n, 2), of scopes whose limits change from `before` to `after`.
 
     Examples
     --------
-    A limit on bytes joins one on messages, which is raised:
+    A limit on bytes is added, and the limit on messages is raised:
 
     >>> def limits(rates, bursts, on_excess=OnExcess.DELAY):
     ...     return Limits(np.array([rates]), np.array([bursts]), np.array([on_excess]), np.array([1]))
@@ -100,8 +100,8 @@ def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> In
     is_observing = (before.on_excess == OnExcess.OBSERVE)[:, None]
     owes_at_most = np.where(is_observing, -after.burst_micro, MIN_BALANCE_MICRO)
     kept = np.minimum(np.maximum(balance_micro, owes_at_most), begins)
-    # A rate of 0 holds a balance just below zero, which is no debt. It is less if the bucket was not full, so that the
-    # bucket is not full now, and is remembered until the rate is raised.
+    # A rate of 0 holds the balance just below zero, which is not a debt. It is lower still if the bucket was not full:
+    # so the bucket does not count as full now, and is remembered until the rate is raised.
     is_spent = balance_micro < full(before.rate_micro_per_ms, before.burst_micro)
     kept = np.where((after.rate_micro_per_ms == 0) & is_spent, np.minimum(kept, _SHUT_AND_SPENT), kept)
     was_shut = (before.rate_micro_per_ms == 0) & (after.rate_micro_per_ms > 0)
@@ -110,7 +110,7 @@ def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> In
 
 
 def former_scopes(before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
-    """Return, of every shared scope of `after`, its position among those of `before`, -1 where it is new."""
+    """Return, for every shared scope of `after`, its position among those of `before`, -1 where it is new."""
     tenant = _index_in(after.tenant_names, before.tenant_names)
     group = _index_in(after.group_names, before.group_names)
     job = np.zeros(1, dtype=np.int64)
@@ -124,7 +124,7 @@ def _index_in(names: pa.StringArray, known: pa.StringArray) -> Int64s:
 
 
 def _carried_leads(lead_vt: Int64s, was: FairOrder, becomes: FairOrder, former: Int64s) -> Int64s:
-    """Return the leads of flows that took turns as `was` says and take them as `becomes` says."""
+    """Return the leads, in the order of `becomes`, of flows that had `lead_vt` in the order of `was`."""
     is_same = (was.domain == np.append(former, -1)[becomes.domain]) & (was.weight == becomes.weight)
     is_same &= by_row(np.logical_and, was.lead_rate_micro_per_ms == becomes.lead_rate_micro_per_ms)
     ahead = np.where(was.has_clock, np.maximum(lead_vt, 0), 0)
@@ -134,6 +134,6 @@ def _carried_leads(lead_vt: Int64s, was: FairOrder, becomes: FairOrder, former: 
 
 
 def _released(queue: Queue, rules: WindowRules, *, now_ms: int) -> Queue:
-    """Return the waiting rows, none held longer than the `rules` of its flow would hold it from now on."""
+    """Return the waiting rows, none of them held longer than the `rules` of its flow would hold it from now on."""
     longest_ms = by_row(np.maximum, np.where(rules.delay_units > 0, rules.delay_ms, 0))
     return replace(queue, release_ms=np.minimum(queue.release_ms, now_ms + longest_ms[queue.flow]))

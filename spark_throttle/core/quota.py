@@ -1,11 +1,11 @@
 """Quotas as columns: what every scope may use, ready for arithmetic over all scopes at once.
 
-A token is a message or a byte. Rates are whole millitokens a second, which are whole micro-tokens a
+A token is a message or a byte. Rates are whole millitokens per second, which are whole micro-tokens per
 millisecond, so a refill over Spark's millisecond clock is an exact integer product. Bursts and balances
-are micro-tokens. A rate of `UNLIMITED` means that the scope has no limit in that dimension; a rate of 0
+are in micro-tokens. A rate of `UNLIMITED` means that the scope has no limit in that dimension; a rate of 0
 is a limit that admits nothing.
 
-Shared scopes (the job, tenants, resource groups) have one index space, in this order::
+Shared scopes (the job, tenants, resource groups) share one index space, in this order::
 
     0                     the job
     1 … T                 tenants, in the order of `tenant_names`
@@ -26,22 +26,22 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 MICRO = 1_000_000
-"""Micro-tokens a token."""
+"""Micro-tokens in a token."""
 
 UNLIMITED = -1
 """The rate of a dimension that has no limit."""
 
 MAX_BURST_TOKENS = 2**40
-"""Largest burst, and largest rate a second: with a message of debt, micro-tokens stay far inside int64."""
+"""The largest burst, and the largest rate per second: with a message of debt, micro-tokens stay far inside int64."""
 
 MAX_SIZE_BYTES = 2**36
-"""Largest size of one message; the sizes of 2**27 of them can be summed in int64."""
+"""The largest size of one message; the sizes of 2**27 such messages can be summed in int64."""
 
 MIN_BALANCE_MICRO = -(2**61)
-"""Where every debt stops growing."""
+"""The balance at which every debt stops growing."""
 
 NEVER_MS = 2**62
-"""A wait that does not end, in arrays of throttle times."""
+"""A wait without end, in arrays of throttle times."""
 
 
 class Dimension(IntEnum):
@@ -52,7 +52,7 @@ class Dimension(IntEnum):
 
 
 class Level(IntEnum):
-    """Where a limit stands, from the narrowest to the widest."""
+    """The kind of scope that a limit belongs to, from the narrowest to the widest."""
 
     NAMESPACE = 0
     TENANT = 1
@@ -61,7 +61,7 @@ class Level(IntEnum):
 
 
 class OnExcess(IntEnum):
-    """What a scope does with what exceeds its quota; `OBSERVE` only reports."""
+    """What a scope does with rows beyond its quota; `OBSERVE` only reports them."""
 
     DELAY = 0
     REJECT = 1
@@ -69,7 +69,7 @@ class OnExcess(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What becomes of a row."""
+    """The decision on a row."""
 
     ADMIT = 0
     DELAY = 1
@@ -77,7 +77,7 @@ class Verdict(IntEnum):
 
 
 class Overflow(IntEnum):
-    """What a full queue does with a row that should wait."""
+    """What to do when a row has to wait and the queue is full."""
 
     REJECT = 0
     FAIL = 1
@@ -85,29 +85,30 @@ class Overflow(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Limits:
-    """The limits of many scopes, one position a scope."""
+    """The limits of many scopes, one position per scope."""
 
     rate_micro_per_ms: Int64s
-    """Shape (n, 2), by `Dimension`: micro-tokens a millisecond, `UNLIMITED` where absent."""
+    """Shape (n, 2), by `Dimension`: micro-tokens per millisecond, `UNLIMITED` where no limit is set."""
 
     burst_micro: Int64s
-    """Shape (n, 2): what a full bucket holds; 0 where unlimited."""
+    """Shape (n, 2): the balance of a full bucket; 0 where unlimited."""
 
     on_excess: Int64s
     """Shape (n,): an `OnExcess`."""
 
     weight: Int64s
-    """Shape (n,): claim in the division of what is shared, at least 1."""
+    """Shape (n,): the weight in the division of shared tokens, at least 1."""
 
     max_message_bytes: Int64s | None = None
-    """Shape (n,): size of the largest message that may pass, `MAX_SIZE_BYTES` where absent; `None` where all are."""
+    """Shape (n,): the size of the largest message that may pass, `MAX_SIZE_BYTES` where no bound is set; `None` if no
+    scope has one."""
 
     def __len__(self) -> int:
         return len(self.weight)
 
     @property
     def is_limited(self) -> Bools:
-        """Shape (n, 2): whether the dimension has a limit."""
+        """Whether each dimension has a limit, shape (n, 2)."""
         return self.rate_micro_per_ms != UNLIMITED
 
     def take(self, index: Int64s) -> Limits:
@@ -123,26 +124,26 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
-    """Pegasus' rules of many namespaces: thresholds a wall-clock second, by `Dimension`; 0 units is off."""
+    """The Pegasus rules of many namespaces: thresholds per wall-clock second, by `Dimension`; 0 units means off."""
 
     delay_units: Int64s
-    """Shape (n, 2): what may pass in a second before delay begins."""
+    """Shape (n, 2): the units that may pass in a second before delay begins."""
 
     delay_ms: Int64s
     """Shape (n, 2): how long a delayed row waits."""
 
     reject_units: Int64s
-    """Shape (n, 2): what may pass in a second before rejection begins."""
+    """Shape (n, 2): the units that may pass in a second before rejection begins."""
 
     reject_ms: Int64s
-    """Shape (n, 2): the throttle time that a rejected row is told."""
+    """Shape (n, 2): the throttle time reported with a rejected row."""
 
     def __len__(self) -> int:
         return len(self.delay_units)
 
     @property
     def has_rule(self) -> Bools:
-        """Shape (n,): whether the rules do anything."""
+        """Whether each namespace has a threshold that is on, shape (n,)."""
         return np.logical_or.reduce((self.delay_units > 0) | (self.reject_units > 0), axis=1)
 
     def take(self, index: Int64s) -> WindowRules:
@@ -154,7 +155,7 @@ class WindowRules:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """How much may wait in the whole job, and for how long; `None` is no bound on age."""
+    """How much may wait in the whole job, and for how long; an age of `None` is unbounded."""
 
     messages: int
     bytes: int
@@ -167,47 +168,48 @@ class CompiledPolicy:
     """One direction of one policy revision, with every name resolved to an index."""
 
     revision: str
-    """Names the content; equal revisions hold equal policies."""
+    """The name of the content; equal revisions hold equal policies."""
 
     shared: Limits
-    """The shared scopes: the job, the tenants, the resource groups (see the module's header)."""
+    """The limits of the shared scopes: the job, the tenants, the resource groups (see the module's header)."""
 
     tenant_names: pa.StringArray
     group_names: pa.StringArray
 
     tenant_group: Int64s
-    """Shape (T,): the position in `group_names` that a tenant names, -1 for none."""
+    """Shape (T,): the group that each tenant names, as a position in `group_names`; -1 for none."""
 
     namespace_names: pa.StringArray
     """The namespaces that the policy names."""
 
     glob_patterns: pa.StringArray
-    """The globs over namespaces that the policy has, most specific first (`globs.specificity`)."""
+    """The policy's globs over namespaces, most specific first (`globs.specificity`)."""
 
     exempt_names: pa.StringArray
-    """Namespaces that no quota holds."""
+    """The namespaces to which no quota applies, by name."""
 
     exempt_globs: pa.StringArray
-    """Globs of such namespaces."""
+    """The namespaces to which no quota applies, by glob."""
 
     namespace_limits: Limits
-    """Of the named namespaces, then of those under each glob, then, where the policy exempts any, one position without
-    limits for these, then one for those that no name and no glob means."""
+    """The limits of namespaces by themselves, one position per rule: the named namespaces, then the globs, then, if the
+    policy exempts any namespace, one position without limits for those, then the default for all other namespaces."""
 
     namespace_windows: WindowRules
-    """As `namespace_limits`."""
+    """The Pegasus rules, at the positions of `namespace_limits`."""
 
     namespace_group: Int64s
-    """As `namespace_limits`: own group as a position in `group_names`, -1 for none."""
+    """The group that each rule itself names, at the positions of `namespace_limits`: a position in `group_names`, or -1
+    for none."""
 
     queue: QueueBounds
 
     @property
     def exempt_rule(self) -> int:
-        """Position in `namespace_limits` of the exempt namespaces, where there are any."""
+        """The position of the exempt namespaces in `namespace_limits`, if the policy exempts any."""
         return len(self.namespace_limits) - 2
 
     @property
     def default_rule(self) -> int:
-        """Position in `namespace_limits` of the namespaces that no name and no glob means."""
+        """The position in `namespace_limits` of the default: the namespaces that no name and no glob covers."""
         return len(self.namespace_limits) - 1

@@ -1,8 +1,8 @@
 """What a shard remembers between two batches.
 
-All arrays of `Flows` run over the same namespaces, those of `Queue` over the same waiting rows. A
-namespace that has nothing to remember (full buckets, no lead in its fair queue, nothing waiting) is not
-in the table at all, and comes back exactly as it left: so an idle namespace costs nothing.
+All arrays of `Flows` run over the same namespaces, and all arrays of `Queue` over the same waiting rows. A
+namespace with nothing to remember (full buckets, no lead in its fair queue, nothing waiting) is not in the
+table at all, and returns exactly as it left. So an idle namespace costs nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import pyarrow as pa
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 
 NO_BOUND: Final = 1 << 62
-"""Of a scope in which no flow is too far ahead (`Grants.ahead_bound_milli`)."""
+"""The `Grants.ahead_bound_milli` of a scope in which no flow is too far ahead."""
 
 NO_CONTEST: Final = NO_BOUND + 1
-"""Of a loose scope: other scopes stop its flows first, so that it has enough for all that they let pass."""
+"""The `Grants.ahead_bound_milli` of a loose scope: other scopes stop its flows first, so it has enough tokens for
+everything that they let pass."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,16 +30,16 @@ class Flows:
     names: pa.StringArray
 
     balance_micro: Int64s
-    """Shape (n, 2), by `Dimension`: tokens held, negative in debt; 0 where unlimited."""
+    """Shape (n, 2), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
 
     lead_vt: Int64s
-    """Shape (n, 2): virtual finish time less the domain's virtual time (`fair_queue`)."""
+    """Shape (n, 2): the virtual finish time less the domain's virtual time (`fair_queue`)."""
 
     window_second: Int64s
     """Shape (n,): the wall-clock second that `window_units` counts (`pegasus`)."""
 
     window_units: Int64s
-    """Shape (n, 2): messages and bytes that passed in `window_second`."""
+    """Shape (n, 2): the messages and bytes that passed in `window_second`."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -55,7 +56,7 @@ class Flows:
 
     @classmethod
     def empty(cls) -> Flows:
-        """Return no namespaces."""
+        """Return an empty table of namespaces."""
         pairs = np.zeros((0, 2), dtype=np.int64)
         return cls(pa.array([], pa.string()), pairs, pairs, np.zeros(0, dtype=np.int64), pairs)
 
@@ -65,21 +66,21 @@ class Queue:
     """The rows that wait, oldest first within every namespace."""
 
     flow: Int64s
-    """Position of the row's namespace in `Flows`."""
+    """The position of the row's namespace in `Flows`."""
 
     size_bytes: Int64s
     arrival_ms: Int64s
-    """Paying time of the batch with which the row arrived."""
+    """The paying time of the batch in which the row arrived."""
 
     release_ms: Int64s
-    """Paying time before which the row may not leave; 0 where only quotas hold it."""
+    """The paying time before which the row may not leave; 0 where only quotas hold it back."""
 
     def __len__(self) -> int:
         return len(self.flow)
 
     @classmethod
     def empty(cls) -> Queue:
-        """Return no rows."""
+        """Return an empty queue."""
         return cls(*(np.zeros(0, dtype=np.int64) for _ in range(4)))
 
 
@@ -87,46 +88,58 @@ class Queue:
 class Grants:
     """A shard's part of every shared scope, until the next epoch replaces it.
 
-    A grant that stands grows at the shard's part of the scope's rate, up to its part of the room that
-    the scope's bucket had: the sum over the shards never passes what the bucket itself would hold.
+    While a grant stands, it grows at the shard's part of the scope's rate, up to the shard's part of the room
+    that the scope's bucket had. So the sum over the shards never exceeds what the bucket itself would hold.
     """
 
     epoch: int
-    """The epoch that granted; 0 before the first."""
+    """The epoch that made the grants; 0 before the first."""
 
     balance_micro: Int64s
-    """Shape (scopes, 2): tokens granted and not yet used; negative once overdrawn."""
+    """Shape (scopes, 2): the tokens granted and not yet used; negative once overdrawn."""
 
     headroom_micro: Int64s
     """Shape (scopes, 2): by how much the balance may still grow."""
 
     as_of_ms: int
-    """Paying time up to which growth is counted."""
+    """The paying time up to which growth is counted."""
 
     share_micro_per_ms: Int64s | None = None
-    """Shape (scopes, 2): the rates of the shared scopes in this job, where it shares its quotas with others."""
+    """Shape (scopes, 2): this job's shares of the rates of the shared scopes; `None` if it shares no quota with other
+    jobs."""
 
     ahead_bound_milli: Int64s | None = None
-    """Shape (scopes, 2): a flow of weight 1 that is so many thousandths of a token ahead takes nothing of what is
-    granted: it is due to others (`shard_parts`). `NO_BOUND`, `NO_CONTEST`, or `None` where no flow is too far ahead."""
+    """Shape (scopes, 2): how far ahead, in thousandths of a token, a flow of weight 1 must be to take none of the
+    granted tokens, which are then due to others (`shard_parts`). `NO_BOUND` or `NO_CONTEST` where no flow is too far
+    ahead; `None` if that holds in every scope."""
 
     @property
     def is_loose(self) -> Bools | None:
-        """Which scopes nobody competes for, as others stop their flows first; `None` if no flow is bounded."""
+        """Which scopes nobody competes for, as other scopes stop their flows first; `None` if no flow is bounded."""
         if self.ahead_bound_milli is None:
             return None
         return np.logical_or.reduce(self.ahead_bound_milli == NO_CONTEST, axis=1)
 
     def rate(self, policy: CompiledPolicy) -> Int64s:
-        """Return the rates at which the shared scopes earn in this job, shape (scopes, 2)."""
+        """Return the rates at which this job's shared scopes earn tokens, shape (scopes, 2)."""
         return policy.shared.rate_micro_per_ms if self.share_micro_per_ms is None else self.share_micro_per_ms
 
+    def is_unleased(self, policy: CompiledPolicy) -> Bools:
+        """Return which shared scopes this job may use nothing of, though their quota is not 0, shape (scopes,).
+
+        The job waits for a lease there: what it offers is not beyond the quota.
+        """
+        if self.share_micro_per_ms is None:
+            return np.zeros(len(policy.shared), dtype=np.bool_)
+        return ((self.share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)).any(axis=1)
+
     def grown(self, policy: CompiledPolicy, *, now_ms: int, shards: int) -> Grants:
-        """Return these grants at `now_ms`; a rate of 0 admits nothing, whatever was granted."""
+        """Return these grants as of `now_ms`; a rate of 0 admits nothing, whatever was granted."""
         elapsed_ms = max(0, now_ms - self.as_of_ms)
         in_force = self.rate(policy)
         rate = np.maximum(in_force // shards, 0)
-        # The headroom is at most a burst (2**62 micro-tokens), so capping the time keeps the product in int64.
+        # The headroom is at most a burst and a debt, below 2**62 micro-tokens: capping the time keeps the product in
+        # int64.
         time_to_full_ms = -(-self.headroom_micro // np.maximum(rate, 1))
         gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
         balance = self.balance_micro + gained
@@ -136,10 +149,10 @@ class Grants:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardState:
-    """Everything a shard's decisions depend on, beside the batch itself and the policy."""
+    """Everything that a shard's decisions depend on, other than the batch itself and the policy."""
 
     advanced_to_ms: int
-    """Paying time (`paying`) to which all balances are refilled; 0 before the first batch."""
+    """The paying time (`paying`) to which all balances are refilled; 0 before the first batch."""
 
     flows: Flows
     queue: Queue

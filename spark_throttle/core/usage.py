@@ -1,4 +1,4 @@
-"""What a shard tells the control plane after a batch: demand and usage of every active flow."""
+"""What a shard reports to the control plane after a batch: the demand and usage of every active flow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_throttle.core.quota import Bools, Dimension, Int64s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsageReport:
-    """One shard's account of one batch; arrays run over the flows that offered, waited or left, or are ahead.
+    """One shard's report on one batch; arrays run over the flows whose rows arrived, waited or left, or that are ahead.
 
     Arrays of shape (n, 2) are by `Dimension`: messages, then bytes.
     """
@@ -24,56 +24,58 @@ class UsageReport:
     """The policy revision that the indices below belong to."""
 
     now_ms: int
-    """Spark's time of the batch."""
+    """Spark's timestamp of the batch."""
 
     names: pa.StringArray
     tenant: Int64s
-    """Position in `tenant_names`, -1 where the policy does not name the tenant."""
+    """The position in `tenant_names`, -1 where the policy does not name the tenant."""
 
     group: Int64s
-    """Position in `group_names`, -1 for none."""
+    """The position in `group_names`, -1 for none."""
 
     weight: Int64s
-    """Claim in the division of what is shared; 0 for an exempt namespace, which takes nothing of it."""
+    """The weight in the division of shared tokens; 0 for an exempt namespace, which takes none of them."""
 
     offered: Int64s
-    """What arrived in the batch."""
+    """The messages and bytes that arrived in the batch."""
 
     admitted: Int64s
     rejected: Int64s
     waiting: Int64s
-    """What is queued after the batch."""
+    """The messages and bytes queued after the batch."""
 
     demand: Int64s
-    """Offered and waiting, as far as the namespace's own buckets, unless they only observe, would let it pass next."""
+    """The messages and bytes offered and waiting, as far as the namespace's own buckets would let them pass next;
+    buckets that only observe hold nothing back."""
 
     observed_messages: Int64s
-    """Admitted rows that an observing scope would have held or refused."""
+    """The number of admitted rows that an observing scope would have held or refused."""
 
     delayed_ms: Int64s
-    """Sum over the admitted rows of the time they waited."""
+    """The sum of the admitted rows' waiting times."""
 
     expires_ms: int
-    """When the first waiting row is too old; `NEVER_MS` if none ever is."""
+    """The time at which the first waiting row becomes too old; `NEVER_MS` if none ever does."""
 
     invalid_messages: int = 0
-    """Arrivals that had no usable namespace or size; they belong to no flow and were rejected."""
+    """The number of arrivals without a usable namespace or size; they belong to no flow and were rejected."""
 
     leaves_ms: Int64s | None = None
-    """When the first waiting row of the flow may leave, as far as the namespace's own limits and rules say; `NEVER_MS`
-    where none waits, or ever will by itself. A report of version 1 has none, and a guess at it in `expires_ms`."""
+    """The time at which the flow's first waiting row may leave, as far as the namespace's own limits and rules decide;
+    `NEVER_MS` where no row waits, or none will ever leave by itself. `None` in a report of version 1, which has an
+    estimate of it in `expires_ms`."""
 
     paid_ms: int | None = None
-    """The batch's paying time (`paying`), which the two times above are of; `None` where it is `now_ms`."""
+    """The batch's paying time (`paying`), the clock of the two times above; `None` where it equals `now_ms`."""
 
     ahead_milli: Int64s | None = None
-    """Shape (n, 2): thousandths of a token by which each flow is ahead of those that it competes with (`fair_queue`), a
-    message at most. A flow that is ahead is in the report even if nothing of it came, waited or left. `None` in a
-    report of an older version."""
+    """How far each flow is ahead of its competitors (`fair_queue`), in thousandths of a token; at most a message. A
+    flow that is ahead is in the report even if none of its rows arrived, waited or left. `None` in a report of an older
+    version."""
 
     @property
     def is_active(self) -> Bools:
-        """Whether a row of the flow came, waited, left or waits."""
+        """Whether a row of the flow arrived, waited or left, or still waits."""
         moved = self.offered + self.admitted + self.rejected + self.waiting
         return moved[:, Dimension.MESSAGES] > 0
 

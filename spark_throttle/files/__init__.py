@@ -1,4 +1,4 @@
-"""How anything lies in a directory, on a disk or an object store: whole files, and JSON that says its format.
+"""Files in a directory, on a disk or an object store: files written whole, and JSON that names its format.
 
-It may import `errors`, and knows nothing of what it keeps. Begin with `storage`.
+It may import `errors`, and knows nothing of the contents that it keeps. Start with `storage`.
 """

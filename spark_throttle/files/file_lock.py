@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, which is made where there is none; wait while another holds it.
+    """Hold the lock of a file, which is created where there is none; wait while another holds the lock.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Where the control plane keeps its files: a directory on a disk or an object store, through pyarrow's file systems.
 
-Every file is written whole: on a disk under a temporary name that is then moved into place, on an object store by
-one put. A reader sees all of a file or none of it.
+Every file is written whole: on a disk under a temporary name, and then moved into place; on an object store by one put.
+A reader sees all of a file or none of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAME_STORE = re.compile(r"^s3[an]://")
 """Hadoop's names for S3."""
 
 _NAMED_ALIKE_EVERYWHERE = ("/dbfs/", "/Volumes/")
-"""Databricks' mounts of its stores: whose files have no lasting numbers."""
+"""Databricks' mounts of its stores, whose files have no lasting inode numbers."""
 
 
 class Directory:
@@ -43,11 +43,11 @@ class Directory:
         return f"{self._root.rstrip('/')}/{name}"
 
     def place(self) -> str:
-        """Return what tells this directory, which is there, from a copy of it: another path, or another disk's."""
+        """Return a text that distinguishes this directory, which must exist, from a copy at another path or disk."""
         kind = self._files.type_name
         if not self._moves or self._root.startswith(_NAMED_ALIKE_EVERYWHERE):
             return f"{kind}:{self._root}"
-        return f"{kind}:{self._root}#{os.stat(self._root).st_ino}"  # noqa: PTH116 - of the path as it is
+        return f"{kind}:{self._root}#{os.stat(self._root).st_ino}"  # noqa: PTH116 - the path is taken as it is
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file, or `None` where there is none."""
@@ -62,7 +62,7 @@ class Directory:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole, over what was there."""
+        """Write a file whole, over any that was there."""
         target = PurePosixPath(self.path(name))
         writer = f"{os.getpid()}.{threading.get_ident()}"  # the plane and its exchange's thread write the same status
         written = target.with_name(f".{target.name}.{writer}.tmp") if self._moves else target
@@ -82,7 +82,7 @@ class Directory:
         """Return the names of the files in a folder, sorted; none where there is no such folder."""
         if self._moves:
             try:
-                entries = os.listdir(self.path(folder))  # noqa: PTH208 - called every 10 ms: no object an entry
+                entries = os.listdir(self.path(folder))  # noqa: PTH208 - called every 10 ms: no object per entry
             except FileNotFoundError:
                 return []
             return sorted(entry for entry in entries if not entry.startswith("."))
@@ -90,7 +90,7 @@ class Directory:
         return sorted(info.base_name for info in found if info.type == fs.FileType.File)
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is not there is no error."""
+        """Delete a file; a missing file is no error."""
         try:
             self._files.delete_file(self.path(name))
         except FileNotFoundError:
@@ -121,7 +121,7 @@ def file_system(location: str) -> tuple[fs.FileSystem, str]:
         files, root = fs.FileSystem.from_uri(_SAME_STORE.sub("s3://", location))
     except (pa.ArrowException, ImportError) as error:
         raise ConfigurationError(
-            f"{location} is on a file system that is not reached without Spark ({error}): control files, and so the "
+            f"{location} is on a file system that cannot be reached without Spark ({error}): control files, and so the "
             f"checkpoint, must be on one that pyarrow knows (file:, s3:, gs:, abfs:, hdfs:)"
         ) from error
     return files, root

@@ -1,4 +1,4 @@
-"""JSON that says which format it has, read by releases that know that format or an older one."""
+"""JSON that names its format: a release reads the newest format that it knows, and all older ones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Parsed = TypeVar("Parsed")
 def parse_versioned(
     text: str | bytes, what: str, newest_format: int, parse: Callable[[dict[str, Any]], Parsed]
 ) -> Parsed:
-    """Return what `parse` makes of the fields of a JSON object that has a format.
+    """Return the result of `parse` on the fields of a JSON object that names its format.
 
     Parameters
     ----------
     what
         Names the object in errors.
     newest_format
-        That this release knows.
+        The newest format that this release knows.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def parse_versioned(
 def read_versioned(
     directory: Directory, name: str, what: str, newest_format: int, parse: Callable[[dict[str, Any]], Parsed]
 ) -> Parsed | None:
-    """Return what `parse` makes of a file, as `parse_versioned` does; `None` where there is none."""
+    """Return the result of `parse` on a file, as `parse_versioned` does; `None` where there is no file."""
     content = directory.read(name)
     if content is None:
         return None
@@ -59,5 +59,5 @@ def read_versioned(
 
 
 def versioned(format_number: int, fields: dict[str, Any]) -> bytes:
-    """Return what `parse_versioned` reads, a field a line."""
+    """Return the JSON that `parse_versioned` reads, one field per line."""
     return json.dumps({FORMAT_KEY: format_number, **fields}, indent=1).encode()

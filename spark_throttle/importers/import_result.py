@@ -1,4 +1,4 @@
-"""What is taken over from another system's quotas: a policy document, and what it cannot express."""
+"""The result of importing another system's quotas: a policy document, and what it cannot express."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class ImportResult:
 
     document: PolicyDocument
     unexpressed: tuple[str, ...]
-    """Everything of the original that the document does not say, or says otherwise; never left out silently."""
+    """Each part of the original that the document omits or expresses differently; nothing is left out silently."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], unexpressed: list[str]) -> ImportResult:
-        """Return what plain values make, without empty sections."""
+        """Return the result for the plain values of a document; empty sections are left out."""
         return cls(parse_document({key: value for key, value in values.items() if value}), tuple(unexpressed))
 
 
 def mapping_of(value: object, path: str) -> Mapping[str, Any]:
-    """Return a mapping that was read, or say that something else stands there."""
+    """Return `value` if it is a mapping; raise a `PolicyError` otherwise."""
     if not isinstance(value, Mapping):
         raise PolicyError(path, f"{describe(value)} stands where a mapping belongs")
     return value

@@ -1,24 +1,24 @@
 r"""Policies from Apache Kafka's client quotas (KIP-13, KIP-55, KIP-546), with the eight levels of their precedence.
 
-Read are the lines that ``kafka-configs.sh --describe`` prints, and JSON as the admin client's ``describeClientQuotas``
-has it, ``[{"entity": {"user": "alice", "client-id": null}, "quotas": {"producer_byte_rate": 1024}}]`` where null means
-the default. A client of a user is the namespace ``user/client-id``.
+The input is the lines that ``kafka-configs.sh --describe`` prints, or JSON as the admin client's
+``describeClientQuotas`` has it, ``[{"entity": {"user": "alice", "client-id": null}, "quotas": {"producer_byte_rate":
+1024}}]``, where null means the default. A client of a user becomes the namespace ``user/client-id``.
 
-In Kafka the first level that has a quota holds a client, and no other; here all levels of a namespace hold it. So no
-level becomes a tenant's quota, which would add up with others::
+In Kafka only the first level that has a quota limits a client; here every level limits a namespace. So no level becomes
+a tenant's quota, which would act in addition to the others::
 
     1  user U, client C            namespace U/C, a bucket of its own
     2  user U, any client          glob U/*, a bucket for each client
     3  user U                      glob U/* in a resource group: one bucket for all of U's other clients
     4  any user, client C          glob */C, a bucket for each user
     5  any user, any client        the defaults, a bucket for each pair
-    6  any user                    not expressed: it wants a bucket for each user whom no quota names
+    6  any user                    not expressed: it needs a bucket for each user without a quota of its own
     7  client C                    glob */C in a resource group: one bucket for all users
-    8  any client                  not expressed: it wants one bucket a client, for all users
+    8  any client                  not expressed: it needs one bucket for each client, for all users
 
-A level that an upper one always hides is listed too. ``producer_byte_rate`` is a publish quota and
-``consumer_byte_rate`` a dispatch quota; the others have no counterpart. Kafka's window (11 samples of a second) is a
-burst of 10 seconds.
+A level that a higher one always hides is listed as not expressed too. ``producer_byte_rate`` becomes a publish quota
+and ``consumer_byte_rate`` a dispatch quota; the other quotas have no counterpart. Kafka's window (11 samples of a
+second) becomes a burst of 10 seconds.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _PART = re.compile(r"(?:the )?(default )?(user-principal|client-id|ip|user|clien
 
 @dataclass(frozen=True, slots=True)
 class _Entity:
-    """Whom a quota is for; `None` where it does not ask, `DEFAULT` for everybody."""
+    """The entity of a quota; a part that the quota does not name is `None`, and `DEFAULT` stands for any."""
 
     user: str | None
     client: str | None
 
     @property
     def level(self) -> int:
-        """Its place in the precedence, 1 first."""
+        """Place in Kafka's precedence: 1 comes first, 8 last."""
         users = {None: 6, DEFAULT: 3}.get(self.user, 0)
         clients = {None: 3, DEFAULT: 2}.get(self.client, 1)
         return users + clients
@@ -61,7 +61,7 @@ class _Entity:
 
 
 def import_kafka(text: str) -> ImportResult:
-    """Return the policies of client quotas.
+    """Return Kafka's client quotas as policies.
 
     Examples
     --------
@@ -96,11 +96,11 @@ def _express(
     level = entity.level
     names = [name for name in (entity.user, entity.client) if name not in (None, DEFAULT)]
     if any("/" in name or "*" in name for name in names if name) or "" in names:
-        unexpressed.append(f"{entity}: a name with / or *, or without a character, has no namespace of its own")
+        unexpressed.append(f"{entity}: a name that is empty, or has / or * in it, cannot become a namespace")
         return
     if level in (6, 8):
         wanted = "user, for all its clients" if level == 6 else "client-id, for all users"
-        unexpressed.append(f"{entity}: {_said(rates)} wants one bucket for each {wanted}; name them one by one")
+        unexpressed.append(f"{entity}: {_said(rates)} needs one bucket for each {wanted}; name them one by one")
         return
     quota = {direction: {"bytes_per_second": rate} for direction, rate in rates.items()}
     if level == 5:
@@ -114,7 +114,7 @@ def _express(
         hidden |= set(quota) & set(defaults)
     if hidden:
         what = ", ".join(sorted(hidden))
-        unexpressed.append(f"{entity}: its {what} quota never acts in Kafka, a more specific one always comes first")
+        unexpressed.append(f"{entity}: its {what} quota never acts in Kafka: a more specific one always comes first")
         quota = {direction: each for direction, each in quota.items() if direction not in hidden}
     if not quota:
         return
@@ -138,10 +138,10 @@ def _fill_from_defaults(
     defaults: dict[str, Any],
     unexpressed: list[str],
 ) -> None:
-    """Give rules what they lack: Kafka asks the levels of each quota, and here one rule speaks for both directions.
+    """Give rules the quotas that they lack: Kafka looks up each direction by itself, but here one rule decides both.
 
-    A quota for each pair can be copied into any rule; that of a wider glob can be copied into a name, and is listed
-    where it cannot be.
+    A quota for each pair can be copied into any rule. The quota of a wider glob can be copied into the rule of a name;
+    where it cannot be, it is listed.
     """
     by_width = sorted(rules, key=lambda name: name.count("*"))
     for name in by_width:
@@ -159,9 +159,9 @@ def _fill_from_defaults(
                 if len(groups[group]) == 1:
                     rule["resource_group"] = group
                 else:
-                    unexpressed.append(f"{name}: its {direction} quota is that of {group}, which holds more than that")
+                    unexpressed.append(f"{name}: its {direction} quota is that of {group}; it limits both directions")
             elif holding is not None:
-                unexpressed.append(f"{name}: its {direction} quota is that of {holding} in Kafka, and none here")
+                unexpressed.append(f"{name}: in Kafka its {direction} quota is that of {holding}; here it has none")
             elif direction in defaults:
                 rule[direction] = defaults[direction]
 
@@ -177,7 +177,7 @@ def _rates(entity: _Entity, values: Mapping[str, Any], unexpressed: list[str]) -
             unexpressed.append(f"{entity}: {key} = {value} has no counterpart in a policy")
             continue
         if key not in _DIRECTIONS:
-            raise PolicyError(str(entity), f"{key} is no quota of Kafka's")
+            raise PolicyError(str(entity), f"{key} is not a quota of Kafka")
         if value is None:
             continue
         rates[_DIRECTIONS[key]] = _rate(str(entity), key, value)
@@ -188,7 +188,7 @@ def _rate(path: str, key: str, value: object) -> Decimal:
     try:
         rate = Decimal(str(value))
     except InvalidOperation:
-        raise PolicyError(path, f"{key} is {value!r}, which is no number") from None
+        raise PolicyError(path, f"{key} is {value!r}, which is not a number") from None
     if not rate.is_finite() or rate <= 0:
         raise PolicyError(path, f"{key} is {value} and must be greater than 0")
     if rate % 1:
@@ -221,7 +221,7 @@ def _described(text: str, unexpressed: list[str]) -> list[tuple[_Entity, Mapping
 
 
 def _split(entity: str) -> list[str]:
-    """Return the parts of an entity: commas within quotes do not part."""
+    """Return the parts of an entity; commas within quotes do not separate them."""
     return [part for part in re.findall(r"(?:[^,']|'[^']*')+", entity) if part.strip()]
 
 
@@ -233,7 +233,7 @@ def _from_json(value: object, unexpressed: list[str]) -> list[tuple[_Entity, Map
         values = mapping_of(fields.get("quotas"), f"{position}.quotas")
         unknown = sorted(set(entity) - {"user", "client-id", "ip"})
         if unknown:
-            raise PolicyError(f"{position}.entity", f"{unknown[0]!r} is no kind of entity: user, client-id or ip")
+            raise PolicyError(f"{position}.entity", f"{unknown[0]!r} is not a kind of entity: user, client-id or ip")
         if "ip" in entity:
             if len(entity) > 1:
                 raise PolicyError(f"{position}.entity", "an ip stands alone, without a user or a client-id")

@@ -1,14 +1,14 @@
 """Policies from Apache Pegasus' table environments (https://pegasus.apache.org/administration/throttling).
 
-Read are JSON or YAML, ``{table: {env: value}}``, and what the shell prints: a ``use TABLE`` line and, after
-``[app_envs]``, a line ``name : value`` for each. A table becomes a namespace of its name. Two kinds of value stand
-under one name:
+The input is JSON or YAML, ``{table: {env: value}}``, or the output of the shell: a ``use TABLE`` line and, after
+``[app_envs]``, a line ``name : value`` for each environment. A table becomes a namespace of the same name. One
+environment may hold either of two kinds of value:
 
 * ``2000*delay*100,5000*reject*50`` is kept as written;
-* ``200K``, of the token bucket controllers (``replica.read_throttling_by_size``): so much a second, a burst of one
-  second, and the excess rejected.
+* ``200K``, for the token bucket controllers (``replica.read_throttling_by_size``), becomes a rate per second with a
+  burst of one second, and the excess is rejected.
 
-Pegasus divides a table's numbers among its partitions; here they hold for the namespace as a whole.
+Pegasus divides a table's numbers among its partitions; here they apply to the namespace as a whole.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _ENV = re.compile(r"\s*([\w.\-]+)\s*:\s*(.*?)\s*")
 
 
 def import_pegasus(text: str, *, table: str | None = None) -> ImportResult:
-    """Return the policies of table environments.
+    """Return Pegasus' table environments as policies.
 
     Parameters
     ----------
     table
-        Whose environments these are, where the text does not say.
+        The table that the environments belong to, if the text does not name it.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def import_pegasus(text: str, *, table: str | None = None) -> ImportResult:
     >>> found.document.namespaces["temp"].write_throttling
     '2K*delay*100'
     >>> found.unexpressed
-    ('temp: default_ttl = 86400 is no quota that a policy knows',)
+    ('temp: default_ttl = 86400 is not a quota of a policy',)
     """
     namespaces: dict[str, dict[str, Any]] = {}
     unexpressed: list[str] = []
@@ -68,7 +68,7 @@ def import_pegasus(text: str, *, table: str | None = None) -> ImportResult:
 
 
 def _take_over(env: str, value: str, says: dict[str, Any]) -> str:
-    """Add an environment variable to what a namespace says; return why it cannot be, if so."""
+    """Add an environment to a namespace's values; return why it cannot be added, or an empty text."""
     rate = _PLAIN_RATE.fullmatch(value)
     if env in _RATES and rate:
         direction, key = _RATES[env]
@@ -76,9 +76,7 @@ def _take_over(env: str, value: str, says: dict[str, Any]) -> str:
         quota[key] = int(rate[1]) * _FACTOR[rate[2]]
         return ""
     if env not in _RULES:
-        return (
-            "is no quota that a policy knows" if env not in _RATES else "is not a rate such as 200K; Pegasus ignores it"
-        )
+        return "is not a quota of a policy" if env not in _RATES else "is not a rate such as 200K; Pegasus ignores it"
     try:
         parse_throttling(value)
     except PolicyError as error:
@@ -102,6 +100,6 @@ def _tables(text: str, table: str | None) -> dict[str, dict[str, str]]:
             is_inside = True
         elif is_inside and (env := _ENV.fullmatch(line)):
             if name is None:
-                raise PolicyError("", f"line {number}: the text does not say of which table this is; give --table")
+                raise PolicyError("", f"line {number}: the text does not name the table; give --table")
             tables.setdefault(name, {})[env[1]] = env[2]
     return tables

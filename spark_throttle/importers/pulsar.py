@@ -1,11 +1,11 @@
 """Policies from Apache Pulsar's resource groups (PIP-82).
 
-Read is JSON or YAML with up to three sections: ``resourcegroups``, each as ``pulsar-admin resourcegroups get`` prints
-it, and ``tenants`` and ``namespaces`` with the group that each is attached to. Without sections the whole is taken as
-``{group: {publishRateInMsgs: …}}``.
+The input is JSON or YAML with up to three sections: ``resourcegroups``, each as ``pulsar-admin resourcegroups get``
+prints it, and ``tenants`` and ``namespaces`` with the group that each is attached to. Without sections the whole is
+read as ``{group: {publishRateInMsgs: …}}``.
 
-In Pulsar a rate that is 0, negative or absent sets no limit, so 0 is left out here, where it would admit nothing. A
-namespace that is attached to another group than its tenant counts in both there, and in its own here.
+In Pulsar a rate that is 0, negative or absent sets no limit; such a rate is left out here, where 0 would admit nothing.
+A namespace that is attached to another group than its tenant counts in both groups in Pulsar, and here only in its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECTIONS: Final = ("resourcegroups", "tenants", "namespaces")
 
 
 def import_pulsar(text: str) -> ImportResult:
-    """Return the policies of resource groups and what is attached to them.
+    """Return Pulsar's resource groups, and the tenants and namespaces attached to them, as policies.
 
     Examples
     --------
@@ -35,11 +35,11 @@ def import_pulsar(text: str) -> ImportResult:
     >>> found.document.resource_groups["gold"].publish.messages_per_second
     Decimal('100')
     >>> found.unexpressed
-    ('resourcegroups.gold.ratio = 2 is no rate that a policy knows',)
+    ('resourcegroups.gold.ratio = 2 is not a rate of a policy',)
     """
     values = mapping_of(read_yaml(text), "")
     sections = values if any(section in values for section in _SECTIONS) else {"resourcegroups": values}
-    unexpressed = [f"{key} is no section that a policy knows" for key in sections if key not in _SECTIONS]
+    unexpressed = [f"{key} is not a section that can be imported" for key in sections if key not in _SECTIONS]
     groups = {
         name: _quotas(mapping_of(fields, f"resourcegroups.{name}"), f"resourcegroups.{name}", unexpressed)
         for name, fields in mapping_of(sections.get("resourcegroups") or {}, "resourcegroups").items()
@@ -50,8 +50,8 @@ def import_pulsar(text: str) -> ImportResult:
         through = tenants.get(tenant, {}).get("resource_group")
         if through not in (None, entry["resource_group"]):
             unexpressed.append(
-                f"namespaces.{name} counts in {entry['resource_group']} alone; in Pulsar it counts in {through}, the "
-                f"group of its tenant, too"
+                f"namespaces.{name} counts only in {entry['resource_group']}; in Pulsar it also counts in {through}, "
+                f"the group of its tenant"
             )
     document = {"resource_groups": groups, "tenants": tenants, "namespaces": namespaces}
     return ImportResult.of(document, unexpressed)
@@ -62,7 +62,7 @@ def _quotas(fields: Mapping[str, Any], path: str, unexpressed: list[str]) -> dic
     for field, rate in fields.items():
         known = _FIELDS.get(field.lower())
         if known is None:
-            unexpressed.append(f"{path}.{field} = {rate} is no rate that a policy knows")
+            unexpressed.append(f"{path}.{field} = {rate} is not a rate of a policy")
         elif rate is None or (isinstance(rate, int) and rate <= 0):
             continue
         elif not isinstance(rate, int):
@@ -73,7 +73,7 @@ def _quotas(fields: Mapping[str, Any], path: str, unexpressed: list[str]) -> dic
 
 
 def _attached(sections: Mapping[str, Any], section: str, unexpressed: list[str]) -> dict[str, dict[str, Any]]:
-    """Return what is attached: the group's name, or a mapping of policies that has it."""
+    """Return the attachments of a section; each value is the group's name, or a mapping of policies that holds it."""
     found = {}
     for name, value in mapping_of(sections.get(section) or {}, section).items():
         group = value
@@ -83,7 +83,7 @@ def _attached(sections: Mapping[str, Any], section: str, unexpressed: list[str])
                 if key.lower().replace("_", "") in ("resourcegroup", "resourcegroupname"):
                     group = inner
                 else:
-                    unexpressed.append(f"{section}.{name}.{key} = {inner} is no quota that a policy knows")
+                    unexpressed.append(f"{section}.{name}.{key} = {inner} is not a quota of a policy")
         if group is not None:
             found[name] = {"resource_group": group}
     return found

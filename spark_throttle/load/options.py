@@ -1,4 +1,4 @@
-"""The options of `throttle_load`, read strictly: an unknown or impossible one is an error that says so."""
+"""The options of `throttle_load`, parsed strictly: an unknown name or an invalid value is an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LoadOptions:
-        """Return the options that Spark hands over as strings, whatever the case of their names."""
+        """Return the options from the strings that Spark passes; the case of their names does not matter."""
         given = _Options(options)
         parsed = cls(
             traffic=Traffic(
@@ -54,7 +54,7 @@ class LoadOptions:
 
 
 class _Options:
-    """Options by name, any case; remembers which names were asked for."""
+    """Options by name in any case; it remembers which names were asked for."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._given = {name.lower(): (name, value) for name, value in options.items()}
@@ -112,7 +112,7 @@ def _parse_groups(given: _Options) -> tuple[TrafficGroup, ...]:
         return (TrafficGroup("tenant", namespaces, tenants, rate, zipf_exponent),)
     for name in ("namespaces", "rowsPerSecond"):
         if given.has(name):
-            raise ConfigurationError(f"throttle_load: {name} and groups were both given; each group says its own")
+            raise ConfigurationError(f"throttle_load: {name} and groups were both given; set it in each group instead")
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
@@ -136,7 +136,7 @@ def _parse_group(entry: object, path: str, tenants: int, zipf_exponent: float) -
         return value
 
     if not isinstance(entry.get("prefix"), str) or not isinstance(entry.get("bursts", True), bool):
-        raise ConfigurationError(f"throttle_load: {path} needs a text as prefix, and true or false as bursts")
+        raise ConfigurationError(f"throttle_load: {path} needs a string as prefix, and true or false as bursts")
     return TrafficGroup(
         prefix=entry["prefix"],
         namespaces=whole("namespaces", None, 10_000_000),

@@ -6,29 +6,29 @@
     spark.readStream.format("throttle_load").option("rowsPerSecond", 20000).option("limit", 600000).load()
 
 An offset is `{"rows": n}`: rows 0 to n (excluded) have been offered. Reading the same options as a table
-gives the same rows, so what a stream offered can be recounted from its offset alone (`traffic`).
+gives the same rows, so the rows that a stream offered can be counted again from its offset alone (`traffic`).
 
-A stream's clock starts once its first batch is done, and anew after a restart: neither a session that starts slowly
-nor a pause is followed by a flood. The first batch carries a tenth of a second of traffic.
+A stream's clock starts when its first batch is done, and starts again after a restart, so neither a slow start of the
+session nor a pause is followed by a flood. The first batch carries a tenth of a second of traffic.
 
 ================== =========== =========================================================================
 option             default     meaning
 ================== =========== =========================================================================
 rowsPerSecond      1000        rate of all namespaces together; not with `groups`
-namespaces         100         how many namespaces; not with `groups`
-tenants            10          how many tenants they belong to; with `groups`, of each group (default 1)
-zipfExponent       1.0         0 gives every namespace as many rows; a group may say its own
-groups             none        JSON list, each with `prefix`, `namespaces`, `messages_per_second` and, if
-                               wanted, `tenants`, `zipf_exponent`, `bursts` (true or false)
+namespaces         100         number of namespaces; not with `groups`
+tenants            10          number of tenants of the namespaces; with `groups`, per group (default 1)
+zipfExponent       1.0         0 gives every namespace the same rate; a group may set its own
+groups             none        JSON list of objects with `prefix`, `namespaces`, `messages_per_second` and,
+                               optionally, `tenants`, `zipf_exponent`, `bursts` (true or false)
 burstFactor        1           namespaces send in one of this many slots, that much faster; 1 is steady
 burstSeconds       5           length of a slot
-sizeMedianBytes    1024        median of `size_bytes`, which is nominal: no payload of that size is made
-sizeSigma          1.0         sigma of the lognormal law of sizes; 0 makes them all alike
-payloadBytes       8           length of `payload`, the row's id in little endian, repeated
-limit              none        rows in all, after which nothing is offered; required for a table
-maxRowsPerBatch    200000      most rows of one batch
-partitions         2           tasks a batch is read by, where it has rows enough
-seed               0           another seed gives other rows
+sizeMedianBytes    1024        median of `size_bytes`, which is nominal: no payload has that size
+sizeSigma          1.0         sigma of the lognormal distribution of sizes; with 0 all are equal
+payloadBytes       8           length of `payload`, which repeats the row's id in little endian
+limit              none        total number of rows that are offered; required for a table
+maxRowsPerBatch    200000      maximum number of rows in a batch
+partitions         2           number of tasks that read a batch, if it has enough rows
+seed               0           seed of the rows; another seed gives other rows
 startMs            1767225600000  event time of row 0, in ms since 1970
 ================== =========== =========================================================================
 """
@@ -56,14 +56,14 @@ _MIN_ROWS_A_TASK = 4096
 
 @dataclass
 class RowRange(InputPartition):
-    """Rows `start` to `end` (excluded): what one task reads."""
+    """Rows `start` to `end` (excluded), which one task reads."""
 
     start: int
     end: int
 
 
 def plan_ranges(start: int, end: int, tasks: int) -> list[RowRange]:
-    """Return at most `tasks` ranges of nearly the same length that make up `start` to `end`.
+    """Return at most `tasks` ranges of nearly equal length that cover `start` to `end`.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def plan_ranges(start: int, end: int, tasks: int) -> list[RowRange]:
 
 
 class _RangeReader:
-    """Reads ranges, on executors; holds nothing but the options."""
+    """A reader of row ranges for executors; it holds only the options."""
 
     def __init__(self, options: LoadOptions) -> None:
         self._options = options
@@ -91,17 +91,17 @@ class _RangeReader:
 
 
 class LoadReader(_RangeReader, DataSourceReader):
-    """Reads rows 0 to `limit` as a table."""
+    """A reader of rows 0 to `limit` (excluded) as a table."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one range a task; called on the driver, once a query."""
+        """Return one range per task; called on the driver, once per query."""
         if self._options.limit is None:
             raise ConfigurationError("throttle_load: a table needs the option limit, the number of its rows")
         return plan_ranges(0, self._options.limit, self._options.partitions)
 
 
 class LoadStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offers rows as they fall due; lives in one driver-side process for the whole run of a query."""
+    """A reader that offers rows as they fall due; it lives in one driver-side process for a query's whole run."""
 
     def __init__(self, options: LoadOptions, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(options)
@@ -115,11 +115,11 @@ class LoadStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return {"rows": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the bound on a batch; asked once a run."""
+        """Return the most rows of a batch; called once per run."""
         return ReadMaxRows(self._options.max_rows_per_batch)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return up to where rows are due, or `start` itself when none are; called at every trigger."""
+        """Return the end of the rows that are due, or `start` if none are; called at every trigger."""
         offered = start["rows"]
         due = MAX_ROWS if self._offers_all else self._due(offered)
         if isinstance(limit, ReadMaxRows):
@@ -129,13 +129,13 @@ class LoadStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvai
         return {"rows": max(due, offered)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on everything up to `limit` is due: `availableNow` then ends."""
+        """Make all rows up to `limit` due at once, so that `availableNow` ends."""
         if self._options.limit is None:
             raise ConfigurationError("throttle_load: availableNow needs the option limit, or it would never end")
         self._offers_all = True
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Return one range a task; called once a batch, and again for the same offsets on replay."""
+        """Return one range per task; called once per batch, and again for the same offsets on replay."""
         return plan_ranges(start["rows"], end["rows"], self._options.partitions)
 
     def _due(self, offered: int) -> int:
@@ -154,7 +154,7 @@ class ThrottleLoadSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Here rather than in the readers, so that a wrong option fails load() and not the running query.
+        # Parsed here and not in the readers, so that a wrong option fails load() and not the running query.
         self._parsed = LoadOptions.parse(options)
 
     @classmethod
@@ -163,11 +163,11 @@ class ThrottleLoadSource(DataSource):
         return "throttle_load"
 
     def schema(self) -> StructType:
-        """Return the columns, which no option changes."""
+        """Return the columns, which do not depend on the options."""
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """Return a reader of rows 0 to `limit`."""
+        """Return a reader of rows 0 to `limit` (excluded)."""
         return LoadReader(self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802

@@ -1,14 +1,14 @@
 """Seeded multi-tenant traffic in which row i is a pure function of the options and i.
 
-Row i takes one 64-bit draw of the Philox counter generator, at counter i: the upper 32 bits choose its
-namespace, the next 12 its size. So any range can be generated again, in any order and in any process,
-and equals what a stream offered. The draws are integers compared with integer tables; numpy promises
-the stream of a bit generator, and no float takes part in a row.
+Row i uses the i-th 64-bit draw of the Philox counter generator: the upper 32 bits choose its namespace, the
+next 12 bits its size. So any range can be generated again, in any order and in any process, and equals the
+rows that a stream offered. The draws are integers that are compared with integer tables. NumPy guarantees
+the stream of a bit generator, and choosing a row uses no floating-point arithmetic.
 
-Within a group, namespaces get rows by Zipf's law (namespace of rank r in proportion to r to the power of
--exponent). A bursting group's namespaces are on and off: each sends in one of every `burst_factor` slots of
-`burst_seconds`, then at about that many times its mean rate; the group's own rate stays what it is. Sizes
-follow a lognormal law, cut into its 4096 quantiles.
+Within a group, namespaces get rows by Zipf's law (the namespace of rank r in proportion to r to the power of
+-exponent). The namespaces of a bursting group are on and off: each sends in one of every `burst_factor` slots
+of `burst_seconds`, at about `burst_factor` times its mean rate. The group's total rate does not change. Sizes
+follow a lognormal distribution, reduced to 4096 quantiles.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ SCHEMA = pa.schema(
 )
 
 MAX_ROWS = 2**40
-"""Rows of one stream, so that i * 1,000,000 stays inside int64."""
+"""Maximum number of rows of a stream, so that i * 1,000,000 stays within int64."""
 
 DEFAULT_START_MS = 1_767_225_600_000
-"""2026-01-01: a fixed day, so that rows do not depend on when they are made."""
+"""2026-01-01: a fixed day, so that rows do not depend on the time of generation."""
 
 _ROWS_A_BATCH = 8192
 _SIZE_QUANTILES = 4096
@@ -57,7 +57,7 @@ class TrafficGroup:
     messages_per_second: int
     zipf_exponent: float
     bursts: bool = True
-    """Whether its namespaces are on and off, when the traffic's `burst_factor` is above 1."""
+    """Whether its namespaces are on and off in turn, if the traffic's `burst_factor` is above 1."""
 
     def names(self) -> list[str]:
         """Return the namespaces, from the most to the least busy.
@@ -72,7 +72,7 @@ class TrafficGroup:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a load source offers.
+    """The traffic that a load source offers.
 
     Examples
     --------
@@ -95,11 +95,11 @@ class Traffic:
 
     @property
     def rows_per_second(self) -> int:
-        """Rate of all groups together."""
+        """Total rate of all groups."""
         return sum(group.messages_per_second for group in self.groups)
 
     def namespaces(self) -> pa.StringArray:
-        """Return every namespace, group by group: what `namespace_index` points into."""
+        """Return every namespace, group by group, in the order to which `namespace_index` refers."""
         return _names(self.groups)
 
     def namespace_index(self, start: int, end: int) -> Int64s:
@@ -125,7 +125,7 @@ class Traffic:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
     def batches(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield rows `start` to `end` (excluded) in batches of a size that Spark likes."""
+        """Yield rows `start` to `end` (excluded) in batches of a size that suits Spark."""
         for first in range(start, end, _ROWS_A_BATCH):
             yield self.rows(first, min(first + _ROWS_A_BATCH, end))
 
@@ -145,7 +145,7 @@ class Traffic:
 
 
 def _draws(seed: int, start: int, end: int) -> npt.NDArray[np.uint64]:
-    """Return draws `start` to `end`; one step of the counter makes four."""
+    """Return draws `start` to `end` (excluded); one step of the counter makes four draws."""
     skipped = start % 4
     generator = np.random.Philox(key=_key(seed, 0), counter=start // 4)
     return generator.random_raw(skipped + end - start)[skipped:]
@@ -166,7 +166,7 @@ def _names(groups: tuple[TrafficGroup, ...]) -> pa.StringArray:
 
 @lru_cache(maxsize=64)
 def _thresholds(traffic: Traffic, slot: int) -> Int64s:
-    """Return for every namespace the end of its interval of [0, 2**32), in the given slot."""
+    """Return the end of each namespace's interval of [0, 2**32) in the given slot."""
     count = sum(group.namespaces for group in traffic.groups)
     phase = np.random.Philox(key=_key(traffic.seed, 1)).random_raw(count) % np.uint64(traffic.burst_factor)
     shares, first = [], 0
@@ -191,7 +191,7 @@ def _size_table(median_bytes: int, sigma: float) -> npt.NDArray[np.int32]:
 
 
 def _payloads(ids: Int64s, width_bytes: int) -> pa.BinaryArray:
-    """Return each id's eight bytes, little endian, repeated up to `width_bytes`: damage can be seen."""
+    """Return the eight little-endian bytes of each id, repeated to `width_bytes`, so that damage is visible."""
     octets = ids.astype("<i8").view(np.uint8).reshape(-1, 8)
     data = np.ascontiguousarray(np.tile(octets, (1, -(-width_bytes // 8)))[:, :width_bytes])
     offsets = np.arange(len(ids) + 1, dtype=np.int32) * np.int32(width_bytes)

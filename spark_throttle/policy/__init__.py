@@ -1,4 +1,4 @@
-"""What people want enforced: the policy document, its forms as text, how it is compiled, and sources of it that change.
+"""The policy document: its fields, its text forms, its compilation into columns, and the sources that it comes from.
 
-It may import `files` and `core`; it knows no store, no job and no Spark. Begin with `model`, then `compile`.
+It may import `files` and `core`; it knows no store, no job and no Spark. Start with `model`, then `compile`.
 """

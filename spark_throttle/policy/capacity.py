@@ -1,12 +1,12 @@
-"""How a fixed capacity is divided among tenants: KIP-124's helper.
+"""How a fixed capacity is divided among tenants: the arithmetic of KIP-124.
 
-KIP-124 measures a client's use of a broker in percent of one thread's time, and not of all threads', so that a quota
+KIP-124 measures a client's use of a broker in percent of one thread's time, not of all threads' time, so that a quota
 keeps its meaning when the number of threads changes. A broker's capacity is then 100 % for each of its I/O and network
-threads: 8 and 3 of them make 1,100 %, and 32 cores, with as many threads of each kind as cores, 6,400 %. What tenants
-with a fixed share leave is divided among the others equally.
+threads: 8 and 3 of them make 1,100 %; 32 cores with 32 threads of each kind make 6,400 %. What the tenants with a fixed
+share leave is divided equally among the others.
 
-Shares are shown to a tenth, rounded half up as the published examples are: 1,100 / 120 is 9.2 and 6,400 / 115 is 55.7.
-A rounded share times the tenants may be a little more than there is; `promised_percent` says how much.
+Shares are rounded half up to a tenth, as in the published examples: 1,100 / 120 is 9.2 and 6,400 / 115 is 55.7. The
+rounded shares may add up to slightly more than the capacity; `promised_percent` is their sum.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _TENTH: Final = Decimal("0.1")
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A capacity and the shares of it, in percent of one thread."""
+    """A capacity and its shares, in percent of one thread."""
 
     capacity_percent: int
     tenants: int
     fixed_percent: Decimal
-    """What the tenants with a fixed share have together."""
+    """Sum of the fixed shares."""
 
     variable_tenants: int
-    """Those that divide the rest."""
+    """Number of tenants that divide the rest."""
 
     variable_percent: Decimal | None
-    """What each of them has; `None` where there is none."""
+    """Share of each tenant that divides the rest; `None` if there is no such tenant."""
 
     @property
     def promised_percent(self) -> Decimal:
-        """What all shares add up to."""
+        """Sum of all shares."""
         return self.fixed_percent + self.variable_tenants * (self.variable_percent or Decimal(0))
 
 
 def capacity_of_threads(io_threads: int, network_threads: int) -> int:
-    """Return what a broker's threads can do, in percent of one thread.
+    """Return the capacity of a broker's threads, in percent of one thread.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def capacity_of_threads(io_threads: int, network_threads: int) -> int:
 
 
 def capacity_of_cores(cores: int) -> int:
-    """Return what a broker with as many threads of each kind as cores can do, in percent of one thread.
+    """Return the capacity of a broker with as many threads of each kind as cores, in percent of one thread.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def divide(capacity_percent: int, tenants: int, fixed_percents: Sequence[Decimal
     if tenants < 1:
         raise ConfigurationError(f"{tenants} tenants share nothing; give 1 or more")
     if others < 0:
-        raise ConfigurationError(f"{len(fixed_percents)} tenants have a fixed share and there are {tenants} in all")
+        raise ConfigurationError(f"{len(fixed_percents)} tenants have a fixed share, but there are {tenants} in all")
     if any(percent <= 0 for percent in fixed_percents):
         raise ConfigurationError("a fixed share is 0 or less; give more, or leave the tenant out")
     if fixed > capacity_percent:

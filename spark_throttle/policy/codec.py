@@ -1,7 +1,7 @@
-"""Policy documents from YAML, JSON or mappings, and back; what is wrong comes as one `PolicyError`.
+"""Policy documents from YAML, JSON or mappings, and back; everything wrong is reported by one `PolicyError`.
 
-Its `path` is the dotted path of the first thing wrong, and its `problem` says what to write instead and
-lists the other things wrong.
+Its `path` is the dotted path of the first mistake. Its `problem` says what to write instead, and lists the
+other mistakes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def parse_policies(text: str | bytes) -> PolicyDocument:
 def parse_document(value: object) -> PolicyDocument:
     """Return the checked policy document that plain values hold."""
     if value is None:
-        # Most likely a file that is just being written; as a policy it would lift every limit.
+        # Most likely the file is just being written; as a policy it would lift every limit.
         raise PolicyError("", "the document is empty; write {} if nothing is to be limited")
     if not isinstance(value, Mapping):
         known = ", ".join(PolicyDocument.model_fields)
@@ -75,7 +75,7 @@ def parse_document(value: object) -> PolicyDocument:
 
 
 def dump_policies(document: PolicyDocument) -> str:
-    """Return `document` as YAML without what is default; `parse_policies` reads an equal document from it.
+    """Return `document` as YAML, without default values; `parse_policies` reads an equal document from it.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class _Dumper(yaml.SafeDumper):
     def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
         analysis = super().analyze_scalar(scalar)
         if _UNICODE_BREAK.search(scalar):
-            # PyYAML would write these as they are, and every reader fold them into spaces; in double quotes it escapes.
+            # PyYAML would write these as they are, and readers would fold them into spaces; double quotes escape them.
             analysis.allow_flow_plain = analysis.allow_block_plain = False
             analysis.allow_single_quoted = analysis.allow_block = False
         return analysis
@@ -119,7 +119,7 @@ def _as_policy_error(error: ValidationError) -> PolicyError:
             wrong += [(path, partial(_missing_group, name, known)) for path, name in item["ctx"]["missing"]]
         else:
             wrong.append((item["loc"], partial(_problem, item)))
-    # Hints take long to find, so only what is shown is put into words.
+    # Hints are slow to find, so only the problems that are shown are put into words.
     (path, problem), *others = ((_dotted(loc), describe_it()) for loc, describe_it in wrong[: 1 + _MOST_LISTED])
     if others:
         unlisted = len(wrong) - 1 - _MOST_LISTED

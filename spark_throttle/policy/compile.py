@@ -1,7 +1,7 @@
 """From a policy document to columns: one direction, every name resolved to a position.
 
-Positions follow the names in the order of their utf-8 bytes, so equal documents compile to equal columns
-on every machine and at every time.
+Positions follow the order of the names' UTF-8 bytes, so equal documents compile to equal columns on every
+machine and at any time.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from spark_throttle.policy.model import (
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()
 _LATER_KEYS: Final = ("max_message_bytes",)
-"""Keys that the first release did not have, and that are `None` where they are absent; none is the last of its part."""
+"""Keys that the first release did not have and that are `None` while unset; none is the last of its section."""
 
 _OVERFLOW: Final = {"reject": Overflow.REJECT, "fail": Overflow.FAIL}
 
 
 def revision_of(document: PolicyDocument, direction: Direction | None = None) -> str:
-    """Return 16 hexadecimal digits that name the content of `document` (and a direction of it).
+    """Return 16 hexadecimal digits that name the content of `document`, or of one direction of it.
 
     Examples
     --------
@@ -57,10 +57,10 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
     True
     """
     digest = hashlib.sha256((direction or "").encode() + b"\n")
-    # What older releases do not know is left out while it says nothing: they name the content as this one does.
+    # Keys that older releases do not know are left out while unset, so that both name the content alike.
     text = document.model_dump_json(exclude=None if document.exempt else {"exempt"})
     for key in _LATER_KEYS:
-        # Inside of a JSON text a quotation mark has a backslash before it, so that this is a key wherever it is found.
+        # Inside a JSON string a quotation mark follows a backslash, so this text is a key wherever it is found.
         text = text.replace(f'"{key}":null,', "")
     digest.update(text.encode())
     return digest.hexdigest()[:16]
@@ -111,7 +111,7 @@ def _names(named: Iterable[str]) -> pa.StringArray:
 
 
 def _positions(names: Iterable[str | None], known: pa.StringArray) -> Int64s:
-    """Return where each name stands in `known`, -1 for none."""
+    """Return the position of each name in `known`; -1 for none."""
     return _index(pa.array(list(names), pa.string()), known)
 
 
@@ -123,17 +123,17 @@ def _index(names: pa.StringArray, known: pa.StringArray) -> Int64s:
 def _resolved_groups(
     own_group: Int64s, namespace_names: pa.StringArray, tenant_names: pa.StringArray, tenant_group: Int64s
 ) -> Int64s:
-    """Return each rule's group; where a named namespace names none, its tenant's."""
+    """Return each rule's group; for a namespace that names none, its tenant's."""
     tenant_of = pc.replace_substring_regex(namespace_names, pattern="(?s)/.*", replacement="")
     tenant = _index(tenant_of, tenant_names)
-    # Position -1 is the appended "no group": of namespaces whose tenant the policy does not name.
+    # Position -1 is the appended "no group", for namespaces whose tenant the policy does not name.
     inherited = np.append(tenant_group, np.int64(-1))[tenant]
     named = own_group[: len(namespace_names)]
     return np.concatenate([np.where(named >= 0, named, inherited), own_group[len(namespace_names) :]])
 
 
 def _limits(scopes: Sequence[Quota]) -> Limits:
-    # Of a million namespaces few say what no other says, and those that say the same share one object.
+    # A million namespaces have few distinct quotas, and those with the same quota share one object.
     distinct = {id(quota): quota for quota in scopes}
     positions = {key: position for position, key in enumerate(distinct)}
     quotas = list(distinct.values())
@@ -181,6 +181,6 @@ def _windows(namespaces: Sequence[NamespacePolicy], direction: Direction) -> Win
 
 
 def queue_bounds(queue: QueuePolicy) -> QueueBounds:
-    """Return how much may wait, as numbers."""
+    """Return the bounds of the queue as integers."""
     age_ms = None if queue.age_seconds is None else _milli(queue.age_seconds)
     return QueueBounds(queue.messages, queue.bytes, age_ms, _OVERFLOW[queue.on_overflow])

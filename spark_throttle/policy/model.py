@@ -1,9 +1,9 @@
-"""Policy documents: what every scope may use, as people state it.
+"""Policy documents: what each scope may use, as people write it.
 
-A document is frozen and fully checked: a name that is no key, a number out of bounds or a resource group
-that is not defined does not get this far. Absent is unlimited and 0 admits nothing. Numbers are exact:
-rates and durations are `Decimal`. Names are kept in the order of their utf-8 bytes, so that equal
-documents have equal JSON. `codec` reads and writes documents, `compile` turns them into columns.
+A document is frozen and fully checked: an unknown key, a number out of bounds or an undefined resource
+group is refused when it is read. An absent key sets no limit; 0 admits nothing. Numbers are exact: rates
+and durations are `Decimal`. Names are kept in the order of their UTF-8 bytes, so that equal documents
+have equal JSON. `codec` reads and writes documents; `compile` turns them into columns.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ MAX_WEIGHT: Final = 1000
 MAX_QUEUE_MESSAGES: Final = 2**40
 
 MAX_GLOBS: Final = 1000
-"""Of globs other than `tenant/*`: each costs a look at every namespace of a batch."""
+"""Bound on the globs other than `tenant/*`: each is matched against every namespace of a batch."""
 
 T = TypeVar("T")
 
 
 def _checked(parse: Callable[[object], T]) -> Callable[[object], T]:
-    """Return `parse` with its `PolicyError` in the form that pydantic collects; hits are remembered."""
+    """Return `parse` with its `PolicyError` in the form that pydantic collects; valid results are cached."""
     remembered = lru_cache(maxsize=4096, typed=True)(parse)
 
     def check(value: object) -> T:
         try:
-            # The types are told apart, or True would answer for 1; a signalling NaN has no hash.
+            # The cache is typed, or True would find the result of 1; a signalling NaN has no hash.
             if isinstance(value, str | int | float) or (isinstance(value, Decimal) and value.is_finite()):
                 return remembered(value)
             return parse(value)
@@ -77,21 +77,21 @@ def _parse_message_bytes(value: object) -> int:
     if size_bytes == 0:
         raise PolicyError("", "0 lets no byte pass; to admit nothing, set bytes_per_second: 0")
     if size_bytes > MAX_SIZE_BYTES:
-        raise PolicyError("", f"{describe(value)} is over {MAX_SIZE_BYTES} bytes, which no message may have; give less")
+        raise PolicyError("", f"{describe(value)} is over {MAX_SIZE_BYTES} bytes, the largest size allowed; give less")
     return size_bytes
 
 
 def _parse_seconds(value: object) -> Decimal:
     duration_ms = parse_duration_ms(value)
     if duration_ms == 0:
-        raise PolicyError("", "0 is no time; give 1 ms or more")
+        raise PolicyError("", "0 is not a duration; give 1 ms or more")
     return Decimal(duration_ms) / 1000
 
 
 def _parse_queue_bytes(value: object) -> int:
     size_bytes = parse_size(value)
     if size_bytes == 0:
-        raise PolicyError("", "0 lets nothing wait; to refuse what exceeds a quota set on_excess: reject in its scope")
+        raise PolicyError("", "0 lets nothing wait; to reject what exceeds a quota, set on_excess: reject in its scope")
     return size_bytes
 
 
@@ -112,11 +112,11 @@ def _check_name(name: str) -> str:
     try:
         length_bytes = len(name.encode())
     except UnicodeEncodeError:
-        raise _refused("the name holds half of a surrogate pair, which utf-8 cannot write") from None
+        raise _refused("the name holds half of a surrogate pair, which UTF-8 cannot encode") from None
     if not name:
         raise _refused("a name is empty; give it at least one character")
     if length_bytes > MAX_NAME_BYTES:
-        raise _refused(f"the name has {length_bytes} bytes of utf-8 and may have {MAX_NAME_BYTES}")
+        raise _refused(f"the name has {length_bytes} bytes of UTF-8; it may have at most {MAX_NAME_BYTES}")
     return name
 
 
@@ -129,12 +129,12 @@ def _check_tenant_name(name: str) -> str:
 
 
 def _empty_if_null(section: object) -> object:
-    """Return an empty mapping for a section that has only comments below it."""
+    """Return an empty mapping for a section that holds only comments."""
     return {} if section is None else section
 
 
 def _as_list(names: object) -> object:
-    """Return a list as the tuple that a frozen document keeps; nothing for a section that has only comments below."""
+    """Return a list as the tuple that a frozen document keeps; an empty one for a section that holds only comments."""
     if names is None:
         return ()
     return tuple(names) if isinstance(names, list) else names
@@ -151,11 +151,11 @@ def _check_present(name: object) -> object:
 
 
 def _sorted_by_name(named: Mapping[str, T]) -> dict[str, T]:
-    # Code points sort as their utf-8 bytes do.
+    # Code points sort as their UTF-8 bytes do.
     return dict(sorted(named.items()))
 
 
-# The outer validators refuse a key that is there without a value: only an absent key is no limit.
+# The outer validators refuse a key without a value: only an absent key means no limit.
 MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_messages_per_second))]
 BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second))]
 MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes))]
@@ -187,13 +187,13 @@ class Quota(_Part):
     bytes_per_second: BytesPerSecond = None
 
     max_message_bytes: MessageBytes = None
-    """A larger message is rejected, whatever `on_excess` says, unless it says to observe."""
+    """Size of the largest message allowed; larger ones are rejected unless `on_excess` is `observe`."""
 
     burst_seconds: Seconds = Field(default=Decimal(10), validate_default=True)
-    """What a full bucket holds, as so many seconds of the rate."""
+    """Size of a full bucket, in seconds of the rate."""
 
     weight: int = Field(default=1, ge=1, le=MAX_WEIGHT)
-    """Claim in the division of what is shared."""
+    """Proportional claim on a quota that is shared."""
 
     on_excess: Literal["delay", "reject", "observe"] = "delay"
 
@@ -223,22 +223,22 @@ class ScopePolicy(_Part):
 
 
 class TenantPolicy(ScopePolicy):
-    """The quotas of a tenant, and the group of those of its namespaces that name none."""
+    """The quotas of a tenant, and the resource group of those of its namespaces that name none."""
 
     resource_group: GroupName = None
 
 
 class NamespacePolicy(TenantPolicy):
-    """The quotas and rules of a namespace, or of every namespace that the policy does not name."""
+    """The quotas and rules of a namespace, of a glob, or of every namespace that neither covers."""
 
     write_throttling: ThrottlingString = None
-    """Pegasus' rules by messages, in the publish direction."""
+    """Pegasus' throttling string for messages, in the publish direction."""
 
     write_throttling_by_size: ThrottlingString = None
-    """Pegasus' rules by bytes, in the publish direction."""
+    """Pegasus' throttling string for bytes, in the publish direction."""
 
     read_throttling: ThrottlingString = None
-    """Pegasus' rules by messages, in the dispatch direction."""
+    """Pegasus' throttling string for messages, in the dispatch direction."""
 
 
 class QueuePolicy(_Part):
@@ -248,14 +248,14 @@ class QueuePolicy(_Part):
     bytes: QueueBytes = 256 * 2**20
 
     age_seconds: AgeSeconds = None
-    """Absent: however long it takes."""
+    """Longest time that a row may wait; without it a row waits however long it takes."""
 
     on_overflow: Literal["reject", "fail"] = "reject"
-    """`fail` stops the query before a row is lost; a bound that is raised then counts from its restart on."""
+    """`fail` stops the query before a row is lost; a bound raised after that counts once the query has restarted."""
 
 
 class PolicyDocument(_Part):
-    """Everything a policy says; an empty one limits nothing.
+    """A whole policy; an empty document limits nothing.
 
     Examples
     --------
@@ -269,14 +269,14 @@ class PolicyDocument(_Part):
     tenants: Named[TenantName, TenantPolicy] = {}
 
     namespaces: Named[Name, NamespacePolicy] = {}
-    """By name, or by a glob such as `acme/*` for each namespace that has no entry and falls under no more specific glob
-    (`core.names.globs`)."""
+    """Entries by name, or by a glob such as `acme/*`, which applies to each namespace that has no entry and matches no
+    more specific glob (`core.names.globs`)."""
 
     exempt: Annotated[tuple[Name, ...], BeforeValidator(_as_list), AfterValidator(_sorted_once)] = ()
-    """Namespaces, or globs of them, that no quota holds and that are charged nowhere."""
+    """Names and globs of the namespaces that no quota limits and that are charged nowhere."""
 
     defaults: Annotated[NamespacePolicy, BeforeValidator(_empty_if_null)] = NamespacePolicy()
-    """Of each namespace that has no entry in `namespaces` and falls under no glob there."""
+    """What applies to each namespace that has no entry in `namespaces` and matches no glob there."""
 
     job: Annotated[ScopePolicy, BeforeValidator(_empty_if_null)] = ScopePolicy()
     queue: Annotated[QueuePolicy, BeforeValidator(_empty_if_null)] = QueuePolicy()
@@ -286,7 +286,7 @@ class PolicyDocument(_Part):
     def _check_globs(cls, named: Collection[str]) -> Collection[str]:
         globs = sum(1 for name in named if is_glob(name) and not is_of_tenant(name))
         if globs > MAX_GLOBS:
-            raise _refused(f"{globs} globs other than tenant/* stand here and {MAX_GLOBS} may; name tenants instead")
+            raise _refused(f"{globs} globs other than tenant/* exceed the {MAX_GLOBS} allowed; name tenants instead")
         return named
 
     @model_validator(mode="after")

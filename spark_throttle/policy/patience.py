@@ -1,9 +1,9 @@
 """Policies from a source that may hang: a store on a network, a file on a mount that has gone away.
 
-A batch must neither wait for such a source nor run without limits. So the source is asked in a thread of its own, and
-waited for as long as a healthy one may take: what was committed before a batch is planned acts in that batch. A
-source that has not answered by then leaves the last good policies in force, which is said once in the log and in every
-snapshot; nobody waits for it again until it answers, and its answer then counts.
+A batch must neither wait for such a source nor run without limits. So a separate thread asks the source, and a batch
+waits for the answer as long as a healthy source may take: a change committed before a batch is planned acts in that
+batch. If the source has not answered by then, the last good policies stay in force; this is logged once, and every
+snapshot says so. No later batch waits for that answer; when it comes, it counts.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from spark_throttle.policy.source import PolicySnapshot, PolicySource
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 2.0
-"""A batch is held up so long, once, by a source that begins to hang."""
+"""Longest time that a source holds up a batch, once, when it begins to hang."""
 
 FIRST_PATIENCE_SECONDS: Final = 60.0
-"""A query that starts has no policies to stay with."""
+"""Longest time that a starting query waits for its first policies: it has none to stay with."""
 
 
 @dataclass(slots=True)
 class _Answer:
-    """What becomes of one question: a snapshot or an error, once `is_here`."""
+    """The answer to one question: a snapshot or an error, once `is_here` is set."""
 
     is_here: threading.Event = field(default_factory=threading.Event)
     snapshot: PolicySnapshot | None = None
@@ -41,9 +41,9 @@ class PatientPolicies:
     Parameters
     ----------
     source
-        The source to ask; called by one thread, never twice at once.
+        The source to ask; one thread calls it, one call at a time.
     patience_seconds, first_patience_seconds
-        How long an answer may take, and how long the first one may.
+        How long an answer may take, and how long the first answer may take.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class PatientPolicies:
         self._late: PolicySnapshot | None = None
 
     def current(self) -> PolicySnapshot:
-        """Return what the source says, or the last that it said if it does not answer.
+        """Return the source's answer, or its last one if it does not answer in time.
 
         Raises
         ------
         ConfigurationError
-            If it does not answer and never has.
+            If the source does not answer and never has.
         ThrottleError
-            As the source raises it.
+            Whatever the source raises.
         """
         answer = self._pending or self._ask()
         patience_seconds = self._first_patience_seconds if self._last is None else self._patience_seconds
@@ -88,7 +88,7 @@ class PatientPolicies:
 
     def _ask(self) -> _Answer:
         if self._asker is None:
-            # A daemon: a thread that hangs must not keep the process.
+            # A daemon: a thread that hangs must not keep the process alive.
             self._asker = threading.Thread(target=self._run, name="policies", daemon=True)
             self._asker.start()
         answer = _Answer()
@@ -108,7 +108,7 @@ class PatientPolicies:
         self._pending = answer
         problem = f"the policies were not read within {patience_seconds:g} s; the store or the mount seems to hang"
         if self._last is None:
-            raise ConfigurationError(f"{problem}; see that it can be reached, then start again")
+            raise ConfigurationError(f"{problem}; check that it can be reached, then start again")
         if self._late is None:
             logger.error("%s; revision %s stays in force", problem, self._last.revision)
             self._late = replace(self._last, problem=problem)

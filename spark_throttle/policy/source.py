@@ -1,7 +1,7 @@
-"""A policy file, on a disk or on an object store, that is followed while jobs run.
+"""Policy files, on a disk or on an object store, that are followed while jobs run.
 
 A change that cannot be applied leaves the last good document in force: a typing error must neither stop
-a stream nor lift its limits. It is said once in the log, and in every snapshot until it is put right.
+a stream nor lift its limits. The problem is logged once, and every snapshot has it until it is fixed.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ logger = logging.getLogger(__name__)
 _Signature: TypeAlias = tuple[int, int, int]
 
 SETTLING_NS: Final = 50_000_000
-"""A file changed so recently may change again without a new modification time: clocks of file systems are coarse."""
+"""For this long after a change, a file may change again without a new modification time: file clocks are coarse."""
 
 OBJECT_SETTLING_MS: Final = 3_000
-"""An object that was first seen so recently may do so too: object stores tell times by the second."""
+"""For this long after it is first seen, an object may do so too: object stores give times in whole seconds."""
 
 OBJECT_STALE_MS: Final = 60_000
-"""An object that seems unchanged is read again after so long: no store promises its modification times."""
+"""Time after which an object is read again though it seems unchanged: no store guarantees its modification times."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySnapshot:
-    """What a policy file or a policy store says now."""
+    """The policies in force from a policy file or a policy store, and whether they are the newest."""
 
     document: PolicyDocument
     """The last good document."""
 
     revision: str
-    """Names the content of `document`, both directions."""
+    """Digest of the content of `document`, both directions."""
 
     problem: str | None
-    """Why what the file or the store says now is not in force; `None` if it is."""
+    """Why the newest content of the file or the store is not in force; `None` if it is."""
 
     store_revision: int | None = None
-    """The revision of the policy store that `document` is; `None` where it is no store's."""
+    """The policy store's revision that `document` was read at; `None` if it does not come from a store."""
 
 
 class PolicySource(Protocol):
-    """Whatever says what the policies are now."""
+    """A source of the current policies."""
 
     def current(self) -> PolicySnapshot:
         """Return the policies in force; called at every trigger, so it must be cheap while nothing changes."""
 
 
 class DocumentInForce:
-    """The last good content of a document that is read again and again.
+    """The last good content of a document that is read repeatedly.
 
     Parameters
     ----------
     what
-        Names the document in messages.
+        Name of the document in messages.
     """
 
     def __init__(self, what: str) -> None:
@@ -76,15 +76,15 @@ class DocumentInForce:
         self._bad_digest = b""
         self._bad_problem = ""
         self.snapshot: PolicySnapshot | None = None
-        """What is in force; `None` before there is any."""
+        """The snapshot in force; `None` until there is one."""
 
     def examine(self, data: bytes) -> PolicySnapshot:
-        """Return what is in force now that the document says this.
+        """Return the snapshot in force, now that the document's content is `data`.
 
         Raises
         ------
         PolicyError
-            If it cannot be applied and there was none before it that could.
+            If the content cannot be applied and no earlier content could.
         """
         digest = hashlib.sha256(data).digest()
         last = self.snapshot
@@ -103,12 +103,12 @@ class DocumentInForce:
         return self._accept(document, revision_of(document))
 
     def miss(self, why: object, remedy: str) -> PolicySnapshot:
-        """Return what is in force though the document cannot be read.
+        """Return the snapshot in force while the document cannot be read.
 
         Raises
         ------
         ConfigurationError
-            If it never could.
+            If it could never be read.
         """
         problem = f"cannot read the {self._what}: {why}"
         if self.snapshot is None:
@@ -132,23 +132,23 @@ class DocumentInForce:
 class PolicyFile:
     """The policies of a YAML file, read again when it changes.
 
-    Nothing but `stat` is called while the file stays as it is, and `current` then returns the same object. Not safe
-    for use by several threads at once.
+    While the file does not change, `current` calls only `stat` and returns the same object. Not safe for use by several
+    threads at once.
 
     Parameters
     ----------
     path : str or os.PathLike
-        The file. Replace it by renaming a whole new one onto it; a half-written file is seen as a problem if it does
-        not parse, and as a policy if it does.
+        The file. Replace it by renaming a complete new file onto it: a half-written file counts as a problem if it
+        does not parse, and as a policy if it does.
     clock_ns : Callable
-        The wall clock, which is compared with modification times only.
+        The wall clock, which is compared only with modification times.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
-        clock_ns: Callable[[], int] = time.time_ns,  # noqa: TID251 - the clock that the file's times are of
+        clock_ns: Callable[[], int] = time.time_ns,  # noqa: TID251 - the clock of the file's modification times
     ) -> None:
         self.path = Path(path)
         self._clock_ns = clock_ns
@@ -157,18 +157,18 @@ class PolicyFile:
 
     @property
     def problem(self) -> str | None:
-        """Why the file, as `current` last saw it, is not in force."""
+        """Why the file, as `current` last saw it, is not in force; `None` if it is."""
         return self._kept.snapshot.problem if self._kept.snapshot else None
 
     def current(self) -> PolicySnapshot:
-        """Return the last good document, and what is wrong with the file if something is.
+        """Return the last good document, and what is wrong with the file, if anything.
 
         Raises
         ------
         ConfigurationError
-            If the file cannot be read and never could.
+            If the file cannot be read and never could be.
         PolicyError
-            If the document cannot be applied and there was none before it that could.
+            If the document cannot be applied and no earlier one could.
         """
         try:
             status = self.path.stat()
@@ -188,16 +188,17 @@ class PolicyFile:
 class PolicyObject:
     """The policies of a YAML file on an object store, read again when its size or modification time changes.
 
-    Only these are asked for while the object stays as it is. Not safe for use by several threads at once.
+    While neither changes, `current` asks only for these two, except that it reads the object until its modification
+    time has settled, and again every `OBJECT_STALE_MS`. Not safe for use by several threads at once.
 
     Parameters
     ----------
     uri : str
-        As `storage.file_system` takes it.
+        A URI that `storage.file_system` takes.
     clock_ms : Callable
-        A steady clock; that of the store is not compared with any.
+        A steady clock; the store's own clock is compared with none.
     open_at : Callable
-        Returns the file system of the URI, and the path in it.
+        Returns the file system of a URI, and the path in it.
     """
 
     def __init__(
@@ -216,28 +217,28 @@ class PolicyObject:
         self._kept = DocumentInForce(f"policy file {uri!r}")
 
     def current(self) -> PolicySnapshot:
-        """Return the last good document, and what is wrong with the object if something is.
+        """Return the last good document, and what is wrong with the object, if anything.
 
         Raises
         ------
         ConfigurationError
-            If the object cannot be read and never could.
+            If the object cannot be read and never could be.
         PolicyError
-            If the document cannot be applied and there was none before it that could.
+            If the document cannot be applied and no earlier one could.
         """
         try:
             data = self._changed()
         except (OSError, ValueError) as error:
             self._place, self._signature = None, (None, None)
-            return self._kept.miss(error, "give the URI of a YAML file, and what the store needs to be reached")
+            return self._kept.miss(error, "give the URI of a YAML file, and the credentials that its store needs")
         if data is None:
             assert self._kept.snapshot is not None  # noqa: S101 - else it would have been read
             return self._kept.snapshot
         return self._kept.examine(data)
 
     def _changed(self) -> bytes | None:
-        """Return the object; `None` if it is as it was read last."""
-        # Opened anew after a failure: credentials may have come.
+        """Return the object's content; `None` if it has not changed since it was last read."""
+        # Opened again after a failure: credentials may have come.
         files, path = self._place = self._place or self._open_at(self.uri)
         info = files.get_file_info(path)
         if info.type == fs.FileType.NotFound:
@@ -254,6 +255,6 @@ class PolicyObject:
         return data
 
     def _is_settled(self, now_ms: int) -> bool:
-        """Return whether the object was read after its time could stand for another content no more."""
+        """Return whether the last read is recent, and was made after the object's modification time had settled."""
         is_known = None not in self._signature and self._read_ms >= self._first_seen_ms + OBJECT_SETTLING_MS
         return is_known and now_ms < self._read_ms + OBJECT_STALE_MS

@@ -1,16 +1,16 @@
 """YAML, read strictly: what a policy says must be what its author sees.
 
-Differences from PyYAML's `safe_load`, each because a quota would silently be another one:
+It differs from PyYAML's `safe_load` wherever that would silently change a quota:
 
-* a repeated key is an error (not: the last one wins);
+* a repeated key is an error, instead of the last one winning;
 * keys are text as written, so a tenant may be called `007`, `no` or `2026-01-01`;
-* the only numbers are decimal ones, kept exact; `010`, `0x10`, `1:30` and `1_000` stay text, which no
-  number field accepts (YAML 1.1 reads 8, 16, 90 and 1000);
+* only decimal numbers are numbers, and they are kept exact; `010`, `0x10`, `1:30` and `1_000` stay text,
+  which no number field accepts (YAML 1.1 reads 8, 16, 90 and 1000);
 * only `true` and `false` are booleans, so the group `no` is a group;
 * tags, several documents, and nesting beyond `MAX_DEPTH` are errors.
 
-Anchors, aliases and merge keys (`<<`) work. Values are built from libyaml's events as they come, without
-the node tree, which is what makes 100,000 namespaces quick to read.
+Anchors, aliases and merge keys (`<<`) work. Values are built directly from libyaml's events, without the
+node tree; this is what makes 100,000 namespaces quick to read.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(text: str | bytes) -> object:
-    r"""Return the value of the one document in `text`; `None` if it has none.
+    r"""Return the value of the only document in `text`; `None` if there is no document.
 
     Raises
     ------
     PolicyError
-        With the line of what is wrong.
+        If the text cannot be read; the message gives the line of the mistake, if it has one.
 
     Examples
     --------
@@ -51,13 +51,13 @@ def read_yaml(text: str | bytes) -> object:
     >>> read_yaml("a: 1\na: 2")
     Traceback (most recent call last):
     ...
-    spark_throttle.errors.PolicyError: line 2: the key 'a' stands here for the second time; keep one of them
+    spark_throttle.errors.PolicyError: line 2: the key 'a' is repeated; keep one of them
     """
     try:
         data = text.encode() if isinstance(text, str) else text
         loader = _LOADER(data.decode("utf-8-sig").encode())
     except UnicodeError as error:
-        raise PolicyError("", f"the document is not utf-8 ({error}); save it as utf-8") from None
+        raise PolicyError("", f"the document is not valid UTF-8 ({error}); save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise _syntax_error(error) from None
     try:
@@ -83,13 +83,13 @@ class _Builder:
         self._next_event()
         event = self._next_event()
         if type(event) is not yaml.StreamEndEvent:
-            _refuse(event, "a second document starts; keep one")
+            _refuse(event, "a second document starts here; keep one")
         return value
 
     def _build(self, event: Any, depth: int) -> object:  # noqa: ANN401 - PyYAML's stubs say no more
         if type(event) is yaml.AliasEvent:
             if event.anchor not in self._anchors:
-                _refuse(event, f"*{event.anchor} is not anchored above; a text that starts with * needs quotes")
+                _refuse(event, f"*{event.anchor} has no anchor above; text that starts with * needs quotes")
             return self._anchors[event.anchor]
         if event.tag is not None:
             _refuse(event, f"the tag {event.tag} is not allowed; leave it out")
@@ -118,7 +118,7 @@ class _Builder:
             if type(key) is not yaml.ScalarEvent:
                 _refuse(key, "a key is not plain text; write it as text")
             if key.value in own:
-                _refuse(key, f"the key {describe(key.value)} stands here for the second time; keep one of them")
+                _refuse(key, f"the key {describe(key.value)} is repeated; keep one of them")
             value = self._build(self._next_event(), depth)
             if key.value == "<<" and key.implicit[0]:
                 merged = self._merge(key, value, merged)
@@ -130,14 +130,14 @@ class _Builder:
     def _merge(key: Any, value: object, merged: dict[str, object]) -> dict[str, object]:  # noqa: ANN401
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(source, dict):
-                _refuse(key, f"<< takes a mapping, and this is {describe(source)}")
+                _refuse(key, f"<< takes a mapping, but this is {describe(source)}")
             merged = source | merged
         return merged
 
 
 @lru_cache(maxsize=4096)
 def _plain_value(text: str) -> object:
-    """Return what an unquoted scalar stands for."""
+    """Return the value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -153,6 +153,6 @@ def _syntax_error(error: yaml.YAMLError) -> PolicyError:
     mark = getattr(error, "problem_mark", None)
     said = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     if "alias" in (getattr(error, "context", None) or ""):
-        said += "; a text that starts with * needs quotes"
+        said += "; text that starts with * needs quotes"
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     return PolicyError("", f"{where}this is not YAML: {said}")

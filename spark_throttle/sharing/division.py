@@ -1,4 +1,4 @@
-"""A job's parts of the quotas that it shares, out of what all jobs reported; and what is worth reporting."""
+"""A job's parts of the quotas that it shares, computed from the reports of all; and which changes to report."""
 
 from __future__ import annotations
 
@@ -25,22 +25,28 @@ _PERCENT = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherSeats:
-    """What other jobs reported of this job's scopes, one position a scope and job."""
+    """The reports of other jobs on this job's scopes, one position per scope and job."""
 
     peer: Int64s
-    """Which job."""
+    """Position of the other job among the peers."""
 
     is_dead: Bools
-    """Whether the job is held for dead, and so wants nothing, and keeps its floor."""
+    """Whether the other job is considered dead: it then wants nothing, and keeps its floor."""
 
     rows: ScopeRows
-    """Not in the order of their scopes."""
+    """The rows that were reported, not in the order of their scopes."""
 
     scope: Int64s
-    """Position among this job's scopes."""
+    """Position of the scope among this job's."""
+
+    rank: Int64s
+    """Rank of the other job among all jobs, including this one: all jobs agree on it."""
+
+    own_rank: int
+    """Rank of this job."""
 
     def kept(self, settings: ShareSettings, quota: Int64s) -> Int64s:
-        """Return what dead jobs keep, shape (n, 2); 0 of the live ones."""
+        """Return what dead jobs keep, shape (n, 2); 0 for live ones."""
         most = most_kept(settings, quota)[self.scope]
         return np.where(self.is_dead[:, None], np.minimum(self.rows.floor_rate(), most), 0)
 
@@ -51,7 +57,7 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
     Parameters
     ----------
     own
-        The job's own rows, one a scope.
+        The job's own rows, one per scope.
     quota
         Shape (scopes, 2).
     """
@@ -69,7 +75,8 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
         bin_seat = np.concatenate([own.bin_row, scopes + rows.bin_row])
         demand = np.concatenate([decode(own.bin_demand), decode(rows.bin_demand)])
         weight = np.concatenate([own.bin_weight, rows.bin_weight]).astype(np.int64)
-        part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available)[:scopes]
+        rank = np.concatenate([np.full(scopes, others.own_rank), others.rank[live]])
+        part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available, rank)[:scopes]
     else:
         usage = np.concatenate([decode(own.usage), decode(rows.usage)])
         part = _by_usage(settings, scope, usage, whole)
@@ -77,21 +84,21 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
 
 
 def floors(settings: ShareSettings, quota: Int64s, members: Members) -> Int64s:
-    """Return each job's floor in scopes that so many jobs share, shape (scopes, 2); 0 where there is no limit."""
+    """Return a job's floor in scopes that `members` jobs share, shape (scopes, 2); 0 where there is no limit."""
     part = settings.floor_percent * (quota // _PERCENT) // np.maximum(members.astype(np.int64), 1)[:, None]
     return np.where(quota == UNLIMITED, 0, part)
 
 
 def most_kept(settings: ShareSettings, quota: Int64s) -> Int64s:
-    """Return what a silent job keeps at most, shape (scopes, 2): what all floors are of the quota as it stands.
+    """Return the most that a silent job keeps, shape (scopes, 2): all floors together, of the quota as it stands.
 
-    So a quota that falls while a job is silent is not held by a floor of the old one.
+    So a quota that falls while a job is silent is not held by a floor of the old quota.
     """
     return np.where(quota == UNLIMITED, 0, settings.floor_percent * (quota // _PERCENT))
 
 
 def _by_usage(settings: ShareSettings, scope: Int64s, usage: Int64s, quota: Int64s) -> Int64s:
-    """Return this job's parts by a policy of PIP-82's, in whole tokens a second; its seats are first."""
+    """Return this job's parts by a policy other than `max_min`, in whole tokens per second; its seats come first."""
     scopes = len(quota)
     part = np.zeros((scopes, 2), dtype=np.int64)
     for dimension in range(2):
@@ -109,7 +116,7 @@ def _by_usage(settings: ShareSettings, scope: Int64s, usage: Int64s, quota: Int6
 
 
 def is_news(settings: ShareSettings, new: ScopeRows, old: ScopeRows, since: Int64s) -> Bools:
-    """Return which rows changed enough, or were reported so many reports ago, that they are to be reported.
+    """Return which rows must be reported: those that changed enough, or were last reported `report_every` reports ago.
 
     Under `proportional` Pulsar's own rule decides, with our number of cycles.
     """

@@ -1,15 +1,15 @@
-"""Keeps a job's lease: visits the exchange in a thread of its own, so that no batch waits for it.
+"""The keeper of a job's lease: it visits the exchange in a thread of its own, so that no batch waits for it.
 
-The thread and the control plane meet in one `Sharing`, under a lock that is held for computing only. A visit looks at
-all registers, lets the plane take up a smaller share if there is one, and writes this job's report: at least once an
-interval, and at once if others wait for what it says. Whatever the exchange does, the plane gets an answer: the share
-while the lease lasts, then the floor. A visit that hangs is waited for by nobody.
+The thread and the control plane meet in one `Sharing`, under a lock that is held only while computing. A visit reads
+all registers, lets the plane take up a smaller share if there is one, and writes this job's report: at least once per
+interval, and at once if others wait for it. Whatever the exchange does, the plane gets an answer: the share while the
+lease lasts, then the floor. Nobody waits for a visit that hangs.
 
-*Pace.* A share is right a cycle after a demand is known because nobody waits for a tick: a job of few scopes looks four
-times an interval, so that it sees what others want, and sixteen times while something of it is under way: a demand to
-be told, a claim that others have to answer. A new demand, and a smaller share that is pinned, are told at once. What
-that costs is bounded: in an interval a job reads at most `_READS` registers, or each once if there are more, and
-writes sixteen times, at most 16 KiB each. Jobs of more than `HURRYING_SCOPES` visit once an interval.
+*Pace.* A share is right within two cycles after a change because nobody waits for a tick. A job of few scopes looks
+four times per interval, to see what others want, and sixteen times while something of its own is under way: a demand to
+report, or a claim that others have to answer. A new demand, and a smaller share that is pinned, are reported at once.
+The cost is bounded: in an interval a job reads at most `_READS` registers, or each once if there are more, and writes
+at most sixteen times, at most 16 KiB each. A job of more than `HURRYING_SCOPES` scopes visits once per interval.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Final
 
 from spark_throttle.sharing.exchanges.exchange import Exchange
 from spark_throttle.sharing.measurement import Measurement
+from spark_throttle.sharing.peers import UnreadableRegister, member_of
 from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.sharing import Share, Sharing
 from spark_throttle.sharing.status import Observation
@@ -29,24 +30,24 @@ from spark_throttle.sharing.status import Observation
 logger = logging.getLogger(__name__)
 
 HURRYING_SCOPES: Final = 256
-"""A job with so few scopes, whose report is small, visits more often than once an interval."""
+"""A job with at most this many scopes, whose report is small, visits more often than once per interval."""
 
 _CALM, _HURRIED = 4, 16
-"""Visits an interval while all is settled, and while something is under way."""
+"""Visits per interval while all is settled, and while something is under way."""
 
 _READS: Final = 512
-"""Of registers, in an interval, by a job that hurries; a quarter of it by one that does not."""
+"""The most registers that a job reads per interval while it hurries, unless there are more; a quarter while calm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What time it is, in ms."""
+    """The clocks of a job's process, in ms."""
 
     steady_ms: Callable[[], int]
-    """Never set, and goes on while the machine sleeps: measures leases."""
+    """The clock that measures leases: it is never set, and goes on while the machine sleeps."""
 
     wall_ms: Callable[[], int]
-    """What people read; says when a report was written."""
+    """The clock that people read: it dates a report."""
 
 
 class LeaseKeeper:
@@ -55,7 +56,7 @@ class LeaseKeeper:
     Parameters
     ----------
     on_visit
-        Called with what `status` shows, after every report, and whenever a visit went wrong.
+        Called with what `status` shows: after every report, when the lease begins or ends, and when a visit goes wrong.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class LeaseKeeper:
         self._clocks = clocks
         self._on_visit = on_visit
         forget_ms = self.settings.forget_ms + self.settings.margin_ms
-        self._register = ShareRegister(exchange, sharing.member, clocks.steady_ms, forget_ms, sharing.run)
+        self._register = ShareRegister(
+            exchange, sharing.member, clocks.steady_ms, forget_ms, sharing.run, self.settings.hold_ms // 3
+        )
         self._lock = threading.Lock()
         self._has_pinned = threading.Event()
         self._has_moved = threading.Event()
@@ -79,7 +82,7 @@ class LeaseKeeper:
         self._last_visit_ms = clocks.steady_ms() - self.settings.interval_ms  # the first is due
         self._told_ms: int | None = None
         self._shrinks_since_ms: int | None = None
-        self._unreadable: Mapping[str, str] = {}
+        self._unreadable: Mapping[str, UnreadableRegister] = {}
         self._warned_of = ""
         self._is_untold = False
         self.problem: str | None = None
@@ -88,29 +91,25 @@ class LeaseKeeper:
     # -------------------------------------------------------------------------------------------- for the control plane
 
     def measure(self, measured: Measurement) -> None:
-        """Say what the job's namespaces want."""
+        """Take in what the job's namespaces want and use."""
         with self._lock:
             self._sharing.measure(measured)
         self._has_moved.set()
 
     def share(self) -> Share:
-        """Return what the job may use now; a share that was hidden by a lapse is the floor."""
+        """Return what the job may use now: its share or, once the lease has ended, its floor."""
         with self._lock:
             share = self._sharing.share(self._clocks.steady_ms())
         self._tell_lapse(share)
         return share
 
     def paid_ms(self, since_ms: int) -> int:
-        """Return how much of the time since `since_ms`, by the steady clock, was leased."""
+        """Return how much of the time since `since_ms`, by the steady clock, was leased without a break."""
         with self._lock:
-            now_ms = self._clocks.steady_ms()
-            self._sharing.share(now_ms)
-            fell_ms = self._sharing.fell_at_ms
-        end_ms = now_ms if fell_ms is None or fell_ms <= since_ms else fell_ms
-        return max(0, end_ms - since_ms)
+            return max(0, self._sharing.leased_until_ms(since_ms, self._clocks.steady_ms()) - since_ms)
 
     def begin_pin(self) -> tuple[Share, int]:
-        """Return what an epoch may hold, and the time: until `end_pin` the job counts as using either share."""
+        """Return the share for an epoch to pin, and the time: until `end_pin` the job counts as using either share."""
         with self._lock:
             now_ms = self._clocks.steady_ms()
             share = self._sharing.share(now_ms)
@@ -118,7 +117,7 @@ class LeaseKeeper:
             return share, now_ms
 
     def end_pin(self, share: Share) -> None:
-        """Say that the epoch which holds `share` is written."""
+        """Note that the epoch that pins `share` is written."""
         with self._lock:
             self._sharing.pin(share.ids, share.rate)
         self._has_pinned.set()
@@ -131,7 +130,7 @@ class LeaseKeeper:
         threading.Thread(target=self._run, name="throttle-exchange", daemon=True).start()
 
     def stop(self) -> None:
-        """Visit no more, after the visit that is under way."""
+        """Stop visiting, after the visit that is under way."""
         self._ends.set()
         self._has_moved.set()
 
@@ -141,7 +140,7 @@ class LeaseKeeper:
             self._has_moved.wait(self.act() / 1000)
 
     def act(self) -> int:
-        """Do what is due, and return for how many ms nothing is unless the plane says something; 0 to ask again."""
+        """Do what is due, and return for how many ms nothing will be unless the plane calls; 0 to ask again at once."""
         wait_ms = self.next_visit_ms() - self._clocks.steady_ms()
         if wait_ms <= 0:
             self.visit()
@@ -152,7 +151,7 @@ class LeaseKeeper:
         return 0
 
     def next_visit_ms(self) -> int:
-        """Return when the next visit is due, by the steady clock; what the plane says may bring it nearer."""
+        """Return when the next visit is due, by the steady clock; a call of the plane may bring it forward."""
         sharing = self._sharing
         with self._lock:
             if len(sharing.ids) > HURRYING_SCOPES:
@@ -164,7 +163,7 @@ class LeaseKeeper:
         return self._last_visit_ms + self.settings.interval_ms // max(visits, 1)
 
     def visit(self) -> None:
-        """Look at what others reported, and report if it is time, or if others wait for it."""
+        """Read the reports of the others, and report if it is time or others wait for it."""
         self._last_visit_ms = self._visit_began_ms = self._clocks.steady_ms()
         self._guarded(self._look_and_tell)
         self._visit_began_ms = None
@@ -183,7 +182,11 @@ class LeaseKeeper:
             self._note(f"{type(error).__name__}: {error}")
         else:
             # This job's own register is whole again by now.
-            problems = [f"job {who}: {why}" for who, why in self._unreadable.items() if who != self._sharing.member]
+            problems = [
+                f"job {member_of(stem)}: {each.problem}"
+                for stem, each in self._unreadable.items()
+                if member_of(stem) != self._sharing.member
+            ]
             if not self._sharing.is_superseded:
                 self._note(f"reports that cannot be read: {'; '.join(problems)}" if problems else None)
         if has_told or self.problem is not None:
@@ -209,18 +212,18 @@ class LeaseKeeper:
         return has_told
 
     def _end(self) -> None:
-        """Visit no more, as another run of this job goes on."""
+        """Stop visiting, because another run of this job goes on."""
         self._ends.set()
         problem = (
-            f"another process runs this job (member {self._sharing.member}) and began later; this one may use nothing "
-            f"of the shared quotas any more: stop one of the two, or give it a checkpoint of its own"
+            f"another process runs this job (member {self._sharing.member}) and began later; this one may no longer "
+            f"use any of the shared quotas: stop one of the two, or give it a checkpoint of its own"
         )
         if problem != self.problem:
             logger.error("exchange: %s", problem)
         self.problem = problem
 
     def _tell(self) -> bool:
-        """Publish a report, if it is time or others wait for it; return whether it did."""
+        """Publish a report if it is time or others wait for it; return whether one was published."""
         with self._lock:
             now_ms = self._clocks.steady_ms()
             if not self._is_due(now_ms):
@@ -234,16 +237,16 @@ class LeaseKeeper:
     def _is_due(self, now_ms: int) -> bool:
         """Return whether to report now.
 
-        That is when the last report is nearly an interval old, or this job's register is not as it should be, or others
-        wait for what is new. But what others wait for most is that the plane writes an epoch with a smaller share: it
-        has half an interval to do so.
+        A report is due when the last one is nearly an interval old, when this job's register is not as it should be, or
+        when others wait for what is new. But above all the others wait for the plane to write an epoch with a smaller
+        share: it first has half an interval to do so.
         """
         if not self._sharing.must_shrink:
             self._shrinks_since_ms = None
         elif self._shrinks_since_ms is None:
             self._shrinks_since_ms = now_ms
         interval_ms = self.settings.interval_ms
-        if self._told_ms is None or self._sharing.member in self._unreadable:
+        if self._told_ms is None or any(member_of(stem) == self._sharing.member for stem in self._unreadable):
             return True
         if self._shrinks_since_ms is not None and now_ms - self._shrinks_since_ms < interval_ms // 2:
             return False
@@ -256,7 +259,7 @@ class LeaseKeeper:
                 problem,
             )
         elif problem is None and self.problem is not None:
-            logger.info("exchange: visited again without a problem")
+            logger.info("exchange: visits work again")
         self.problem = problem
 
     def _tell_lapse(self, share: Share) -> None:
@@ -281,7 +284,7 @@ class LeaseKeeper:
         problem = self.problem or ""
         try:
             self._on_visit(replace(observation, as_of_ms=self._clocks.wall_ms(), problem=problem))
-        except Exception as error:  # noqa: BLE001 - leases do not depend on who is told of them
+        except Exception as error:  # noqa: BLE001 - leases do not depend on who is told about them
             if not self._is_untold:
                 logger.warning("exchange: %s: %s; visits go on without a status", type(error).__name__, error)
             self._is_untold = True

@@ -1,4 +1,4 @@
-"""What a job's namespaces want and use of each shared scope, as rates: how `control.demand` puts it."""
+"""What a job's namespaces want and use of each shared scope, as rates: the result of `control.demand`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Measurement:
     """Hashes of the scopes' names, ascending."""
 
     quota: Int64s
-    """Shape (n, 2): micro-tokens a millisecond, `UNLIMITED` where there is none."""
+    """Shape (n, 2): micro-tokens per millisecond, `UNLIMITED` where there is no limit."""
 
     usage: Int64s
-    """Shape (n, 2)."""
+    """Shape (n, 2): micro-tokens per millisecond."""
 
     bin_row: Int64s
     """Position in `ids` of each bin of the histograms, ascending."""
@@ -34,7 +34,7 @@ class Measurement:
     bin_weight: Int64s
 
     def with_scopes(self, ids: Int64s, quota: Int64s) -> Measurement:
-        """Return a measurement with some more scopes, of which nothing is wanted."""
+        """Return this measurement with more scopes, in which nothing is wanted or used."""
         if not len(ids):
             return self
         order = np.argsort(np.concatenate([self.ids, ids]), kind="stable")
@@ -48,7 +48,7 @@ class Measurement:
 
 
 def moved(values: npt.NDArray[_Number], old: Int64s, new: Int64s) -> npt.NDArray[_Number]:
-    """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 for what is new."""
+    """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 where `old` lacks a scope."""
     out = np.zeros((len(new), *values.shape[1:]), dtype=values.dtype)
     rows = np.flatnonzero(found_in(new, old))
     out[rows] = values[np.searchsorted(old, new[rows])]

@@ -1,4 +1,4 @@
-"""How a job takes part in an exchange, as users say it: times in seconds, parts as fractions."""
+"""How a job takes part in an exchange, as users write it: times in seconds, parts as fractions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERCENT = 100
 
 @dataclass(frozen=True, slots=True)
 class ExchangeOptions:
-    """Where a job meets those that share its quotas, and how.
+    """Where a job meets those that share its quotas, and how it shares.
 
     Examples
     --------
@@ -35,12 +35,12 @@ class ExchangeOptions:
 
     @classmethod
     def parse(cls, given: str | Mapping[str, Any]) -> ExchangeOptions:
-        """Return the options of a path, or of a mapping with the keys of `conf/throttle.yaml`.
+        """Return the options that a path gives, or a mapping with the keys of `conf/throttle.yaml`.
 
         Raises
         ------
         ConfigurationError
-            With the key that is wrong.
+            If a key or its value is wrong; the message names the key.
         """
         given = {"path": given} if isinstance(given, str) else given
         known = ("path", "job", "interval", "lease", "report_change", "report_every", "floor", "policy")

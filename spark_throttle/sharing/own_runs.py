@@ -1,4 +1,4 @@
-"""What a job told the others itself, and what it knows of other runs of itself."""
+"""The claims that a job has published itself, and what it knows of its other runs."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from spark_throttle.sharing.report import Bytes, Mark, floor_rate
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PublishedClaim:
-    """What one published report claimed."""
+    """The claims of one published report."""
 
     number: int
     claim: Codes
     floor: Bytes | None
-    """In 256ths of the claim; `None` is the whole."""
+    """The floors in 256ths of the claim; `None` stands for the whole claim."""
 
     def floor_rate(self) -> Int64s:
         """Return the floors as rates."""
         return decode(self.claim) if self.floor is None else floor_rate(self.claim, self.floor)
 
     def moved(self, old: Int64s, new: Int64s) -> PublishedClaim:
-        """Return the claims in the scopes `new`."""
+        """Return these claims, which are in the scopes `old`, for the scopes `new`."""
         floor = None if self.floor is None else moved(self.floor, old, new)
         return PublishedClaim(self.number, moved(self.claim, old, new), floor)
 
 
 @dataclass(slots=True)
 class OtherRuns:
-    """The registers that other runs of this job left or write; true if there are any."""
+    """The registers that other runs of this job have left or still write; true if there are any."""
 
     _last: dict[int, Mark] = field(default_factory=dict)
     _passed: set[int] = field(default_factory=set)
@@ -40,15 +40,15 @@ class OtherRuns:
         return bool(self._last)
 
     def wrote(self, mark: Mark) -> bool:
-        """Take in a report, and return whether its run has written it since it was first seen: so it lives."""
+        """Take in a report, and return whether its run has written since it was first seen, and so is alive."""
         first = self._last.setdefault(mark.run, mark)
         self._last[mark.run] = max(first, mark)
         return mark > first
 
     def note_passed(self, mark: Mark) -> None:
-        """Remember that this run goes beyond a mark of another."""
+        """Remember that this run goes beyond a mark of another run."""
         self._passed.add(mark.run)
 
     def has_passed(self, mark: Mark) -> bool:
-        """Return whether this run once went beyond the other."""
+        """Return whether this run once went beyond the run of `mark`."""
         return mark.run in self._passed

@@ -1,7 +1,7 @@
-"""What a job will report of its own scopes, held in the few bytes that it is reported in.
+"""A job's next report of its own scopes, held in as few bytes as the report itself.
 
-What was measured is put at once as it will be told, and not kept: rates as codes, and what changed too little as it was
-told before. After a report, its arrays are the job's only ones.
+A measurement is put at once into the form of the report, and is not kept: rates become codes, and a row that changed
+too little stays as it was last reported. After a report, its arrays are the only ones that the job holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_throttle.sharing.settings import ShareSettings
 Numbers: TypeAlias = npt.NDArray[np.int32]
 
 _UNLIMITED = np.uint32(0xFFFF_FFFF)
-"""No rate has this code."""
+"""The code for no limit; no rate has it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,14 +30,14 @@ class OwnScopes:
     """The scopes that a job uses."""
 
     ids: Int64s
-    """Ascending."""
+    """Hashes of the scopes' names, ascending."""
 
     quota_codes: Codes
     rows: ScopeRows
-    """Of the next report, but for the claims."""
+    """The rows of the next report, except for the claims and floors."""
 
     reported_at: Numbers
-    """Number of the report that each row is of."""
+    """For each row, the number of the report that last renewed it."""
 
     @classmethod
     def nothing(cls) -> OwnScopes:
@@ -55,14 +55,14 @@ class OwnScopes:
         number: int,
         ids: Int64s,
     ) -> OwnScopes:
-        """Return what the report `number` will say of a measurement.
+        """Return the scopes of a measurement as the report `number` will hold them.
 
         Parameters
         ----------
         old, reported_at
-            The rows of the last report, and of which report each is.
+            The rows of the last report, and for each the number of the report that last renewed it.
         ids
-            An array that is kept if it holds the same scopes.
+            An array to keep in place of the measurement's, if it holds the same scopes.
         """
         ids = ids if np.array_equal(ids, measured.ids) else measured.ids
         n = len(ids)
@@ -85,5 +85,5 @@ class OwnScopes:
 
     @property
     def quota(self) -> Int64s:
-        """Shape (n, 2): rounded down to what has a code, by every job alike; `UNLIMITED` where there is none."""
+        """Shape (n, 2): rounded down to a rate that has a code, as every job does; `UNLIMITED` where there is none."""
         return np.where(self.quota_codes == _UNLIMITED, UNLIMITED, decode(self.quota_codes))

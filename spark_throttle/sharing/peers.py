@@ -1,8 +1,8 @@
-"""The other jobs that a job shares quotas with: what each said, who is dead, and whose register cannot be read."""
+"""The other jobs that a job shares quotas with: each one's report, whether it is dead, and whether it can be read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,59 +26,81 @@ class Peer:
     """When its last report was first seen, by this job's steady clock."""
 
     since: int
-    """Number of this job's first report that the peer, as this incarnation, can go by."""
+    """Number of this job's first report that the peer, in this incarnation, can rely on."""
 
     is_dead: bool = False
     before: list[Predecessor] = field(default_factory=list)
-    """Of runs whose place the last report's run took: they may not know it yet."""
+    """The runs that the run of the last report replaced: they may not know it yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predecessor:
-    """What a run claimed that another run of its job replaced."""
+    """The claims of a run that another run of its job has replaced."""
 
     ids: Int64s
     rate: Int64s
     until_ms: int
-    """By this job's steady clock: then it has stopped."""
+    """When the replaced run has stopped, by this job's steady clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRegister:
+    """A register that a visit found and could not read, so that its job's claims are unknown."""
+
+    problem: str
+    digest: str | None
+    """Identifies the bytes that could not be understood; `None` if the register's objects could not be read at all."""
+
+
+@dataclass(slots=True)
+class _Unknown:
+    """A register that cannot be read: what its job claims is unknown."""
+
+    register: UnreadableRegister
+    since_ms: int
+    """When the register was first found so, by this job's steady clock."""
+
+    seen_at_ms: int
+    is_dead: bool = False
+    """Whether the same bytes have stood for longer than a lease: a live job replaces its register."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class News:
-    """What a job's report, or its silence, is to the one who looked."""
+    """What follows from another job's report, or from its silence, for this job."""
 
     changed: list[Int64s]
-    """Scopes that are to be divided anew, as groups of ids."""
+    """Scopes that must be divided again, as groups of ids."""
 
     is_asked: bool = False
     """Whether the other job waits for an answer."""
 
 
 class Peers:
-    """All other jobs; no I/O and no clock. Times are of one steady clock of this process, in ms."""
+    """All other jobs; no I/O and no clock. Times are by one steady clock of this process, in ms."""
 
     def __init__(self, settings: ShareSettings) -> None:
         self._settings = settings
         self._known: dict[str, Peer] = {}
-        self._unreadable: dict[str, tuple[str, int]] = {}
-        """What is wrong with a register, and since when."""
+        self._unknown: dict[str, _Unknown] = {}
+        """What cannot be read, by register; the job may have been heard before, or have another register."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     @property
     def everyone(self) -> list[Peer]:
-        """All that were heard, the dead included."""
+        """All peers that were heard, including the dead."""
         return list(self._known.values())
 
     @property
     def are_all_readable(self) -> bool:
-        """Whether what everybody claims is known: else nobody may grow."""
-        return not self._unreadable
+        """Whether the claims of all jobs are known: otherwise this job may not grow."""
+        return all(each.is_dead for each in self._unknown.values())
 
     @property
     def seen(self) -> dict[str, Mark]:
-        """The mark of everyone's last report."""
+        """The mark of each peer's last report, by member."""
         return {member: peer.report.mark for member, peer in self._known.items()}
 
     def see(self, report: ShareReport, now_ms: int, *, since: int) -> News:
@@ -87,11 +109,10 @@ class Peers:
         Parameters
         ----------
         since
-            Number of this job's first report that a peer which begins can go by; 0 if only its answer tells.
+            Number of this job's first report that a new peer can rely on; 0 if only the peer's answer tells.
         """
         member = report.member
         peer = self._known.get(member)
-        self._unreadable.pop(member, None)
         if peer is None:
             self._known[member] = Peer(report, now_ms, since)
             return News(self._changed(report.rows), is_asked=True)
@@ -108,48 +129,59 @@ class Peers:
             return News(changed, is_asked)
         if report.mark == peer.report.mark:
             changed = self._changed(report.rows, peer.report.rows)
-            peer.report = report  # with the rows of scopes that this job took up since
+            peer.report = report  # it has the rows of scopes that this job took up since
             return News(changed)
         return News([])
 
-    def note_unreadable(self, problems: Mapping[str, str], now_ms: int) -> None:
-        """Remember whose registers cannot be understood: what they claim is unknown."""
-        for member, problem in problems.items():
-            if member not in self._known:
-                before = self._unreadable.get(member)
-                if before is None or before[0] != problem:
-                    self._unreadable[member] = problem, now_ms
+    def note_unreadable(
+        self, registers: Mapping[str, UnreadableRegister], readable: Collection[str], now_ms: int
+    ) -> None:
+        """Remember the registers that a visit could not read; `readable` are those that it could."""
+        for stem in readable:
+            self._unknown.pop(stem, None)
+        for stem, register in registers.items():
+            before = self._unknown.get(stem)
+            if before is None or before.register != register:
+                self._unknown[stem] = _Unknown(register, now_ms, now_ms)
+            else:
+                before.seen_at_ms = now_ms
 
     def bury(self, started_ms: int) -> News:
-        """Hold for dead whoever published nothing for too long.
+        """Consider dead every job that published nothing for too long, as a visit begun at `started_ms` has shown.
 
-        A visit that began at `started_ms` has shown what is there.
+        A job whose register cannot be read is dead if the register does not change either. While nobody can say whether
+        it changes, the job may live, and keeps what it has claimed.
         """
         changed: list[Int64s] = []
         patience_ms = self._settings.hold_ms + self._settings.margin_ms
-        for peer in self._known.values():
+        for stem, unknown in list(self._unknown.items()):
+            unknown.is_dead |= unknown.register.digest is not None and started_ms >= unknown.since_ms + patience_ms
+            if started_ms >= unknown.seen_at_ms + patience_ms:
+                del self._unknown[stem]
+        silent = [(member, peer) for member, peer in self._known.items() if self._may_be_dead(member)]
+        for _, peer in silent:
             if not peer.is_dead and started_ms >= peer.seen_at_ms + patience_ms:
                 peer.is_dead = True
                 changed += self._changed(peer.report.rows)
         forget_ms = self._settings.forget_ms + self._settings.margin_ms
-        for member, peer in list(self._known.items()):
+        for member, peer in silent:
             if started_ms >= peer.seen_at_ms + forget_ms:
                 changed += self._changed(self._known.pop(member).report.rows)
-        self._unreadable = {
-            member: (problem, since_ms)
-            for member, (problem, since_ms) in self._unreadable.items()
-            if started_ms < since_ms + patience_ms
-        }
         return News(changed)
 
+    def _may_be_dead(self, member: str) -> bool:
+        return all(unknown.is_dead for stem, unknown in self._unknown.items() if member_of(stem) == member)
+
     def begin_anew(self) -> None:
-        """Forget which of this job's reports the others can go by: it begins anew, and all must answer."""
+        """Forget which of this job's reports the others can rely on: it begins again, and all must answer."""
         for peer in self._known.values():
             peer.since = 0
 
-    def seats(self, ids: Int64s) -> OtherSeats:
-        """Return what everybody reported of the scopes `ids`."""
+    def seats(self, ids: Int64s, own: str) -> OtherSeats:
+        """Return what all peers reported of the scopes `ids`; `own` is this job as a member."""
         everyone = self.everyone
+        place = {member: at for at, member in enumerate(sorted({own, *self._known}))}
+        rank = np.array([place[member] for member in self._known], dtype=np.int64)
         rows = joined([peer.report.rows for peer in everyone])
         counts = [len(peer.report.rows) for peer in everyone]
         who = np.repeat(np.arange(len(everyone)), counts)
@@ -158,16 +190,16 @@ class Peers:
         if not is_ours.all():
             kept = np.flatnonzero(is_ours)
             who, is_dead, rows = who[kept], is_dead[kept], rows.take(kept)
-        return OtherSeats(who, is_dead, rows, np.searchsorted(ids, rows.ids))
+        return OtherSeats(who, is_dead, rows, np.searchsorted(ids, rows.ids), rank[who], place[own])
 
     def claimed(self, seats: OtherSeats, ids: Int64s, quota: Int64s, now_ms: int) -> Int64s:
-        """Return what the others claim of the scopes `ids`, or may still use of them; `quota` is that of the scopes."""
+        """Return what the peers claim, or may still use, of the scopes `ids`, whose quotas are `quota`."""
         kept = seats.kept(self._settings, quota)
         claim = np.where(seats.is_dead[:, None], kept, decode(seats.rows.claim))
         return sums(seats.scope, claim, len(ids)) + self._left_over(ids, now_ms)
 
     def _left_over(self, ids: Int64s, now_ms: int) -> Int64s:
-        """Return what runs that were replaced may still use of `ids`, beyond what those in their place claim."""
+        """Return what replaced runs may still use of the scopes `ids`, beyond what their successors claim."""
         over = np.zeros((len(ids), 2), dtype=np.int64)
         for peer in self._known.values():
             peer.before = [each for each in peer.before if now_ms < each.until_ms]
@@ -177,14 +209,15 @@ class Peers:
         return over
 
     def statuses(self, now_ms: int) -> tuple[PeerStatus, ...]:
-        """Return what people are told of everybody, those that were heard first."""
+        """Return the status of every peer, as people see it: first those that can be read."""
         heard = [
             PeerStatus(peer.report.name, member, now_ms - peer.seen_at_ms, "dead" if peer.is_dead else "live")
             for member, peer in self._known.items()
         ]
         unreadable = [
-            PeerStatus(member, member, now_ms - since_ms, "unreadable")
-            for member, (_, since_ms) in self._unreadable.items()
+            PeerStatus(member_of(stem), member_of(stem), now_ms - unknown.since_ms, "unreadable")
+            for stem, unknown in self._unknown.items()
+            if member_of(stem) not in self._known
         ]
         return (*heard, *unreadable)
 
@@ -193,13 +226,13 @@ class Peers:
 
 
 def left_by(peer: Peer, until_ms: int) -> Predecessor:
-    """Return what the run that wrote a job's last report may use."""
+    """Return what the run that wrote a peer's last report may use, until `until_ms`."""
     rows = peer.report.rows
     return Predecessor(rows.ids, rows.floor_rate() if peer.is_dead else decode(rows.claim), until_ms)
 
 
 def claims_more(new: ScopeRows, old: ScopeRows) -> bool:
-    """Return whether a job may wait for answers to its new report: it claims more of something than in the old."""
+    """Return whether a job may wait for answers to its new report: it has other scopes, or claims more of one."""
     if new is old:
         return False
     is_same = new.ids is old.ids or np.array_equal(new.ids, old.ids)
@@ -207,15 +240,20 @@ def claims_more(new: ScopeRows, old: ScopeRows) -> bool:
 
 
 def changed_scopes(new: ScopeRows, old: ScopeRows | None, *, has_died: bool, has_usage: bool) -> list[Int64s]:
-    """Return the scopes of which a job says other things than before, as far as a division goes by them."""
+    """Return the scopes in which a job's report has changed, as far as a division depends on it."""
     if old is new and not has_died:
         return []
     if old is None:
         return [new.ids]
     if has_died or old.ids is not new.ids or old.bins is not new.bins:
         return [old.ids, new.ids]
-    # Only some were overwritten.
+    # The scopes and their numbers of bins are the same: only values were overwritten.
     changed = (new.bin_demand != old.bin_demand).any(axis=1) | (new.bin_weight != old.bin_weight)
     if has_usage:
         changed |= (new.usage != old.usage).any(axis=1)[new.bin_row]
     return [new.ids[new.bin_row[changed]]]
+
+
+def member_of(stem: str) -> str:
+    """Return the job that owns a register, whose objects' names begin with `stem`."""
+    return stem.partition(".")[0]

@@ -1,9 +1,9 @@
-"""What Pulsar's brokers compute to share a quota: PIP-82's proportional division, as its code has it, to the bit.
+"""The division by which Pulsar's brokers share a quota: PIP-82's proportional one, as Pulsar's code has it, to the bit.
 
-The arithmetic is Java's float32, and so stands outside the core, which computes in whole numbers. What `proportional`
-gives is cut to whole tokens before anything depends on it.
+The arithmetic is Java's float32, and so stands outside the core, which computes in whole numbers. The result of
+`proportional` is cut to whole tokens before anything depends on it.
 
-Source: Pulsar's `ResourceQuotaCalculatorImpl` (commit b46d1eb8), whose answers `tests/conformance` has.
+Source: Pulsar's `ResourceQuotaCalculatorImpl` (commit b46d1eb8), whose answers are in `tests/conformance`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ _FLOAT = np.float32
 
 
 def proportional(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
-    """Return what Pulsar's brokers set: ``usage + (quota - total) * usage / total``, at least 1.
+    """Return the quotas that Pulsar's brokers set: ``usage + (quota - total) * usage / total``, at least 1.
 
-    The arithmetic is float32, cut to whole numbers, as Pulsar's. A quota below 0 is none (-1); while nobody uses
-    anything every job gets the whole quota. A job that uses nothing beside others that do gets 1, and so stays at 1.
+    The arithmetic is float32, cut to whole numbers, as in Pulsar. A quota below 0 is no limit, and gives -1. While
+    nobody uses anything, every job gets the whole quota. A job that uses nothing while others do gets 1, and so stays
+    at 1.
 
     Parameters
     ----------
     quota, usage, total
-        Of every seat: the scope's quota, the job's own usage, the usage of all.
+        For every seat: the scope's quota, the job's own usage, and the usage of all jobs.
 
     Raises
     ------
     ValueError
-        If a usage is negative; so is a total that overflowed.
+        If a usage or a total is negative, as a total that overflowed is.
 
     Examples
     --------
@@ -55,16 +56,16 @@ def proportional(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
 
 
 def _to_long(value: npt.NDArray[np.float32]) -> Int64s:
-    """Return whole numbers as Java casts them: what is too large is the largest."""
+    """Return whole numbers as Java casts them: a value that is too large becomes the largest."""
     is_over = value >= _FLOAT(2.0**63)
     return np.where(is_over, np.iinfo(np.int64).max, np.where(is_over, 0, value).astype(np.int64))
 
 
 def drifted(current: Int64s, reported: Int64s, since_ms: Int64s, most_ms: Int64s) -> Bools:
-    """Return which usages Pulsar's broker would report: those that drifted by more than 5 %, or were long not reported.
+    """Return which usages Pulsar's broker would report: those that drifted by more than 5 %, or were reported long ago.
 
-    A usage of 0 is no drift, as in Pulsar, whose brokers so keep for `most_ms` what they no longer use. Ours reports
-    it.
+    As in Pulsar, a usage of 0 is no drift, so its brokers keep for `most_ms` what they no longer use. Our own rule
+    (`division.is_news`) reports it.
 
     Parameters
     ----------

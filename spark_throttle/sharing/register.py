@@ -1,16 +1,17 @@
 """Reports in an exchange: how a job's register is written, and how all registers are read.
 
-A register is the object ``<member>.<run>.head``, and, once its report is longer than a few pages, a base
-(`report`). The base is written anew when the heads since then have cost as much: so what a job writes is within
-twice the least. Each run of a job has a register of its own, so that two that are alive at once do not write over each
-other's reports, and everybody sees both. A run that is established removes those of runs before it. (Releases that drew
-no bits for a run wrote ``<member>.head``.)
+A register is the object ``<member>.<run>.head`` and, once its report is longer than a few pages, a base (`report`). The
+base is rewritten when the heads since then have cost as many bytes: so what a job writes is within twice the least.
+Each run of a job has a register of its own. So two runs that are alive at once do not overwrite each other's reports,
+and every job sees both. A run that is established removes the registers of the runs before it. (Releases that drew no
+bits for a run wrote ``<member>.head``.)
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -19,6 +20,7 @@ import numpy as np
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import DamagedError, StoredFormatError
 from spark_throttle.sharing.exchanges.exchange import Exchange
+from spark_throttle.sharing.peers import UnreadableRegister, member_of
 from spark_throttle.sharing.report import (
     EMPTY_ROWS,
     NO_MARK,
@@ -52,18 +54,26 @@ class ShareRegister:
     Parameters
     ----------
     member
-        Whose register is written.
+        The job whose register is written.
     steady_ms
         A clock of this process that is never set.
     forget_ms
-        A report that stands for so long, since this process saw it first, is of a job that is no more: it is removed.
-        When it was written, by the wall clock of its machine, does not count: clocks may differ by any time.
+        A report that has stood for this long since this process first saw it is of a job that is gone: it is removed.
+        When it was written, by the wall clock of its machine, does not count: clocks may differ by any amount.
     run
-        Of this process, as its marks have it.
+        The run of this process, as in its marks.
+    check_ms
+        How often to read this job's own base, to see whether it is still what was written; 0 is at every visit.
     """
 
     def __init__(
-        self, exchange: Exchange, member: str, steady_ms: Callable[[], int], forget_ms: int, run: int = 0
+        self,
+        exchange: Exchange,
+        member: str,
+        steady_ms: Callable[[], int],
+        forget_ms: int,
+        run: int = 0,
+        check_ms: int = 0,
     ) -> None:
         self._exchange = exchange
         self._member = member
@@ -72,10 +82,13 @@ class ShareRegister:
         self._names: list[str] = []
         self._steady_ms = steady_ms
         self._forget_ms = forget_ms
-        self._stands: dict[str, tuple[Mark, int]] = {}
-        """By register: its last report, and since when it is known."""
+        self._stands: dict[str, tuple[Mark | str, int]] = {}
+        """By register: the mark of its last report, or the digest of what cannot be read; and when first seen."""
 
+        self._check_ms = check_ms
+        self._checked_ms = steady_ms()
         self._base = _NO_BASE
+        self._base_digest = ""
         self._base_bytes = 0
         self._head_bytes = 0
         self._since = ScopeRows.empty()
@@ -83,14 +96,14 @@ class ShareRegister:
         self._ids = np.zeros(0, dtype=np.int64)
         self._known: dict[str, tuple[tuple[int, int], ScopeRows]] = {}
         self.written_bytes = 0
-        """What this job has written in all."""
+        """Bytes that this process has written in total."""
 
     # ------------------------------------------------------------------------------------------------------ writing
 
     def publish(self, update: Update) -> None:
         """Replace this job's report."""
         report = update.report
-        # Before anything can fail: what changed must be in the next head too.
+        # Before anything can fail: if this write does, the next head must hold these changes too.
         self._since = self._since.updated(update.changed, update.removed)
         gone = np.union1d(self._removed, update.removed)
         self._removed = gone[~found_in(gone, update.changed.ids)]
@@ -109,6 +122,7 @@ class ShareRegister:
         number = (report.mark.incarnation << 32 | report.mark.number) & _BASE_BITS
         self._write(self._base_name(number), block)
         self._base, self._base_bytes, self._head_bytes = number, len(block), 0
+        self._base_digest, self._checked_ms = _digest(block), self._steady_ms()
         self._since, self._removed = ScopeRows.empty(), np.zeros(0, dtype=np.int64)
 
     def _write_head(self, report: ShareReport, rows: ScopeRows, base: int, removed: Int64s) -> None:
@@ -128,38 +142,32 @@ class ShareRegister:
     # ------------------------------------------------------------------------------------------------------ reading
 
     def read(self, ids: Int64s) -> Visit:
-        """Return what the registers hold of the scopes `ids`, which ascend."""
+        """Return what the registers hold about the scopes `ids`, which ascend."""
         if not found_in(ids, self._ids).all():
-            self._known.clear()  # rows of the new scopes were passed over
+            self._known.clear()  # rows of the new scopes were skipped
         self._ids = ids
-        heads: dict[str, Head] = {}
-        unreadable: dict[str, str] = {}
-        self._names = self._exchange.names()
+        # This job's own register first: if it cannot be read, the fault is the exchange's.
+        own = self._stem + _HEAD
+        self._names = sorted(self._exchange.names(), key=lambda name: (name != own, name))
         self._before = {}
-        for name in self._names:
-            stem = name.removesuffix(_HEAD)
-            block = None if stem == name else self._exchange.read(name)
-            if block is None:
-                continue
-            try:
-                heads[stem] = self._head(stem, block, f"the report {name}")
-            except StoredFormatError as error:
-                self._note_unreadable(stem, error, unreadable)
+        unreadable: dict[str, UnreadableRegister] = {}
+        heads = self._heads(unreadable)
         reports: dict[str, ShareReport] = {}
         for (stem, head), changed in zip(
             heads.items(), _only([head.report.rows for head in heads.values()], ids), strict=True
         ):
-            report = head.report
-            if report.member == self._member and stem != self._stem:
-                self._before[stem] = report.mark
-            try:
-                rows = EMPTY_ROWS if report.member == self._member else self._rows(stem, head, changed)
-            except StoredFormatError as error:
-                self._note_unreadable(stem, error, unreadable)
-                continue
-            if rows is not None:
-                reports[stem] = replace(report, rows=rows)
-        self._forget(reports)
+            report: ShareReport | None = replace(head.report, rows=EMPTY_ROWS)
+            if head.report.member != self._member:
+                report = self._whole(stem, head, changed, unreadable)
+            elif stem != self._stem:
+                self._before[stem] = head.report.mark
+            if report is not None:
+                reports[stem] = report
+        self._check_base(unreadable)
+        for stem in [each for each in unreadable if member_of(each) == self._member and each != self._stem]:
+            del unreadable[stem]
+            self._before[stem] = NO_MARK  # the register of an earlier run: it will be removed
+        self._forget(reports, unreadable)
         return Visit(reports, unreadable)
 
     def remove_before(self, mark: Mark) -> None:
@@ -169,23 +177,66 @@ class ShareRegister:
                 self._remove(stem)
         self._before = {}
 
-    def _note_unreadable(self, stem: str, error: StoredFormatError, unreadable: dict[str, str]) -> None:
-        member = stem.partition(".")[0]
-        if member == self._member and stem != self._stem:
-            self._before[stem] = NO_MARK  # of an earlier run, and removed in time
-        else:
-            unreadable[member] = error.problem if isinstance(error, DamagedError) else str(error)
+    def _heads(self, unreadable: dict[str, UnreadableRegister]) -> dict[str, Head]:
+        """Return the heads by register; those that cannot be read are added to `unreadable`."""
+        heads: dict[str, Head] = {}
+        for name in self._names:
+            stem = name.removesuffix(_HEAD)
+            if stem == name:
+                continue
+            try:
+                block = self._exchange.read(name)
+            except Exception as error:
+                if stem == self._stem:
+                    raise
+                unreadable[stem] = UnreadableRegister(f"{type(error).__name__}: {error}", None)
+                continue
+            try:
+                if block is not None:
+                    heads[stem] = self._head(stem, block)
+            except StoredFormatError as error:
+                unreadable[stem] = UnreadableRegister(_problem_of(error), _digest(block or b""))
+        return heads
 
-    def _head(self, stem: str, block: bytes, what: str) -> Head:
+    def _head(self, stem: str, block: bytes) -> Head:
+        what = f"the report {stem}{_HEAD}"
         head = unpack_head(block, what, self._member)
         if _stem(head.report.member, head.report.mark.run) != stem:
-            raise DamagedError(what, f"it is of {head.report.member!r}")
+            raise DamagedError(what, f"it belongs to {head.report.member!r}")
         return head
 
+    def _whole(
+        self, stem: str, head: Head, changed: ScopeRows, unreadable: dict[str, UnreadableRegister]
+    ) -> ShareReport | None:
+        """Return a report with all its rows for our scopes; `None` if it cannot be read, or was removed meanwhile."""
+        try:
+            return self._with_base(stem, head, changed)
+        except StoredFormatError as error:
+            unreadable[stem] = UnreadableRegister(_problem_of(error), str(head.report.mark))
+        except Exception as error:  # noqa: BLE001 - an object may be unreadable in any way, and the visit goes on
+            unreadable[stem] = UnreadableRegister(f"{type(error).__name__}: {error}", None)
+        return None
+
+    def _with_base(self, stem: str, head: Head, changed: ScopeRows) -> ShareReport | None:
+        """Return a report with all its rows for our scopes; `None` if it was removed while we were reading.
+
+        A base that is not there was replaced while we were reading, and then there is a newer head; or it is lost.
+        """
+        rows = self._rows(stem, head, changed)
+        if rows is None:
+            block = self._exchange.read(stem + _HEAD)
+            if block is None:
+                return None
+            head = self._head(stem, block)
+            rows = self._rows(stem, head, _only([head.report.rows], self._ids)[0])
+        if rows is None:
+            raise DamagedError(f"the report {stem}{_HEAD}", f"its base {head.base:x} is not there")
+        return replace(head.report, rows=rows)
+
     def _rows(self, stem: str, head: Head, changed: ScopeRows) -> ScopeRows | None:
-        """Return a report's rows of our scopes; `None` if its base was replaced while we read."""
+        """Return a report's rows for our scopes; `None` if its base is not there."""
         if head.base == _NO_BASE:
-            return changed.take(np.arange(len(changed)))  # of its own, so that nothing else is kept
+            return changed.take(np.arange(len(changed)))  # a copy, which keeps no larger array alive
         key = (head.report.mark.incarnation, head.base)
         known = self._known.get(stem)
         if known is None or known[0] != key:
@@ -198,18 +249,35 @@ class ShareRegister:
         self._known[stem] = (key, rows)
         return rows
 
-    def _forget(self, reports: dict[str, ShareReport]) -> None:
-        """Remove reports that stand for too long, and pass over them."""
+    def _check_base(self, unreadable: dict[str, UnreadableRegister]) -> None:
+        """Give up this job's base, so that it is written again, if it is lost or altered: others could not read it."""
+        if self._base == _NO_BASE:
+            return
+        name, now_ms = self._base_name(self._base), self._steady_ms()
+        is_whole = name in self._names
+        if is_whole and now_ms - self._checked_ms >= self._check_ms:
+            self._checked_ms = now_ms
+            is_whole = _digest(self._exchange.read(name) or b"") == self._base_digest
+        if not is_whole:
+            unreadable[self._stem] = UnreadableRegister(f"the report {name} is lost or altered", None)
+            self._exchange.delete(name)
+            self._base = _NO_BASE
+
+    def _forget(self, reports: dict[str, ShareReport], unreadable: Mapping[str, UnreadableRegister]) -> None:
+        """Remove registers that have stood unchanged for too long, from the exchange and from `reports`."""
         now_ms, before = self._steady_ms(), self._stands
-        self._stands = {}
-        for stem, report in reports.items():
-            known = before.get(stem)
-            self._stands[stem] = known if known is not None and known[0] == report.mark else (report.mark, now_ms)
+        found: dict[str, Mark | str] = {stem: report.mark for stem, report in reports.items()}
+        found |= {stem: each.digest for stem, each in unreadable.items() if each.digest is not None}
+        self._stands = {
+            stem: before[stem] if stem in before and before[stem][0] == each else (each, now_ms)
+            for stem, each in found.items()
+        }
         for stem, (_, since_ms) in self._stands.items():
-            if now_ms - since_ms < self._forget_ms or reports[stem].member == self._member:
+            if now_ms - since_ms < self._forget_ms or member_of(stem) == self._member:
                 continue
-            logger.info("exchange: job %s last reported long ago; its report is removed", reports[stem].name)
-            del reports[stem]
+            report = reports.pop(stem, None)
+            name = stem if report is None else report.name
+            logger.info("exchange: job %s last reported long ago; its report is removed", name)
             self._remove(stem)
 
     def _remove(self, stem: str) -> None:
@@ -220,12 +288,20 @@ class ShareRegister:
 
 
 def _stem(member: str, run: int) -> str:
-    """Return what the names of a run's objects begin with."""
+    """Return the common beginning of the names of a run's objects."""
     return f"{member}.{run:x}" if run else member
 
 
+def _problem_of(error: StoredFormatError) -> str:
+    return error.problem if isinstance(error, DamagedError) else str(error)
+
+
+def _digest(block: bytes) -> str:
+    return hashlib.sha256(block).hexdigest()
+
+
 def _only(parts: list[ScopeRows], ids: Int64s) -> list[ScopeRows]:
-    """Return the rows of the scopes `ids` in every part: a step for all parts, as there are many small ones."""
+    """Return the rows of the scopes `ids` in every part, in one step for all parts: there are many small ones."""
     rows = joined(parts)
     is_ours = found_in(rows.ids, ids)
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)

@@ -1,14 +1,14 @@
-"""What a job tells the others that share its quotas: the contents of its register, and their form in storage.
+"""A job's report to those that share its quotas: the contents of its register, and their form in storage.
 
 A job's *register* is written by one run of that job alone, and replaced whole, so a reader sees one of its reports or
-another. A report holds, for each scope that the job uses, what its namespaces want (a histogram), what they used, what
-the job claims of the quota, and the part of the claim that stays its own while it is silent; and of every other job the
-last report seen. Scopes are told as 63-bit hashes of their names, rates as 32-bit codes: about 40 bytes a scope.
+another. A report holds, for each scope that the job uses, the demand of its namespaces (a histogram), their usage, the
+job's claim on the quota, and the part of the claim that stays its own while it is silent; and, for every other job, the
+last report seen. A scope is a 63-bit hash of its name, and a rate is a 32-bit code: about 40 bytes per scope.
 
 In storage a register is two objects: a *base*, with all scopes, written seldom and never changed, and a *head*, which
-names its base and holds the scopes that changed since. So a cycle in which one scope in a hundred changed writes about
-a hundredth. Within one base the scopes of a head only grow in number: a reader can apply any head to any earlier
-state.
+names its base and holds the scopes that have changed since. So a cycle in which one scope in a hundred changed writes
+about a hundredth. While the base stays the same, the scopes of a head only grow in number: a reader can apply any head
+to any earlier state.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from spark_throttle.core.arithmetic.rate_codes import Codes, decode
 from spark_throttle.core.quota import Bools, Int64s
 
 REPORT_VERSION = 2
-"""Of heads; those of version 1 name no runs."""
+"""The format of heads; those of version 1 name no runs."""
 
 BASE_VERSION = 1
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Weights: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-"""In as few bytes as they need."""
+"""Weights in the narrowest of these types that holds them."""
 
 FLOOR_PARTS = 256
-"""A floor is told in so many parts of the claim."""
+"""The number of parts of a claim, in which a floor is reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScopeRows:
-    """What a report says of its scopes, one position a scope, in the order of `ids`."""
+    """The scopes of a report as columns, one position per scope, in the order of `ids`."""
 
     ids: Int64s
     """Hashes of the scopes' names, ascending."""
 
     claim: Codes
-    """Shape (n, 2): what the job may come to use; others must leave it alone."""
+    """Shape (n, 2): the rate that the job may come to use, and that others must leave alone."""
 
     floor: Bytes
-    """Shape (n, 2): the part of the claim, in 256ths, that is left to the job when it falls silent."""
+    """Shape (n, 2): the part of the claim, in 256ths, that stays with the job when it falls silent."""
 
     usage: Codes
-    """Shape (n, 2): what its namespaces were admitted."""
+    """Shape (n, 2): the rate at which its namespaces were admitted."""
 
     bins: Bytes
-    """Shape (n,): how many bins the scope's histogram has."""
+    """Shape (n,): the number of bins in the scope's histogram."""
 
     bin_demand: Codes
-    """Shape (m, 2), the bins of the scopes one after another."""
+    """Shape (m, 2): the demand in each bin, scope after scope."""
 
     bin_weight: Weights
 
@@ -66,7 +66,7 @@ class ScopeRows:
 
     @classmethod
     def empty(cls) -> ScopeRows:
-        """Return rows of no scope."""
+        """Return rows without any scope."""
         pairs = np.zeros((0, 2), dtype=np.uint32)
         return cls(
             np.zeros(0, dtype=np.int64), pairs, np.zeros((0, 2), dtype=np.uint8), pairs, np.zeros(0, dtype=np.uint8),
@@ -75,7 +75,7 @@ class ScopeRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all columns."""
+        """The size of all columns in bytes."""
         return sum(getattr(self, name).nbytes for name in self.__slots__)
 
     @property
@@ -88,7 +88,7 @@ class ScopeRows:
         return floor_rate(self.claim, self.floor)
 
     def take(self, rows: Int64s) -> ScopeRows:
-        """Return some rows, in the order that is asked for."""
+        """Return the given rows, in the given order."""
         counts = self.bins[rows].astype(np.int64)
         starts = (np.cumsum(self.bins, dtype=np.int64) - self.bins)[rows]
         ends = np.cumsum(counts)
@@ -106,11 +106,11 @@ class ScopeRows:
         return self.take(rows).narrowed()
 
     def narrowed(self) -> ScopeRows:
-        """Return these rows with their weights in as few bytes as they need."""
+        """Return these rows with their weights in the narrowest type that holds them."""
         return replace(self, bin_weight=narrowed(self.bin_weight))
 
     def split(self, counts: Int64s) -> list[ScopeRows]:
-        """Return the rows in parts of so many, as views."""
+        """Return the rows in successive parts of `counts` rows, as views."""
         ends = np.cumsum(counts)
         bins = np.concatenate([[0], np.cumsum(self.bins, dtype=np.int64)])
         parts = []
@@ -123,7 +123,7 @@ class ScopeRows:
         return parts
 
     def updated(self, changed: ScopeRows, removed: Int64s) -> ScopeRows:
-        """Return these rows with some replaced or added, and some removed."""
+        """Return these rows with those of `changed` replaced or added, and the scopes `removed` left out."""
         if not len(changed) and not len(removed):
             return self
         if not len(removed) and found_in(changed.ids, self.ids).all():
@@ -138,7 +138,7 @@ class ScopeRows:
         return both.take(np.argsort(both.ids, kind="stable"))
 
     def _overwritten(self, at: Int64s, changed: ScopeRows) -> ScopeRows:
-        """Return these rows with those `at` replaced by as many that have as many bins."""
+        """Return these rows with those `at` replaced by `changed`, whose rows have the same numbers of bins."""
         counts = changed.bins.astype(np.int64)
         ends = np.cumsum(counts)
         starts = (np.cumsum(self.bins, dtype=np.int64) - self.bins)[at]
@@ -151,7 +151,7 @@ class ScopeRows:
         return ScopeRows(self.ids, claim, floor, usage, self.bins, demand, weight)
 
     def differ(self, other: ScopeRows) -> Bools:
-        """Return which rows `other` does not have, just so."""
+        """Return which rows `other` lacks, or holds differently."""
         out = ~found_in(self.ids, other.ids)
         rows = np.flatnonzero(~out)
         mine, theirs = self.take(rows), other.take(np.searchsorted(other.ids, self.ids[rows]))
@@ -185,14 +185,14 @@ def found_in(values: Int64s, ascending: Int64s) -> Bools:
 
 
 def narrowed(weights: Weights) -> Weights:
-    """Return weights in as few bytes as they need."""
+    """Return weights in the narrowest type that holds them."""
     kinds: tuple[type[np.unsignedinteger], ...] = (np.uint8, np.uint16)
     most = int(weights.max(initial=0))
     return weights.astype(next((kind for kind in kinds if most <= np.iinfo(kind).max), np.uint32), copy=False)
 
 
 def floor_rate(claim: Codes, floor: Bytes) -> Int64s:
-    """Return what `floor` 256ths of a claim are."""
+    """Return `floor` 256ths of a claim, as rates."""
     rate = decode(claim)
     part = floor.astype(np.int64)
     return rate // FLOOR_PARTS * part + (rate % FLOOR_PARTS * part) // FLOOR_PARTS
@@ -200,17 +200,17 @@ def floor_rate(claim: Codes, floor: Bytes) -> Int64s:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
-    """Names a report of a job: later ones are greater, and of two runs all of one's are."""
+    """The name of a job's report, ordered by incarnation, then run, then number: later reports of a run are greater."""
 
     incarnation: int
-    """Grows with every start of the job, and whenever the job fell to its floor."""
+    """A number that grows with every start of the job, and whenever the job falls to its floor."""
 
     run: int
-    """Random bits that were drawn when the process started: they tell apart processes that took one number. 0 in the
+    """Random bits drawn when the process started: they distinguish processes that took the same incarnation. 0 in the
     reports of releases that drew none."""
 
     number: int
-    """Counts the reports of all incarnations in one run."""
+    """A count of the reports of a run, over all its incarnations."""
 
 
 NO_MARK = Mark(-1, 0, -1)
@@ -228,31 +228,31 @@ class ShareReport:
 
     mark: Mark
     published_ms: int
-    """Wall clock of the job's machine; told to people, and compared with nothing."""
+    """Wall clock of the job's machine; shown to people, and compared with nothing."""
 
     seen: Mapping[str, Mark]
-    """By member: the last report that the job had seen of it; in a report that was read, only of the reader."""
+    """By member: the last report that the job had seen from it; in a report that was read, only that of the reader."""
 
     rows: ScopeRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """A report as its register's head has it: the rows that differ from the base."""
+    """A report as the head of its register holds it: the rows that differ from the base."""
 
     report: ShareReport
     base: int
-    """Number of the report that was written whole."""
+    """Number of the base, which holds a report whole; 0 if this head itself does."""
 
     removed: Int64s
-    """Scopes that the base has and the report has not."""
+    """Scopes that the base has and the report lacks."""
 
 
 def pack_head(head: Head) -> bytes:
     """Return a head as a block."""
     report = head.report
     marks = [part for mark in (report.mark, *report.seen.values()) for part in astuple(mark)]
-    # Few fields: each costs a reader more than a row, and it reads a head of every job in every cycle.
+    # Few fields: each costs a reader more than a row, and it reads the head of every job in every cycle.
     return pack("shrh", REPORT_VERSION, {
         "words": "\n".join([report.member, report.name, *report.seen]),
         "numbers": np.array([report.published_ms, head.base, *marks], dtype=np.int64),
@@ -261,7 +261,7 @@ def pack_head(head: Head) -> bytes:
 
 
 def unpack_head(block: bytes, what: str, reader: str | None = None) -> Head:
-    """Return what `pack_head` stored; of what the job had seen, if a reader is named, only what it had of that one."""
+    """Return what `pack_head` stored; if a reader is named, `seen` holds only the job's mark for that reader."""
     f = unpack(block, "shrh", REPORT_VERSION, what)
     member, name, *members = f.text("words").split("\n")
     published_ms, base, *numbers = f.integers("numbers").tolist()
@@ -283,13 +283,13 @@ def unpack_base(block: bytes, what: str) -> ScopeRows:
     return _unpack_rows(unpack(block, "shrb", BASE_VERSION, what))
 
 
-# In the order of `ScopeRows`: type, and whether there is one a bin instead of one a row.
+# In the order of `ScopeRows`: the type, the width, and whether there is one entry per bin instead of one per row.
 _COLUMNS = (("<i8", 1, False), ("<u4", 2, False), ("u1", 2, False), ("<u4", 2, False), ("u1", 1, False),
             ("<u4", 2, True), ("<u4", 1, True))  # fmt: skip
 
 
 def _pack_rows(rows: ScopeRows) -> bytes:
-    """Return the columns one after another: a block's field costs more than a row of a short report."""
+    """Return the columns as one field, one after another: in a short report a field costs more than a row."""
     header = np.array([len(rows.ids), len(rows.bin_weight)], dtype="<i8").tobytes()
     columns = zip(rows.__slots__, _COLUMNS, strict=True)
     return header + b"".join(getattr(rows, name).astype(kind, copy=False).tobytes() for name, (kind, _, _) in columns)

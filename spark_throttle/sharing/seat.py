@@ -1,9 +1,10 @@
-"""Whose place a job takes among those that share quotas: that of its checkpoint, and never that of a copy of it.
+"""A job's seat among those that share quotas: the seat of its checkpoint, and never that of a copy of it.
 
-Jobs that meet in an exchange take a process for the follower of another, which must be dead, if both name one *seat*.
-A checkpoint that was cloned names what the original does, and the original may be alive. So the seat is bound to the
-directory that it was drawn for: in any other one, a copy, another is drawn. To the others that is a new job. What the
-old one had is free a lease after its last report, if it is dead; if it lives, both share.
+Jobs that meet in an exchange take a process for the successor of another, which must be dead, if both name the same
+*seat*. A checkpoint that was copied is that of another job, whose original may be alive, and whatever the copy holds,
+the original holds too. So a seat is drawn when a job first shares, and bound to the directory that it was drawn for: in
+any other directory, a copy, another seat is drawn. To the other jobs that is a new job. The share of the old seat is
+free a lease after its last report, if its job is dead; if it lives, both share.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 from spark_throttle.files.storage import Directory
@@ -21,36 +23,41 @@ FORMAT: Final = 1
 _NAME: Final = "seat.json"
 
 
-def seat_of(directory: Directory, query: str) -> str:
-    """Return the seat of the job whose control directory this is, which holds its manifest.
+def drawn_seat() -> str:
+    """Return a seat that no other job has."""
+    return uuid.uuid4().hex
+
+
+def seat_of(directory: Directory, draw: Callable[[], str] = drawn_seat) -> str:
+    """Return the seat of the job whose control directory this is.
 
     Parameters
     ----------
-    query
-        Of the manifest: the first seat of a query has its name.
+    draw
+        Returns a seat that no other job has, where this directory has none.
     """
     place, content = directory.place(), directory.read(_NAME)
-    seat = query if content is None else _bound(content, place)
-    if seat is None:
-        seat = uuid.uuid4().hex
+    seat = None if content is None else _bound(content, place)
+    if seat is not None:
+        return seat
+    seat = draw()
+    if content is not None:
         logger.warning(
-            "exchange: %s is a copy, or was moved: the job shares from a new seat, %s; what the one before had is free "
-            "a lease after its last report",
+            "exchange: %s is a copy, or was moved: the job shares from a new seat, %s; the share of the old seat is "
+            "free a lease after its last report",
             directory.location, seat,
         )  # fmt: skip
-    elif content is not None:
-        return seat
     directory.write(_NAME, json.dumps({"format": FORMAT, "seat": seat, "place": place}, indent=1).encode())
     return seat
 
 
 def drawn_run() -> int:
-    """Return random bits that name a start of a job, between 1 and 2**62."""
+    """Return random bits that identify a start of a job, between 1 and 2**62."""
     return uuid.uuid4().int >> 66 | 1
 
 
 def _bound(content: bytes, place: str) -> str | None:
-    """Return the seat if it was drawn for a place; `None` if it was not, or nobody can tell: a new one is safe."""
+    """Return the seat if it was drawn for `place`; `None` if it was not, or cannot be read: a new seat is safe."""
     try:
         fields = json.loads(content)
         is_bound = fields["format"] == FORMAT and fields["place"] == place

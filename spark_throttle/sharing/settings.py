@@ -11,26 +11,26 @@ SharePolicy = Literal["max_min", "proportional", "residual", "steal", "static"]
 SHARE_POLICIES: Final = get_args(SharePolicy)
 
 FORGET_LEASES = 100
-"""After so many leases of silence a job has no floor any more, and its register is removed."""
+"""The leases of silence after which a job loses its floor, and its register is removed."""
 
 _PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """How a job shares; all jobs of an exchange must be given the same, but for the name."""
+    """The settings by which a job shares; all jobs of an exchange must be given the same."""
 
     interval_ms: int = 5_000
-    """A cycle: a job reports once, or more often while something changes."""
+    """The length of a cycle, in which a job reports once, or more often while something changes."""
 
     lease_ms: int = 60_000
-    """Within this time of its death, what a job had is in use again."""
+    """The time after a job's death within which its share, except its floor, is in use again."""
 
     report_change_percent: int = 10
-    """A demand or a usage is reported when it changed by more than this."""
+    """The change, in percent, beyond which a demand or a usage is reported."""
 
     report_every: int = 12
-    """Cycles after which it is reported however little it changed; a scope without demand for so long is given up."""
+    """Cycles after which either is reported in any case; a scope without demand for that long is given up."""
 
     floor_percent: int = 3
     """The part of a quota that is kept, in equal parts, for the jobs that share it, whatever they want."""
@@ -40,8 +40,8 @@ class ShareSettings:
     def __post_init__(self) -> None:
         if self.interval_ms < 1 or self.lease_ms < 10 * self.interval_ms:
             raise ConfigurationError(
-                f"exchange.lease is {self.lease_ms} ms and exchange.interval {self.interval_ms} ms: in a lease a job "
-                f"must be missed, and its share asked for and given: make the lease at least ten intervals"
+                f"exchange.lease is {self.lease_ms} ms and exchange.interval {self.interval_ms} ms: within a lease a "
+                f"dead job must be noticed and its share passed on: make the lease at least ten intervals"
             )
         if not 0 <= self.report_change_percent <= _PERCENT or self.report_every < 1:
             raise ConfigurationError(
@@ -55,12 +55,12 @@ class ShareSettings:
 
     @property
     def hold_ms(self) -> int:
-        """How long a job uses its share after its last report that was seen."""
+        """How long a job uses its share after the last of its reports that was seen."""
         return self.lease_ms // 2
 
     @property
     def margin_ms(self) -> int:
-        """What clocks, file systems and pauses may be out by."""
+        """How far clocks, file systems and pauses may be out."""
         return self.lease_ms // 10
 
     @property

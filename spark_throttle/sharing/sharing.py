@@ -1,18 +1,18 @@
-"""One job's part of the quotas that it shares: the reports of others in, a lease out.
+"""One job's part of the quotas that it shares: the reports of other jobs go in, a lease comes out.
 
-There is no coordinator, and nothing that compares and swaps. A report carries the job's *claim* in every scope, and
-names the last report of every other job that it had seen. The *window* of a job is its reports from the newest that
-every live job has seen up to the newest it published: any of them may be what another job goes by. Laws:
+There is no coordinator, and no compare-and-swap. A report carries the job's *claim* in every scope, and names the last
+report that the job had seen from every other job. The *window* of a job is its reports from the newest that every live
+job has seen up to the newest that it published: another job may be relying on any of them. Laws:
 
 - What a job may use is at most its least claim in the window.
 - It comes to use more only up to the quota less the claims in the reports of the others that it has seen itself.
-- A lease ends `hold` after the last report of the job that all have seen; then it has its floor, and begins anew as a
-  newcomer, who uses nothing until all have answered it.
-- Of two runs of one member the one with the greater mark goes on, and the other publishes no more.
+- A lease ends `hold` after the last report of the job that all have seen; then the job has its floor, and begins again
+  as a newcomer, which uses nothing more until all have answered it.
+- Of two runs of one member, the one with the greater mark goes on, and the other publishes no more.
 
 So growing waits for shrinking, and late, lost or repeated reports cost time and no tokens: `docs/sharing.md` has the
-argument. What surprises: claims may disagree while reports travel; then nobody grows until they agree. PIP-82's
-policies give out more than there is at times, so under them a job uses what its policy says, lease or not.
+argument. What surprises: claims may disagree while reports travel; nobody grows until they agree. PIP-82's policies at
+times give out more than the quota, so under them a job uses what its policy says, lease or not.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from spark_throttle.sharing.division import OtherSeats, divide, floors, most_kep
 from spark_throttle.sharing.measurement import Measurement, moved
 from spark_throttle.sharing.own_runs import OtherRuns, PublishedClaim
 from spark_throttle.sharing.own_scopes import OwnScopes
-from spark_throttle.sharing.peers import News, Peer, Peers
+from spark_throttle.sharing.peers import News, Peer, Peers, UnreadableRegister, member_of
 from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import Observation
 
 _FALLS = (1 << 20) - 1
-"""An incarnation counts the starts of a job above these bits, and how often it fell in them."""
+"""The bits of an incarnation that count how often the job fell to its floor; those above count its starts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """What a job may use now."""
+    """The rates that a job may use now."""
 
     ids: Int64s
     rate: Int64s
-    """Shape (n, 2): micro-tokens a millisecond; `UNLIMITED` where the scope has no limit."""
+    """Shape (n, 2): micro-tokens per millisecond; `UNLIMITED` where the scope has no limit."""
 
     is_leased: bool
     """False while only the floor may be used."""
@@ -52,13 +52,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a visit found."""
+    """What a visit to the exchange found."""
 
     reports: Mapping[str, ShareReport]
-    """By register; the job's own, and those of other runs of it, included."""
+    """Reports by register, including the job's own and those of its other runs."""
 
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Members whose registers could not be understood, and why."""
+    unreadable: Mapping[str, UnreadableRegister] = field(default_factory=dict)
+    """By register: why it could not be read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ class Update:
 
 
 class Sharing:
-    """The state of one job's leases; no I/O and no clock. Times are of one steady clock of this process, in ms.
+    """The state of one job's leases; no I/O and no clock. Times are by one steady clock of this process, in ms.
 
     Parameters
     ----------
@@ -82,21 +82,21 @@ class Sharing:
     incarnation
         Larger than at any earlier start of the member, as far as is known.
     run
-        Random bits of this start, below 2**62: by them two processes that took one member and incarnation know of each
-        other.
+        Random bits of this start, below 2**62, by which two processes that took the same member and incarnation know
+        of each other.
     """
 
     _target = CodedRates()
-    """What the job should claim."""
+    """The rates that the job should claim."""
 
     _pinned = CodedRates()
-    """What its epochs may still use."""
+    """The rates that its epochs may still use."""
 
     _right = CodedRates()
-    """What it may use while its lease lasts."""
+    """The rates that it may use while its lease lasts."""
 
     _floor = CodedRates()
-    """And after."""
+    """The rates that it may use after its lease has ended."""
 
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
         self.settings = settings
@@ -120,15 +120,15 @@ class Sharing:
         self._born_ms: int | None = None
         self._shown_ms: int | None = None
         self._held_until_ms: int | None = None
-        """`None` while it is fallen."""
+        """When the lease ends; `None` while the job is fallen."""
 
         self._floor_until_ms = 0
         self._other_runs = OtherRuns()
         self.is_established = False
-        """Whether it ever could use anything."""
+        """Whether this run has ever been able to use anything."""
 
         self._is_asked = False
-        self.fell_at_ms: int | None = None
+        self._falls_ms: list[int] = []
         self.is_superseded = False
 
     @property
@@ -145,8 +145,8 @@ class Sharing:
     def measure(self, measured: Measurement) -> None:
         """Take in what the job's namespaces want and use.
 
-        A scope that is named no more is given up: nothing of it may be used, and once `pin` says so, it is reported no
-        more.
+        A scope that is no longer named is given up: the job may use nothing of it, and reports it no more once `pin`
+        says that nothing of it is used.
         """
         before, was_leaving, old = self._own, self._is_leaving, self._own.ids
         leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned > 0).any(axis=1))
@@ -165,11 +165,11 @@ class Sharing:
             self._window = [each.moved(old, new) for each in self._window]
 
     def pin(self, ids: Int64s, rate: Int64s) -> None:
-        """Note what the job holds itself to from now on; the scopes it does not name are not used."""
+        """Note the rates to which the job holds itself from now on; scopes that are not named are not used."""
         self._pinned = np.maximum(moved(rate, ids, self._own.ids), 0)
 
     def pin_also(self, ids: Int64s, rate: Int64s) -> None:
-        """Note that the job may soon hold itself to this: until `pin` says so, it counts as using the larger."""
+        """Note rates to which the job may soon hold itself: until the next `pin` it counts as using the larger."""
         self._pinned = np.maximum(self._pinned, moved(rate, ids, self._own.ids))
 
     @property
@@ -179,12 +179,12 @@ class Sharing:
 
     @property
     def must_shrink(self) -> bool:
-        """Whether the job holds itself to more than it should use: others wait for it."""
+        """Whether the job holds itself to more than it should use, so that others wait for it."""
         return not self._is_fallen and bool((self._pinned > np.minimum(self._right, self._target)).any())
 
     @property
     def must_tell(self) -> bool:
-        """Whether the next report has something that others wait for: a demand, a claim, or an answer to theirs."""
+        """Whether the next report holds something that others wait for: a demand, a claim, or an answer to theirs."""
         if self._born_ms is None or self._is_asked:
             return True
         if len(self._own.rows) != len(self._rows) or (self._own.reported_at > self._number).any():
@@ -198,7 +198,7 @@ class Sharing:
 
     @property
     def others(self) -> int:
-        """How many other jobs are known of."""
+        """The number of other jobs that this job knows of."""
         return len(self._peers)
 
     def share(self, now_ms: int) -> Share:
@@ -215,12 +215,21 @@ class Sharing:
         rate = np.where(self._own.quota == UNLIMITED, UNLIMITED, rate)
         return Share(self._own.ids, rate, is_leased=not self._is_fallen)
 
+    def leased_until_ms(self, since_ms: int, now_ms: int) -> int:
+        """Return when the lease first ended after `since_ms`, or `now_ms`; `since_ms` is never less than before.
+
+        A lease that began again later does not count: meanwhile others may have used what this job had.
+        """
+        self._fall_if_due(now_ms)
+        self._falls_ms = [each for each in self._falls_ms if each > since_ms]
+        return min(self._falls_ms, default=now_ms)
+
     # ------------------------------------------------------------------------------------------ what a visit found
 
     def take_in(self, found: Visit, *, started_ms: int, now_ms: int) -> None:
-        """Take in what a visit found that began reading at `started_ms`."""
+        """Take in what was found by a visit that began reading at `started_ms`."""
         self._fall_if_due(now_ms)
-        # In the order of their marks, so that of two runs of a job the later one is the last that is seen.
+        # In the order of their marks, so that of two runs of a job the later one is seen last.
         reports = sorted(found.reports.values(), key=lambda report: report.mark)
         shown = NO_MARK
         for mark in [report.mark for report in reports if report.member == self.member]:
@@ -236,13 +245,13 @@ class Sharing:
         is_shown = shown == self.mark and self._born_ms is not None
         for report in others:
             self._note(self._peers.see(report, now_ms, since=self._first_to_go_by()))
-        problems = {member: problem for member, problem in found.unreadable.items() if member != self.member}
-        self._peers.note_unreadable(problems, now_ms)
+        unreadable = {stem: each for stem, each in found.unreadable.items() if member_of(stem) != self.member}
+        self._peers.note_unreadable(unreadable, found.reports, now_ms)
         if is_shown:
             self._note(self._peers.bury(started_ms))
         shown_number = shown.number if shown.incarnation == self._incarnation else 0
         self._renew(shown_number, now_ms)
-        seats = self._peers.seats(self._own.ids)
+        seats = self._peers.seats(self._own.ids, self.member)
         self._divide(seats)
         if is_shown and self._shown_ms is None:
             self._shown_ms = now_ms
@@ -253,10 +262,11 @@ class Sharing:
             self._grow(shown_number, seats, now_ms)
 
     def _meet(self, mark: Mark, now_ms: int, *, is_there: bool) -> None:
-        """Take in that there is, or that another job has seen, a report of this job that another run wrote.
+        """Take in the mark of a report that another run of this job wrote: it is there, or another job has seen it.
 
-        The run that began last goes on. One that has used nothing yet takes a greater mark for one of before, whatever
-        its own checkpoint says, and passes it, once: if it is passed in turn, the other run lives, and yields not.
+        The run that began last goes on. A run that has used nothing yet takes a greater mark to be an earlier run's,
+        whatever its own checkpoint says, and goes beyond it, once: if the other run then goes beyond this one, it is
+        alive and does not yield.
         """
         if is_there and self._other_runs.wrote(mark):
             self._shown_ms = None
@@ -264,23 +274,23 @@ class Sharing:
             return
         self.is_superseded |= is_there and (self.is_established or self._other_runs.has_passed(mark))
         if not self._is_fallen:
-            self.fell_at_ms = now_ms
+            self._falls_ms.append(now_ms)
         self._other_runs.note_passed(mark)
         self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
         self._right = self._floor = np.zeros_like(self._right)
         self._window = [PublishedClaim(self._number, encode(self._floor), None)]
 
     def _note(self, news: News) -> None:
-        """Take in what was heard of another job."""
+        """Take in news of another job."""
         self._is_asked |= news.is_asked
         for ids in news.changed:
             self._is_stale[np.searchsorted(self._own.ids, ids[found_in(ids, self._own.ids)])] = True
 
     def _first_to_go_by(self) -> int:
-        """Return the number of this job's first report that a peer which begins can go by; 0 if only its answer tells.
+        """Return the number of this job's first report that a new peer can rely on; 0 if only the peer's answer tells.
 
-        One that begins uses nothing before it has an answer, and this job's next report is the first that can be one.
-        But if this job begins itself, the other may be at work already, and not know of it.
+        A peer that begins uses nothing before it has an answer, and this job's next report is the first that can be
+        one. But if this job is beginning itself, the peer may be at work already without knowing of it.
         """
         return 0 if self._is_fallen else self._number + 1
 
@@ -291,7 +301,7 @@ class Sharing:
         return max(mark.number if is_ours else 0, peer.since)
 
     def _renew(self, shown_number: int, now_ms: int) -> None:
-        """Prolong the lease to `hold` after the last report that was seen by all who can be heard."""
+        """Extend the lease to `hold` after this job's last report that all peers heard within the margin have seen."""
         fresh_ms = now_ms - self.settings.margin_ms
         answers = [self._answered(peer) for peer in self._peers.everyone if peer.seen_at_ms >= fresh_ms]
         number = min([shown_number, *answers])
@@ -303,23 +313,23 @@ class Sharing:
             self._held_until_ms = until_ms if self._held_until_ms is None else max(self._held_until_ms, until_ms)
 
     def _fall_if_due(self, now_ms: int) -> None:
-        """Fall to the floor, and begin anew, if the lease has ended."""
+        """Fall to the floor, and begin again, if the lease has ended."""
         if self._held_until_ms is not None and now_ms >= self._held_until_ms:
-            self.fell_at_ms = self._held_until_ms
+            self._falls_ms.append(self._held_until_ms)
             self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
             self._begin_anew(self._incarnation + 1)
             self._right = self._floor
             self._window = [PublishedClaim(self._number, encode(self._floor), None)]
 
     def _begin_anew(self, incarnation: int) -> None:
-        """Go on as a newcomer, whose reports all must see anew."""
+        """Go on as a newcomer, whose reports all must see again."""
         self._held_until_ms = self._born_ms = self._shown_ms = None
         self._incarnation = incarnation
         self._published_ms.clear()
         self._peers.begin_anew()
 
     def _grow(self, shown_number: int, others: OtherSeats, now_ms: int) -> None:
-        """Take what all have seen to be claimed, and nobody else claims."""
+        """Raise what this job may use to what all have seen it claim and no other job claims."""
         if not self._peers.are_all_readable:
             return
         seen_by_all = min([shown_number, *(self._answered(p) for p in self._peers.everyone if not p.is_dead)])
@@ -333,35 +343,36 @@ class Sharing:
         self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
 
     def _divide(self, others: OtherSeats) -> None:
-        """Set what this job should claim, by what it and the others reported, where that changed."""
+        """Set what this job should claim, in the scopes where its own report or another job's has changed."""
         stale = np.flatnonzero(self._is_stale)
         if not len(stale):
             return
         place = np.cumsum(self._is_stale) - 1
         seats = np.flatnonzero(self._is_stale[others.scope])
         some = OtherSeats(
-            others.peer[seats], others.is_dead[seats], others.rows.take(seats), place[others.scope[seats]]
-        )
+            others.peer[seats], others.is_dead[seats], others.rows.take(seats), place[others.scope[seats]],
+            others.rank[seats], others.own_rank,
+        )  # fmt: skip
         part, self._members[stale] = divide(self.settings, self._own.rows.take(stale), self._own.quota[stale], some)
         target = self._target
         target[stale] = np.where(self._is_leaving[stale, None], 0, part)
         self._target = target
         self._is_stale[:] = False
 
-    # ------------------------------------------------------------------------------------------ what others are told
+    # -------------------------------------------------------------------------------------- what the others are told
 
     def _kept(self) -> Int64s:
-        """Return what the job uses though it fell."""
+        """Return what the job goes on using while it is fallen; 0 while it is not."""
         return self._floor if self._is_fallen else np.zeros_like(self._floor)
 
     def _claimed(self) -> Codes:
-        """Return what the next report claims: what is used, until less of it is."""
+        """Return what the next report claims: the target, or what is still used as long as that is more."""
         claim, kept = np.maximum(self._target, self._pinned), self._kept()
-        # A floor is told in 256ths of the claim, which is so made that they suffice.
+        # A floor is reported in 256ths of the claim: the claim is made large enough for them to express the floor.
         return encode(np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0)))
 
     def next_report(self, *, now_ms: int, wall_ms: int) -> Update:
-        """Return the report to publish now. From now on others may go by it, whether the write succeeds or not."""
+        """Return the report to publish now. From here on others may rely on it, whether or not the write succeeds."""
         self._fall_if_due(now_ms)
         codes, kept = self._claimed(), self._kept()
         claim = np.maximum(decode(codes), 1)
@@ -389,7 +400,7 @@ class Sharing:
         """Return what is known now of every scope and every other job."""
         share, own = self.share(now_ms), self._own
         used = decode(own.rows.usage)
-        others = self._peers.seats(own.ids)
+        others = self._peers.seats(own.ids, self.member)
         live = ~others.is_dead
         theirs = decode(others.rows.usage)
         used = used + sums(others.scope[live], theirs[live], len(own.ids))

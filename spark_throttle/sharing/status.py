@@ -1,7 +1,7 @@
 """What a job knows of the quotas that it shares, as a block that `status` and the usage table read.
 
-The job's exchange thread writes it after every visit, into the job's own control directory, so that nobody who looks
-has to wait for the exchange.
+The job writes it into its own control directory, after every report and when a visit goes wrong, so that nobody who
+looks has to wait for the exchange.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PeerStatus:
     name: str
     member: str
     report_age_ms: int
-    """Since its last report was first seen."""
+    """Time since its last report was first seen; for an unreadable register, since its problem was."""
 
     state: str
     """``live``, ``dead`` or ``unreadable``."""
@@ -35,37 +35,37 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observation:
-    """All that a job knows of what it shares; scopes by position in `ids`, peers by position in `peers`."""
+    """All that a job knows of the quotas that it shares; scopes by position in `ids`, peers by position in `peers`."""
 
     ids: Int64s
     quota: Int64s
-    """Shape (n, 2): micro-tokens a millisecond, `UNLIMITED` where there is none; so are the other rates."""
+    """Shape (n, 2): micro-tokens per millisecond, `UNLIMITED` where there is no limit; so are the other rates."""
 
     share: Int64s
     used_by_all: Int64s
     peers: tuple[PeerStatus, ...]
     peer_scope: Int64s
-    """Of each thing that a peer reported: the scope."""
+    """The scope of each row that a peer reported."""
 
     peer: Int64s
-    """And the peer."""
+    """The peer that reported each row."""
 
     peer_claim: Int64s
     peer_used: Int64s
     is_leased: bool
     lease_age_ms: int
-    """Since the last report of the job's own that the others are known to have seen; -1 if there is none."""
+    """Time since the last of the job's own reports that the others are known to have seen; -1 without a lease."""
 
     lease_left_ms: int
     as_of_ms: int = 0
-    """Wall clock."""
+    """When the job observed this, by its wall clock."""
 
     problem: str = ""
     """What is wrong with the exchange; empty if nothing is."""
 
 
 def write_observation(directory: Directory, observation: Observation) -> None:
-    """Write what the job knows now."""
+    """Write what the job knows now, over what it wrote before."""
     o = observation
     directory.write(_NAME, pack("shro", STATUS_VERSION, {
         "ids": o.ids, "quota": o.quota, "share": o.share, "used": o.used_by_all,
@@ -79,7 +79,7 @@ def write_observation(directory: Directory, observation: Observation) -> None:
 
 
 def forget_observation(directory: Directory) -> None:
-    """Remove what a job knew that shares no more."""
+    """Remove what was written by a job that no longer shares."""
     directory.delete(_NAME)
 
 

@@ -1,10 +1,10 @@
-"""Spark in, the core in the middle, Spark out.
+"""The Spark adapter: turns a stream into input for `core`, and the decisions into rows for a sink.
 
-The rooms, the upper ones first: `sinks` and `sources`, `columns` and `start`, `shard` and `delta`, `rows`. It may
-import all but `admin`, `load` and `testing`. Begin with `throttle`, what users import, then `pipeline`, which puts a
-query together.
+Its subpackages, from the top layer down: `sinks` and `sources`, `columns` and `start`, `shard` and `delta`, `rows`. It
+may import everything except `admin`, `load` and `testing`. Start with `throttle`, the module that users import, then
+read `pipeline`, which assembles a query.
 
-Names are loaded when they are first asked for: every Python worker of Spark's imports this package for a single module.
+Names are loaded on first access, because every Python worker of Spark imports this package for a single module.
 """
 
 from __future__ import annotations

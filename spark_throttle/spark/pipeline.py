@@ -1,4 +1,4 @@
-"""A throttled query over one stream, put together: what decides, the control rows, the shards, and what writes.
+"""The assembly of a throttled query over one stream: helper columns, control rows, shard operator and sink.
 
 ::
 
@@ -6,8 +6,8 @@
                              +-> groupBy(shard) -> ShardOperator -> frames: rows that leave, usage
     ThrottleControlSource ---'
 
-The user's columns travel packed (`frames`); grants and policies come as rows of a second source, so that Spark's offset
-log pins them. Everything here runs on the driver, once a start.
+The user's columns travel packed (`frames`). Grants and policies arrive as rows of a second source, so that Spark's
+offset log pins them. Everything here runs on the driver, once per start.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _VERDICT_SCHEMA: Final = pa.schema([(THROTTLE, VERDICT_TYPE)])
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSettings:
-    """What a throttle was given; `throttle.Throttle` says what each is."""
+    """The arguments of a throttle; `throttle.Throttle` documents each of them."""
 
     policies: PolicyLocation
     namespace: ColumnLike
@@ -73,23 +73,23 @@ class ThrottleSettings:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A throttled query over `events`, before it is started."""
+    """A throttled query over `events` that has not been started."""
 
     settings: ThrottleSettings
     events: DataFrame
 
     @property
     def has_shares(self) -> bool:
-        """Whether the job shares its quotas with others."""
+        """Whether the job shares its quotas with other jobs."""
         return self.settings.exchange is not None
 
     def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
-        """Return what the query decides by, and where its rows go.
+        """Return the query's definition: the expressions and settings that decide its rows, and the targets.
 
         Raises
         ------
         ConfigurationError
-            If it is not the same at every attempt at a batch.
+            If an expression may have another value when a batch is run again.
         """
         given = self.settings
         return stream_definition(
@@ -105,10 +105,10 @@ class Pipeline:
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
     ) -> DataFrame:
-        """Return the decided stream as frames: kind and bytes; with a native sink's plan, most rows are in files.
+        """Return the decided stream as frames, each with its kind; with a native sink's plan, most rows are in files.
 
-        Rows that have no folder in a sink that is partitioned by `partition_columns` are rejected. Where the sinks are
-        known, they are looked at when the query starts (`start_check`).
+        If the sink is partitioned by `partition_columns`, rows that have no partition folder are rejected. If `sinks`
+        are given, the control source checks them when the query starts (`start_check`).
         """
         events, given = self.events, self.settings
         keys = shard_keys(events.sparkSession, given.shards)
@@ -141,7 +141,7 @@ class Pipeline:
         usage: Target | Destination | None,
         definition: Definition,
     ) -> BatchSink:
-        """Return what writes the batches of frames."""
+        """Return the `foreachBatch` function that writes each batch of frames."""
         schema, verdict = self.events.schema, from_arrow_schema(_VERDICT_SCHEMA)
         rows = to_arrow_schema(carried_schema(schema), timezone="UTC")
         refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
@@ -149,7 +149,7 @@ class Pipeline:
 
     @cached_property
     def _volatile(self) -> frozenset[str]:
-        """The columns that have another value when a batch is run again."""
+        """The columns that may have another value when a batch is run again."""
         schema, given = self.events.schema, self.settings
         check_columns(schema)
         return volatile_columns(self.events, deciding_columns(schema, given.namespace, given.size, given.order_by))
@@ -170,12 +170,12 @@ class Pipeline:
 
 
 def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | None:
-    """Return the queue's bounds as the policies have them now; `None` where this process does not see them.
+    """Return the queue's bounds in the current policies; `None` if this process cannot read the policies.
 
     Raises
     ------
     ThrottleError
-        If there are no policies that can be applied, as far as this process sees.
+        If the policies cannot be applied; also if they cannot be read, unless the session uses Spark Connect.
     """
     try:
         return queue_bounds(policies.queue())
@@ -186,5 +186,5 @@ def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | N
 
 
 def _is_served(spark: SparkSession) -> bool:
-    """Return whether the session is of Spark Connect, whose server may see files that this process does not."""
+    """Return whether the session uses Spark Connect, whose server may see files that this process does not."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")

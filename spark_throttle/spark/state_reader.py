@@ -1,7 +1,7 @@
-"""The rows that wait, read from a checkpoint: for audits, and to see what a restart will go on with.
+"""The waiting rows of a query, read from its checkpoint: for audits, and to see what a restart will continue with.
 
-Spark's state reader gives the blocks of the last committed batch; they are opened on the executors, so a long
-queue does not pass through the driver. Reading disturbs no running query.
+Spark's state reader returns the blocks of the last committed batch. They are opened on the executors, so a long queue
+does not pass through the driver. Reading does not disturb a running query.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ _BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms
 def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | None = None) -> DataFrame:
     """Return the rows that wait in the state of the last committed batch.
 
-    They have the user's columns, then ``namespace``, ``arrival_ms`` (batch time at which the row came) and
-    ``release_ms`` (batch time before which a Pegasus rule holds it, 0 where only quotas do). Where the user has a
-    column of that name, ours is ``throttle_namespace`` and so on. Rows of a namespace come in the order in which they
-    will leave.
+    They have the user's columns, then ``namespace``, ``arrival_ms`` (the batch time at which the row arrived) and
+    ``release_ms`` (the batch time until which a Pegasus rule holds the row; 0 if only quotas hold it). If the user has
+    a column with one of these names, the added column is called ``throttle_namespace`` and so on. Rows of a namespace
+    are in the order in which they will leave.
 
     Parameters
     ----------
     checkpoint
         The query's ``checkpointLocation``.
     schema
-        Of the stream. By default it is taken from the waiting rows, which know no more than Arrow does: char is string,
-        a year-month interval is a number of months, and an empty queue has no columns of the user.
+        The stream's schema. By default it is inferred from the waiting rows, which carry Arrow types only: ``char``
+        becomes ``string``, a year-month interval becomes a number of months, and an empty queue has none of the user's
+        columns.
 
     Raises
     ------
     ConfigurationError
-        If the checkpoint is not one of a throttled query that has committed a batch.
+        If the checkpoint does not belong to a throttled query that has committed a batch.
     """
     blocks = _blocks(spark, checkpoint)
     rows = carried_schema(schema) if schema is not None else _newest_schema(blocks)
@@ -61,21 +62,21 @@ def _blocks(spark: SparkSession, checkpoint: str) -> DataFrame:
             f"{checkpoint!r} is not the checkpoint of a throttled query that has run a batch: give the "
             f"checkpointLocation that the query was started with"
         )
-    # State stores look for an endpoint that exists only once the session's streams were asked for.
+    # A state store looks for an endpoint that exists only after the session's streams have been accessed once.
     _ = spark.streams.active
     reader = spark.read.format("statestore").option("operatorId", operators[0]["operatorId"])
     return reader.load(checkpoint).select(F.col("value.groupState.block").alias("block"))
 
 
 def _newest_schema(blocks: DataFrame) -> StructType:
-    """Return the schema of the waiting rows: columns may be added while rows wait, but not removed."""
+    """Return the widest schema of the waiting rows: columns may be added while rows wait, but not removed."""
     found = blocks.mapInArrow(_schemas, "schema binary").collect()
     schemas = [pa.ipc.read_schema(pa.py_buffer(row["schema"])) for row in found]
     return from_arrow_schema(max(schemas, key=len, default=pa.schema([])))
 
 
 def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the schemas of the waiting rows, each once a batch of blocks; runs in `mapInArrow` on the executors."""
+    """Yield the distinct schemas of the waiting rows in each batch of blocks; runs in `mapInArrow` on the executors."""
     for batch in batches:
         frames = [frame for block in batch.column("block") for frame in _opened(block.as_py()).frames]
         found = {pa.ipc.open_stream(pa.py_buffer(frame)).schema.serialize().to_pybytes() for frame in frames}
@@ -84,16 +85,16 @@ def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class UnpackQueues:
-    """Blocks of state to the rows that wait in them; runs in `mapInArrow` on the executors, once a task."""
+    """A function from blocks of state to the rows that wait in them; `mapInArrow` runs it once per task."""
 
     schema: pa.Schema
-    """Of the user's rows, as they travel."""
+    """Schema of the user's rows in the form in which they travel."""
 
     names_beside: tuple[str, ...]
-    """Of the columns that stand behind them."""
+    """Names of the added columns, which follow the user's."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the waiting rows, a batch a frame."""
+        """Yield the waiting rows, one record batch per frame."""
         for batch in batches:
             for block in batch.column("block"):
                 yield from self._rows(_opened(block.as_py()))

@@ -1,4 +1,4 @@
-"""The throttle: what users import.
+"""The throttle, the class that users import.
 
 ::
 
@@ -32,39 +32,42 @@ MAX_SHARDS = 4096
 
 
 class Throttle:
-    """Holds every namespace of a stream to its policies.
+    """A throttle that holds every namespace of a stream to its policies.
 
-    `docs/changing-a-job.md` says which of these may change between two starts, and what must not be given.
+    `docs/changing-a-job.md` lists the arguments that may change between two starts, and the expressions that are
+    refused.
 
     Parameters
     ----------
     policies
-        What the query follows while it runs: the path of a YAML file, the URI of one on an object store, or a policy
-        store (``delta:`` and the path of a Delta table); or a document that stays as it is, as YAML or as a mapping.
-        `spark_throttle.store.policy_location` says how a string is understood.
+        The policies. The query follows changes to them while it runs if they are given as the path of a YAML file, the
+        URI of such a file on an object store, or a policy store (``delta:`` and the path of a Delta table). A document,
+        given as YAML text or as a mapping, does not change. `spark_throttle.store.policy_location` defines how a string
+        is interpreted.
     namespace
         Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
     size
-        Column or SQL expression of a row's size in bytes; by default the length of its JSON form, but for columns that
-        have another value when a batch is run again.
+        Column or SQL expression of the row's size in bytes. The default is the length of the row as JSON, without the
+        columns that have another value when a batch is run again.
     order_by
-        Columns or SQL expressions by which the rows of a namespace are ordered; by default Kafka's partition and offset
-        where the stream has them and the topic, else an arbitrary order that is the same at every attempt.
+        Columns or SQL expressions that order the rows of a namespace. The default is Kafka's partition and offset if
+        the stream has them and the topic, and otherwise an arbitrary order that is the same at every attempt.
     direction
-        Which quotas of a policy this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
+        The quotas of a policy that this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
     shards
-        Parallel parts of the state; fixed for the life of a checkpoint. Set ``spark.sql.shuffle.partitions`` to the
-        same.
+        Number of parallel parts of the state; fixed for the life of a checkpoint. Set
+        ``spark.sql.shuffle.partitions`` to the same number.
     exchange
-        Where this job meets others with which it shares its tenants' and groups' quotas: a directory, ``delta:`` and a
-        table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default it has them for itself.
+        Place where this job meets the jobs with which it shares the quotas of its tenants and groups: a directory,
+        ``delta:`` and a table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default the
+        job shares no quota.
 
     Raises
     ------
     PolicyError
         If the policies cannot be applied.
     ConfigurationError
-        If an argument is none of what it may be.
+        If an argument has a value or form that is not allowed.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Throttle:
 
     @property
     def policies(self) -> PolicyLocation:
-        """Where the policies are, as the argument was understood."""
+        """Location of the policies, as interpreted from the argument."""
         return self._settings.policies
 
     def write_stream(self, events: DataFrame) -> ThrottledStreamWriter:
@@ -97,14 +100,14 @@ class Throttle:
     def apply(self, events: DataFrame, *, control_path: str) -> DataFrame:
         """Return the decided rows of a stream: the user's columns and the ``throttle`` column, rejected rows included.
 
-        For users who keep their own sink. Filter on ``throttle.verdict = 'ADMIT'``; rows that wait are not in the
-        stream until they leave.
+        Use it to keep a sink of your own. Filter on ``throttle.verdict = 'ADMIT'``; waiting rows are not in the stream
+        until they leave.
 
         Parameters
         ----------
         control_path
-            A directory that the driver and the executors can write: it must live and die with the query's checkpoint. A
-            path without a scheme is where Spark resolves it to.
+            A directory to which the driver and the executors can write. Back it up, restore and delete it together with
+            the query's checkpoint. A path without a scheme is resolved by Spark.
         """
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events)
         control_path = SparkPaths(spark).resolve(control_path)
@@ -121,12 +124,12 @@ class Throttle:
         return read_status(path)
 
     def _follow(self, query: StreamingQuery, control_path: str) -> None:
-        """Remember where a query keeps its control files, for `status`."""
+        """Remember the query's control path for `status`."""
         self._control_paths[str(query.id)] = control_path
 
 
 def _located(policies: Policies) -> PolicyLocation:
-    """Return where the policies are; refuse those that are seen from here, at no cost, and cannot be applied."""
+    """Return the location of the policies; a document, or a file that this process sees, is validated at once."""
     location = PolicyLocation.parse(policies)
     if location.kind == "document" or (location.kind == "file" and Path(location.place).exists()):
         location.load()

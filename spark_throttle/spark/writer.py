@@ -1,4 +1,4 @@
-"""The drop-in writer: `throttle.write_stream(events)` where `events.writeStream` stood."""
+"""The drop-in writer: `throttle.write_stream(events)` replaces `events.writeStream`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
 
 class ThrottledStreamWriter:
-    """Mirrors `pyspark.sql.streaming.DataStreamWriter`; rows reach the sink as their quotas allow.
+    """A writer like `pyspark.sql.streaming.DataStreamWriter` whose rows reach the sink as their quotas allow.
 
-    Delta is written exactly once, by the native writer where the tables allow it and else by Spark's;
-    ``option("throttle.writer", "native" or "spark")`` decides by hand. Other formats are written by Spark's batch
-    writers, at least once: a batch that was written but not committed before a crash is written again.
+    Delta tables are written exactly once, by the native writer if the tables allow it, otherwise by Spark's;
+    ``option("throttle.writer", …)`` with ``"native"`` or ``"spark"`` overrides the choice. Other formats are written by
+    Spark's batch writers, at least once: a batch that was written but not committed before a crash is written again.
 
     Parameters
     ----------
     pipeline
-        What is to be started.
+        The query to start.
     started
-        Called once with the query, when it has been started, and the place of its control files.
+        Function that is called once, after the query has started, with the query and its control path.
     """
 
     def __init__(self, pipeline: Pipeline, started: Callable[[StreamingQuery, str], None]) -> None:
@@ -62,37 +62,37 @@ class ThrottledStreamWriter:
         self._usage: Target | None = None
 
     def format(self, source: str) -> ThrottledStreamWriter:
-        """Set the sink's format, any that Spark can write a batch to."""
+        """Set the sink's format: any format to which Spark can write a batch."""
         self._format = source
         return self
 
     def option(self, key: str, value: Any) -> ThrottledStreamWriter:  # noqa: ANN401 - as Spark's
-        """Set an option of the sink; ``checkpointLocation`` is the query's."""
+        """Set an option of the sink; ``checkpointLocation`` and ``throttle.writer`` are options of the query."""
         self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
     def options(self, **options: Any) -> ThrottledStreamWriter:  # noqa: ANN401 - as Spark's
-        """Set several options."""
+        """Set several options, as `option` does."""
         for key, value in options.items():
             self.option(key, value)
         return self
 
     def partitionBy(self, *columns: str | list[str]) -> ThrottledStreamWriter:  # noqa: N802 - Spark's name
-        """Partition the sink's files by columns."""
+        """Set the columns by which the sink's files are partitioned."""
         first = columns[0] if columns else ()
         self._partition_columns = tuple(first if isinstance(first, list) else columns)  # type: ignore[arg-type]
         return self
 
     def queryName(self, query_name: str) -> ThrottledStreamWriter:  # noqa: N802 - Spark's name
-        """Name the query."""
+        """Set the query's name."""
         self._name = query_name
         return self
 
     def trigger(self, **trigger: Any) -> ThrottledStreamWriter:  # noqa: ANN401 - as Spark's
         """Set when batches run: ``processingTime="1 second"`` or ``availableNow=True``.
 
-        Under ``availableNow`` the query ends when all that was there has been admitted or rejected; rows that
-        wait for tokens are waited for.
+        With ``availableNow`` the query ends when all rows that were available have been admitted or rejected. It waits
+        for rows that wait for tokens, except for those that a quota of 0 holds, which stay queued.
         """
         if len(trigger) != 1:
             raise ConfigurationError(f"trigger takes exactly one of {list(_TRIGGERS)}; got {sorted(trigger)}")
@@ -108,16 +108,16 @@ class ThrottledStreamWriter:
         return self
 
     def outputMode(self, output_mode: str) -> ThrottledStreamWriter:  # noqa: N802 - Spark's name
-        """Accept ``append``, the only mode in which a row leaves once."""
+        """Accept ``append``, the only output mode that writes a row once."""
         if output_mode.lower() != "append":
             raise ConfigurationError(f"outputMode {output_mode!r} cannot be throttled: a row leaves once; use append")
         return self
 
     def foreachBatch(self, func: Callable[[DataFrame, int], None]) -> ThrottledStreamWriter:  # noqa: N802 - Spark's name
-        """Give each batch of admitted rows to a function, with the batch's number.
+        """Pass each batch of admitted rows to a function, with the batch's number.
 
-        It is called on the driver once a batch, and again with the same rows and number if the batch was not
-        committed before a crash; to be exactly once it must write idempotently by that number.
+        The function is called on the driver once per batch, and again with the same rows and number if the batch was
+        not committed before a crash. To be exactly once, it must write idempotently by that number.
         """
         self._function = func
         return self
@@ -125,7 +125,7 @@ class ThrottledStreamWriter:
     def rejected(self, format: str, path: str | None = None, **options: Any) -> ThrottledStreamWriter:  # noqa: A002, ANN401 - as Spark's
         """Send rejected rows, with the ``throttle`` column, to a sink of their own.
 
-        Without this call they go to Parquet files in the control folder of the checkpoint, a folder a batch.
+        Without this call they go to Parquet files in the control directory of the checkpoint, one folder per batch.
         """
         table = options.pop("table", None)
         words = {key: str(value) for key, value in options.items()}
@@ -133,7 +133,7 @@ class ThrottledStreamWriter:
         return self
 
     def usage(self, path: str) -> ThrottledStreamWriter:
-        """Keep a Delta table of usage: a row a scope and batch (`usage_table.USAGE_SCHEMA`)."""
+        """Keep a Delta table of usage, with one row per scope and batch (`usage_table.USAGE_SCHEMA`)."""
         self._usage = Target(DELTA, path=path)
         return self
 
@@ -146,7 +146,7 @@ class ThrottledStreamWriter:
         queryName: str | None = None,  # noqa: N803 - as Spark's
         **options: Any,  # noqa: ANN401 - as Spark's
     ) -> StreamingQuery:
-        """Start the query, into `path` if the format takes one."""
+        """Start the query, which writes to `path` if the format takes one."""
         if format is not None:
             self.format(format)
         if outputMode is not None:
@@ -167,7 +167,7 @@ class ThrottledStreamWriter:
         queryName: str | None = None,  # noqa: N803 - as Spark's
         **options: Any,  # noqa: ANN401 - as Spark's
     ) -> StreamingQuery:
-        """Start the query into a table of the catalog, which is created if it is missing."""
+        """Start the query, which writes to a table of the catalog; a missing table is created."""
         if outputMode is not None:
             self.outputMode(outputMode)
         if partitionBy is not None:

@@ -1,4 +1,5 @@
-"""What a job did last, for those who look: the status of its scopes, the usage table, and why a namespace is held.
+"""What a job did last, for people to see: the status of its scopes, the usage table, and why a namespace is held.
 
-It reads what `control` writes, and nothing reads it to decide. It may import all below: no Spark. Begin with `status`.
+It reads what `control` writes, and no decision depends on it. It may import all layers below, but no Spark. Start with
+`status`.
 """

@@ -1,12 +1,12 @@
-"""Why a namespace is held as it is: the rule that won and those that lost, and what each level has left.
+"""Why a namespace is held as it is: the rule that won, the rules that lost, and what each level has left.
 
-Two sources, told apart in the answer: what the policies say (`explain_policy`), and what a running job did with them in
-its last batch (`explain_job`, from the files in its control directory: the newest epoch's buckets and grants, and the
-reports of the batches since). The balance of a namespace's own bucket is in the state of its shard, which these files
-do not hold.
+There are two sources, which the answer keeps apart: what the policies say (`explain_policy`), and what a running job
+did with them in its last batch (`explain_job`, from the files in its control directory: the newest epoch's buckets and
+grants, and the reports of the batches since). The balance of a namespace's own bucket is in the state of its shard,
+which these files do not hold.
 
-A predicted release assumes that nothing more comes: it is the time until each level has refilled what all that waits in
-it needs.
+A predicted release assumes that nothing more arrives: it is the time until each level has earned the tokens that its
+whole backlog needs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from spark_throttle.store.store import Entry, PolicyStore
 
 @dataclass(frozen=True, slots=True)
 class LevelExplanation:
-    """One level that a namespace passes; pairs are messages, then bytes, `None` where there is no limit."""
+    """One level that a namespace passes through; pairs are messages, then bytes, `None` where there is no limit."""
 
     level: str
     scope: str
@@ -58,31 +58,31 @@ class LevelExplanation:
     weight: int
 
     max_message_bytes: int | None = None
-    """A larger message is rejected; `None` where the level has no such bound."""
+    """The size beyond which a message is rejected; `None` where the level has no such bound."""
 
     balance: tuple[float | None, float | None] = (None, None)
     """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
     the namespace's own bucket."""
 
     granted: tuple[float | None, float | None] = (None, None)
-    """What the namespace's shard was lent for the last batch."""
+    """The tokens that the namespace's shard was lent for the last batch."""
 
     waiting: tuple[int, int] | None = None
-    """What waits in the level, of all its namespaces; `None` where no job was asked."""
+    """The backlog of all the level's namespaces; `None` where no job was asked."""
 
     release_ms: int | None = None
-    """How long until all of that may have left, if nothing more comes; `None` for never, or if nothing waits."""
+    """How long until that backlog may have left, if nothing more arrives; `None` for never, or if nothing waits."""
 
     @property
     def debt(self) -> tuple[float | None, float | None]:
-        """What the bucket owes."""
+        """The tokens that the bucket owes."""
         messages, in_bytes = (None if tokens is None else max(0.0, -tokens) for tokens in self.balance)
         return messages, in_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """What the namespace did in a job's last batch; pairs are messages, then bytes."""
+    """What became of the namespace's rows in a job's last batch; pairs are messages, then bytes."""
 
     batch_id: int
     batch_time_ms: int
@@ -102,13 +102,13 @@ class Explanation:
     namespace: str
     direction: str
     rule: str
-    """What won: ``exempt``, ``namespace``, ``glob`` or ``defaults``."""
+    """The kind of rule that won: ``exempt``, ``namespace``, ``glob`` or ``defaults``."""
 
     matched: str
     """The name or glob that won; empty for the defaults."""
 
     reasons: tuple[str, ...]
-    """Why it won and why the others did not, in the order of precedence."""
+    """Why that kind won and the others did not, in the order of precedence."""
 
     resource_group: str | None
     levels: tuple[LevelExplanation, ...]
@@ -117,14 +117,15 @@ class Explanation:
     revision: str
     last_batch: LastBatch | None = None
     predicted_release_ms: int | None = None
-    """How long, from the last batch on, until what waits of the namespace has left, if nothing more comes."""
+    """How long after the last batch the namespace's backlog will have left, if nothing more arrives; `None` for never,
+    or if nothing waits."""
 
     notes: tuple[str, ...] = ()
-    """What else there is to know, such as a revision that is not in force."""
+    """Anything else worth knowing, such as a revision that is not in force."""
 
 
 def explain_policy(store: PolicyStore, namespace: str, direction: Direction) -> Explanation:
-    """Return what the policies of a store say about a namespace; of a large store all is read and little is kept.
+    """Return what the policies of a store say about a namespace; all of the store is read, and little of it is kept.
 
     Examples
     --------
@@ -136,10 +137,10 @@ def explain_policy(store: PolicyStore, namespace: str, direction: Direction) -> 
     1
     >>> for reason in explain_policy(store, "acme/x", "publish").reasons:
     ...     print(reason)
-    exempt: no exemption means it
+    exempt: no exemption matches it
     namespace: it has no entry of its own
-    glob: acme/* is the most specific that means it
-    defaults: not asked, a glob means it
+    glob: acme/* is the most specific that matches it
+    defaults: not consulted, a glob matches it
     resource group: neither the rule nor its tenant acme names one
     """
     _check_name(namespace)
@@ -218,27 +219,27 @@ def _explained(policy: CompiledPolicy, namespace: str, direction: str) -> Explan
 
 
 def _rule(policy: CompiledPolicy, namespace: str, tenant: str, found: Matches) -> tuple[str, str, list[str]]:
-    """Return the rule that won, its name, and a reason for each that there is."""
+    """Return the kind of rule that won, the rule's name, and a reason for each kind."""
     names, tenants = pa.array([namespace]), pa.array([tenant])
     if found.is_exempt[0]:
         at = int(first_match(names, tenants, policy.exempt_globs)[0])
         by = namespace if namespace in policy.exempt_names.to_pylist() else policy.exempt_globs[at].as_py()
-        return "exempt", by, [f"exempt: {by} means it, so no quota holds it and it is charged nowhere"]
-    reasons = ["exempt: no exemption means it"]
+        return "exempt", by, [f"exempt: {by} matches it, so no quota holds it and it is charged nowhere"]
+    reasons = ["exempt: no exemption matches it"]
     position = int(found.rule[0])
     named = len(policy.namespace_names)
     if position < named:
-        reasons += ["namespace: it has an entry of its own", "glob: not asked, it has an entry"]
-        return "namespace", namespace, [*reasons, "defaults: not asked, it has an entry"]
+        reasons += ["namespace: it has an entry of its own", "glob: not consulted, it has an entry"]
+        return "namespace", namespace, [*reasons, "defaults: not consulted, it has an entry"]
     reasons.append("namespace: it has no entry of its own")
     if position < policy.default_rule:
         globs = policy.glob_patterns.to_pylist()
         first = globs[position - named]
-        reasons.append(f"glob: {first} is the most specific that means it")
+        reasons.append(f"glob: {first} is the most specific that matches it")
         others = [glob for glob in globs[position - named + 1 :] if _falls(names, tenants, glob)]
-        reasons += [f"glob: {glob} means it too, and is less specific" for glob in others]
-        return "glob", first, [*reasons, "defaults: not asked, a glob means it"]
-    return "defaults", "", [*reasons, "glob: none means it", "defaults: nothing else means it"]
+        reasons += [f"glob: {glob} matches it too, but is less specific" for glob in others]
+        return "glob", first, [*reasons, "defaults: not consulted, a glob matches it"]
+    return "defaults", "", [*reasons, "glob: none matches it", "defaults: nothing else matches it"]
 
 
 def _falls(names: pa.StringArray, tenants: pa.StringArray, glob: str) -> bool:
@@ -247,7 +248,7 @@ def _falls(names: pa.StringArray, tenants: pa.StringArray, glob: str) -> bool:
 
 def _group_reason(policy: CompiledPolicy, rule: str, tenant: str, group: str | None, found: Matches) -> str:
     if rule == "exempt":
-        return "resource group: not asked, it is exempt"
+        return "resource group: not consulted, it is exempt"
     if group is None:
         at_fault = (
             f"neither the rule nor its tenant {tenant}" if rule != "defaults" else f"neither {tenant} nor defaults"
@@ -260,7 +261,7 @@ def _group_reason(policy: CompiledPolicy, rule: str, tenant: str, group: str | N
         return f"resource group: {group}, named by {f'its tenant {tenant}' if is_tenants else 'the defaults'}"
     if is_tenants:
         return f"resource group: {group}, through its tenant {tenant}; it counts once, whoever else names it"
-    return f"resource group: {group}, named by the rule itself; its tenant was not asked"
+    return f"resource group: {group}, named by the rule itself; its tenant was not consulted"
 
 
 def _levels(policy: CompiledPolicy, namespace: str, found: Matches) -> list[LevelExplanation]:
@@ -301,7 +302,7 @@ def _observed(
     last: list[UsageReport],
     shard: int,
 ) -> list[LevelExplanation]:
-    """Return the levels with what their buckets hold and what waits in them."""
+    """Return the levels with their buckets' balances and their backlogs."""
     now_ms = max((report.as_of_ms for report in spent), default=epoch.buckets.as_of_ms)
     buckets = epoch.buckets.debit(used_by_scope(spent, policy), policy).refill(policy, now_ms=now_ms)
     scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
@@ -332,7 +333,7 @@ def _waiting(matched: list[tuple[UsageReport, Matches]], level: LevelExplanation
 
 
 def _release_ms(waiting: tuple[int, int], balance_micro: Int64s, rates: Int64s) -> int | None:
-    """Return how long a bucket takes to earn what waits; `None` if nothing waits, or at a rate of 0."""
+    """Return how long a bucket takes to earn the tokens for a backlog; `None` if nothing waits, or at a rate of 0."""
     if not waiting[Dimension.MESSAGES]:
         return None
     longest = 0
@@ -372,7 +373,7 @@ def _notes(followed: NextPolicies | None, revision: str) -> list[str]:
         return []
     notes = [] if followed.problem is None else [followed.problem]
     if followed.revision != revision:
-        notes.append(f"revision {followed.revision} acts from the next batch on")
+        notes.append(f"revision {followed.revision} takes effect with the next batch")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""What each scope's share is, for `status` and the usage table: this job's part, the whole, the other jobs' reports."""
+"""The share of each scope, for `status` and the usage table: this job's part, the whole, the other jobs' reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_throttle.status.usage_table import policy_of, usage_rows
 
 @dataclass(frozen=True, slots=True)
 class PeerUse:
-    """What another job last reported of a scope."""
+    """The last report of another job on a scope."""
 
     job: str
     state: str
@@ -42,12 +42,12 @@ class ScopeShare:
     share_messages_per_second: float | None
     share_bytes_per_second: float | None
     lease_age_ms: int
-    """Since the last report of this job that the others are known to have seen; -1 while only the floor is left."""
+    """Time since this job's last report that the others are known to have seen; -1 while only the floor is left."""
 
     used_by_all_messages_per_second: float
     used_by_all_bytes_per_second: float
     utilisation: float | None
-    """What all jobs use, of the quota that is used most."""
+    """The part of the quota that all jobs use together, in messages or in bytes, whichever is larger."""
 
     peers: tuple[PeerUse, ...]
 
@@ -66,7 +66,7 @@ SHARE_SCHEMA = pa.schema([
         ("used_messages_per_second", pa.float64()), ("used_bytes_per_second", pa.float64()),
     ]))),
 ])  # fmt: skip
-"""What a job that shares quotas adds to `usage_table.USAGE_SCHEMA`; null where it does not share the scope."""
+"""The columns that a job adds to `usage_table.USAGE_SCHEMA` if it shares quotas; null where a scope is not shared."""
 
 
 def scope_shares(
@@ -116,7 +116,7 @@ def _per_second(rate: Int64s) -> tuple[float | None, float | None]:
 def batch_usage(
     directory: Directory, reports: Sequence[UsageReport], batch: int, *, has_shares: bool | None = None
 ) -> pa.Table:
-    """Return the usage of a batch, a row a scope.
+    """Return the usage of a batch, one row per scope.
 
     Parameters
     ----------

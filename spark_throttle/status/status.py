@@ -1,4 +1,4 @@
-"""What a running query did last, by scope."""
+"""The last batch of a running query, by scope."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ScopeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeStatus:
-    """How this job stands with those that share its quotas."""
+    """How this job stands with the jobs that share its quotas."""
 
     is_leased: bool
     """False while only the floor may be used."""
@@ -51,10 +51,10 @@ class ExchangeStatus:
     lease_age_ms: int
     lease_left_ms: int
     as_of_ms: int
-    """Wall clock when the job last looked."""
+    """When the job last observed this, by its wall clock."""
 
     problem: str | None
-    """What is wrong with the exchange."""
+    """What is wrong with the exchange; `None` if nothing is."""
 
     peers: tuple[PeerStatus, ...]
 
@@ -72,7 +72,7 @@ class Status:
     """`None` where the job shares nothing."""
 
     problem: str | None = None
-    """Why what the policy file or store says now is not in force; `None` if it is."""
+    """Why the present content of the policy file or store is not in force; `None` if it is."""
 
     store_revision: int | None = None
     """The revision of the policy store that the next batch is planned with; `None` where the job follows none."""
@@ -121,7 +121,7 @@ def _exchange_status(observation: Observation) -> ExchangeStatus:
 
 
 def _quotas(policy: CompiledPolicy, namespaces: pa.StringArray) -> dict[tuple[str, str], tuple[float | None, ...]]:
-    """Return the quota of every shared scope and of these namespaces, by the names that are shown."""
+    """Return the quota of every shared scope and of these namespaces, by level and shown name."""
     names = [
         ("job", "job"),
         *(("tenant", name) for name in policy.tenant_names.to_pylist()),

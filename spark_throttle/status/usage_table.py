@@ -1,8 +1,8 @@
-"""Usage by scope: what the shards' reports add up to, as rows of the usage table and of `status`.
+"""Usage by scope: the sums of the shards' reports, as rows of the usage table and of `status`.
 
-A namespace is counted in its own scope, its tenant's, its group's and the job's; scopes that the policy does not name
-have no row of their own, a namespace that was active always has. Its name stands there as `core.names.shown_names` has
-it: what a namespace is called may be no text.
+A namespace counts in its own scope, its tenant's, its group's and the job's. A tenant or group that the policy does not
+name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_names` shows it,
+because the name of a namespace may not be valid UTF-8.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from spark_throttle.files.storage import Directory
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number of a batch that every scope has; a scope's is the sum of its namespaces'."""
+    """A number that each scope has for a batch; the number of a scope is the sum over its namespaces."""
 
     name: str
-    """The column of the usage table, and the field of `status.ScopeStatus`."""
+    """The name of the column of the usage table, and of the field of `status.ScopeStatus`."""
 
     of: Callable[[UsageReport], Int64s]
-    """Returns the number of every namespace of a report; zeros where an older release has written none."""
+    """Returns the number of each namespace of a report; zeros if an older release wrote the report without it."""
 
     counter: str = ""
-    """What Prometheus is told of its sum since the server began to watch; empty: it is no counter."""
+    """What its sum counts, as the help text of a Prometheus counter; empty if it is not a counter."""
 
 
 def _by_dimension(count: str, of: Callable[[UsageReport], Int64s], verb: str = "") -> tuple[Measure, ...]:
@@ -58,24 +58,24 @@ MEASURES: Final = (
     Measure("observed_messages", lambda report: report.observed_messages),
     Measure("delayed_ms", lambda report: report.delayed_ms),
 )
-"""All there is to say of a scope's batch. What is added stands behind what tables have already."""
+"""All numbers of a scope for a batch. New ones go at the end, after the columns that existing tables have."""
 
 AT: Final[Mapping[str, int]] = {measure.name: at for at, measure in enumerate(MEASURES)}
-"""The position in `MEASURES` of each, by its name."""
+"""The position of each measure in `MEASURES`, by its name."""
 
 USAGE_SCHEMA = pa.schema([
     ("batch_id", pa.int64()), ("batch_time", pa.timestamp("us", tz="UTC")), ("epoch", pa.int64()),
     ("revision", pa.string()), ("level", pa.string()), ("scope", pa.string()),
     *((measure.name, pa.int64()) for measure in MEASURES),
 ])  # fmt: skip
-"""Of the usage table."""
+"""The schema of the usage table."""
 
 FIRST_COLUMNS: Final = 16
-"""How many columns the first release wrote. A table may lack those behind them, and is widened."""
+"""Number of columns that the first release wrote. A table that lacks later columns is widened."""
 
 
 def by_dimension(count: str) -> slice:
-    """Return the positions in `MEASURES` of a count of messages and of the one of bytes.
+    """Return the positions in `MEASURES` of a count of messages and the same count of bytes.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def by_dimension(count: str) -> slice:
 
 
 def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int) -> pa.Table:
-    """Return the usage of a batch, a row a scope; the namespaces last, as `reported_names` has them."""
+    """Return the usage of a batch, one row per scope; namespaces come last, in the order of `reported_names`."""
     names = shown(reported_names(reports))
     is_active = np.concatenate([report.is_active for report in reports])
     tenant = np.concatenate([report.tenant for report in reports])[is_active]
@@ -106,12 +106,12 @@ def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: in
             invalid_messages = sum(report.invalid_messages for report in reports)
             total[0, [AT["offered_messages"], AT["rejected_messages"]]] += invalid_messages
         tables.append(_table(level, scopes, total, reports[0], batch))
-    # In one chunk: Spark reads a table of several only up to the first that is empty.
+    # In one chunk: of a table of several, Spark reads only those before the first empty one.
     return pa.concat_tables(tables).combine_chunks()
 
 
 def reported_names(reports: Sequence[UsageReport]) -> pa.StringArray:
-    """Return the active namespaces of reports, which may be no UTF-8."""
+    """Return the names of the active namespaces in reports; they may not be valid UTF-8."""
     active = [report.names.filter(pa.array(report.is_active)) for report in reports]
     return pa.chunked_array(active, pa.string()).combine_chunks()
 

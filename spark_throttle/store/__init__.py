@@ -1,8 +1,8 @@
 """Where policies live between the people who change them and the jobs that follow them: in Delta, in a file, in memory.
 
-It may import `policy` and what is below; it knows no job and no Spark. Begin with `store`, the protocol, then
-`service`, which checks every change. What `policies=` may be is told apart in `policy_location`. Names are loaded when
-they are first asked for.
+It may import `policy` and the layers below; it knows no job and no Spark. Start with `store`, the protocol, then
+`service`, which checks every change. `policy_location` decides what a value of `policies=` means. Names are loaded when
+they are first used.
 """
 
 from __future__ import annotations

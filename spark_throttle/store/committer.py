@@ -1,4 +1,4 @@
-"""One change of a store after another: each is planned on the newest revision, and anew if another comes first."""
+"""Changes of a store, one after another: each is planned on the newest revision, and again if another comes first."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from spark_throttle.errors import ConfigurationError, ConflictError
 from spark_throttle.store.store import Author, Change, Kind, PolicyStore
 
 MOST_ATTEMPTS: Final = 200
-"""A change that loses so many times against others is given up; each time another author's change was made."""
+"""Number of lost races after which a change is given up; each time another author's change was made."""
 
 _LONGEST_PAUSE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of a change."""
+    """The outcome of a change."""
 
     revision: int
-    """Of the store after it; that of the entry if `is_changed`."""
+    """The store's revision after the change; also the entry's if `is_changed`."""
 
     is_changed: bool
-    """False where the store said the same before, and nothing was committed."""
+    """Whether anything was committed; false if the store already said the same."""
 
     notes: tuple[str, ...] = ()
-    """What the author may not expect: when the change acts otherwise than it reads."""
+    """Effects of the change that its author may not expect from its text."""
 
 
 class Committer:
@@ -37,10 +37,10 @@ class Committer:
         self._store = store
         self._clock_ms = clock_ms
         self._pause = pause
-        self._random = random.Random()  # noqa: S311 - spreads attempts; nothing is decided by it
+        self._random = random.Random()  # noqa: S311 - spreads attempts; no decision depends on it
 
     def commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
-        """Commit what `plan` makes of the newest revision, anew if another change comes first."""
+        """Commit the changes that `plan` returns for the newest revision; plan again if another change comes first."""
         if not author.who:
             raise ConfigurationError("a change needs its author: say who makes it")
         attempt = 0
@@ -67,6 +67,6 @@ class Committer:
 
 
 def body_in(store: PolicyStore, kind: Kind, name: str, revision: int) -> str | None:
-    """Return the body of an entry at a revision; `None` where it is not there."""
+    """Return the body of an entry at a revision; `None` if it does not exist there."""
     entry = store.get(kind, name, at=revision)
     return None if entry is None else entry.body

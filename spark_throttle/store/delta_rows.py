@@ -1,6 +1,6 @@
-"""The rows of the Delta table that holds policies, and what stands in them.
+"""The rows of the Delta table that holds policies, and their columns.
 
-`delta_store` says what the table is.
+`delta_store` describes the table.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ SCHEMA: Final = pa.schema([
     pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("who", pa.string()), pa.field("why", pa.string()),
     pa.field("commit_id", pa.string()),
 ])  # fmt: skip
-"""Of the table."""
+"""Schema of the table."""
 
 ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision"]
-"""What an entry is made of."""
+"""The columns that make up an entry."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def changes_in(table: DeltaTable, after: int, until: int, columns: list[str]) -> pa.Table:
-    """Return the rows of the commits after revision `after` up to `until`, in the order of the commits."""
+    """Return the rows of the commits after revision `after`, up to and including `until`, in commit order."""
     if after >= until:
         return SCHEMA.empty_table().select(columns)
     predicate = [("form", "=", "change"), ("revision", ">", after), ("revision", "<=", until)]

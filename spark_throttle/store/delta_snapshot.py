@@ -21,17 +21,18 @@ from spark_throttle.store.delta_view import BATCH_ROWS, View, scanned
 from spark_throttle.store.entries import resource_group_of
 
 SNAPSHOT_APP: Final = "spark-throttle-snapshots"
-"""The application whose transactions in Delta's log are the revisions of snapshots."""
+"""Application id in Delta's log; the versions of its transactions are the revisions of the snapshots."""
 
 
 def write_snapshot(table: DeltaTable, view: View, options: Mapping[str, str] | None) -> None:
-    """Append a snapshot; of several who write the same one at once, one does.
+    """Append a snapshot; of several processes that write the same one at once, one succeeds.
 
-    The file is written here and only committed by delta-rs, which would write its rows by several threads in any order.
+    The file is written here, and delta-rs only commits it: delta-rs would write the rows in several threads, in any
+    order.
     """
     name = f"form=snapshot/{view.revision:012d}-{uuid.uuid4().hex}.parquet"
     files = fs.PyFileSystem(DeltaStorageHandler(table.table_uri, dict(options or {})))
-    schema = SCHEMA.remove(0)  # the partition's column is in the folder's name
+    schema = SCHEMA.remove(0)  # the folder's name has the partition column
     statistics = _Statistics()
     with (
         files.open_output_stream(name) as stream,
@@ -51,7 +52,7 @@ def write_snapshot(table: DeltaTable, view: View, options: Mapping[str, str] | N
 
 
 class _Statistics:
-    """What Delta's log says of a file's columns; a column that it says nothing of would be taken for empty."""
+    """Statistics of a file's columns for Delta's log; a column without statistics would be taken for empty."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -60,7 +61,7 @@ class _Statistics:
         self._most: dict[str, int | str] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in rows of the file."""
+        """Add rows of the file."""
         self._rows += len(batch)
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             self._nulls[name] = self._nulls.get(name, 0) + column.null_count
@@ -70,7 +71,7 @@ class _Statistics:
                 self._most[name] = max(most, self._most.get(name, most))
 
     def as_json(self) -> str:
-        """Return them as Delta writes them."""
+        """Return the statistics in Delta's form."""
         said = {"numRecords": self._rows, "minValues": self._least, "maxValues": self._most, "nullCount": self._nulls}
         return json.dumps(said, ensure_ascii=False)
 

@@ -1,22 +1,22 @@
-"""Policies in a Delta table: a log of changes that is only ever appended to, and snapshots of what it adds up to.
+"""Policies in a Delta table: an append-only log of changes, and snapshots of all entries at some revisions.
 
-No JVM is needed (delta-rs), and Spark reads the table as any other::
+No JVM is needed (delta-rs), and Spark reads the table like any other::
 
-    form      partition: `change` (a row an entry that a commit wrote) or `snapshot` (a row an entry that there was)
-    revision  of the commit; of a snapshot, the revision that it shows
+    form      partition: `change` (a row per entry that a commit wrote) or `snapshot` (a row per entry of a revision)
+    revision  of the commit; in a snapshot, the revision that it shows
     kind, name, body, resource_group    the entry; a `change` without a body removed it
     entry_revision                      of the commit that wrote the entry
     at, who, why, commit_id             of a change
 
 **A commit is one compare-and-swap.** Appends do not conflict in Delta, so two authors who have both seen revision 7
-would both be let in. Therefore a commit may take one place in Delta's log only, the one after the version that its
-author has read (`max_commit_retries=0`), and it carries the revision as an application's transaction, which makes Delta
-refuse a second one that began before it. Of several authors one wins, and the others read again.
+would both succeed. Therefore a commit may take only one place in Delta's log, the one after the version that its author
+has read (`max_commit_retries=0`). It also carries the revision as an application's transaction, which makes Delta
+refuse a second commit that began before it. Of several authors one wins, and the others read again.
 
-**A change costs what it changes.** It writes its own rows, one small file. Every `SNAPSHOT_REVISIONS` commits, or
-when the log since the last snapshot has grown to a part of it, whoever commits adds a snapshot, sorted by kind and
-name, and merges the small files. A page is read from the sorted snapshot, by its statistics, and from the few changes
-since. Only `scan` reads everything, a batch of rows at a time.
+**A change costs as much as it changes.** It writes its own rows, one small file. Every `SNAPSHOT_REVISIONS` commits, or
+when the log since the last snapshot has grown to a certain part of it, the author of the commit adds a snapshot, sorted
+by kind and name, and merges the small files. A page is read from the sorted snapshot, by its statistics, and from the
+few changes since. Only `scan` reads everything, a batch of rows at a time.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, ch
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_REVISIONS: Final = 500
-"""A snapshot is made after so many commits, which bounds the files that a reader opens."""
+"""Number of commits after which a snapshot is made; it bounds the number of files that a reader opens."""
 
 SNAPSHOT_SHARE: Final = 10
-"""A snapshot is also made when the log since the last one has more than 1/10 of its rows, and `SNAPSHOT_ROWS`."""
+"""A snapshot is also made when the entries changed since are at least 1/10 of its rows, and `SNAPSHOT_ROWS`."""
 
 SNAPSHOT_ROWS: Final = 10_000
 
 _APP: Final = "spark-throttle-policies"
 _MOST_RACES: Final = 100
-_ABSENT: Final = "there is no policy store; create it, or mend the path"
+_ABSENT: Final = "there is no policy store; create it, or correct the path"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -80,12 +80,12 @@ class DeltaStore:
     storage_options
         Credentials and settings of an object store, as delta-rs takes them; by default from the environment.
     clock_ns
-        The wall clock, which is compared with modification times only.
+        The wall clock, which is compared only with modification times.
 
     Raises
     ------
     StoreUnavailableError
-        If there is no policy store; `create` makes one.
+        If the store does not exist; `create` creates it.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DeltaStore:
         location: str,
         *,
         storage_options: Mapping[str, str] | None = None,
-        clock_ns: Callable[[], int] = time.time_ns,  # noqa: TID251 - the clock that the log folder's times are of
+        clock_ns: Callable[[], int] = time.time_ns,  # noqa: TID251 - the clock of the log folder's modification times
     ) -> None:
         self._path = location
         self._storage_options = dict(storage_options) if storage_options else None
@@ -101,13 +101,13 @@ class DeltaStore:
         self._lock = threading.RLock()
         self._log_folder = _local_log(location)
         self._changed_ns = -1
-        """When the folder of the log, as it was last read, had changed; -1 if it must be read anyway."""
+        """Modification time of the log's folder when it was last read; -1 if it must be read in any case."""
 
         self._mark: tuple[int, int, int] | None = None
-        """A commit of the table: while it stands, no other table has come into this one's place."""
+        """A commit of the table; while its file stays the same, no other table has replaced this one."""
 
         self._newest = self._newest_snapshot = 0
-        """The revisions of the newest commit and the newest snapshot, as the table was last read."""
+        """Revisions of the newest commit and the newest snapshot when the table was last read."""
 
         with self._guarded():
             self._table = self._opened()
@@ -117,7 +117,7 @@ class DeltaStore:
 
     @classmethod
     def create(cls, location: str, *, storage_options: Mapping[str, str] | None = None) -> DeltaStore:
-        """Return the store at `location`, made if there is none."""
+        """Return the store at `location`; create it if it does not exist."""
         try:
             DeltaTable.create(
                 location, SCHEMA, mode="ignore", partition_by=["form"], name="policies",
@@ -125,24 +125,24 @@ class DeltaStore:
                 storage_options=dict(storage_options) if storage_options else None,
             )  # fmt: skip
         except (DeltaError, OSError) as error:
-            # Of several who create one table at once, one does: the others find it below.
+            # Of several processes that create one table at once, one succeeds; the others find it below.
             if not DeltaTable.is_deltatable(location, dict(storage_options or {})):
                 raise StoreUnavailableError(f"delta:{location}", f"it cannot be created: {_said(error)}") from error
         return cls(location, storage_options=storage_options)
 
     @property
     def location(self) -> str:
-        """How messages name the store."""
+        """Name of the store in messages."""
         return f"delta:{self._path}"
 
     def revision(self) -> int:
-        """Return the newest revision; on a disk, without reading while nothing changes."""
+        """Return the newest revision; on a disk, nothing is read while nothing changes."""
         with self._lock, self._guarded():
             self._refresh()
             return self._newest
 
     def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
-        """Return an entry, or `None` where there is none."""
+        """Return an entry, or `None` if it does not exist."""
         with self._guarded():
             view = self._view_of(at)
             if (kind, name) in view.tail:
@@ -156,7 +156,7 @@ class DeltaStore:
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
     ) -> list[Entry]:
-        """Return the entries of a kind whose names follow `after`, at most `limit`, by name."""
+        """Return at most `limit` entries of a kind whose names follow `after`, by name."""
         here = ds.field("kind") == kind
         if after:
             here &= ds.field("name") > after
@@ -179,7 +179,7 @@ class DeltaStore:
             yield from scanned(self._view_of(at))
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
-        """Yield what the commits after revision `after` up to `until` wrote, in the order of the commits."""
+        """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
         with self._guarded():
             with self._lock:
                 self._refresh()
@@ -216,7 +216,7 @@ class DeltaStore:
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
         """Write or remove entries, and return the new revision."""
         if not changes:
-            raise ConfigurationError("a commit without changes would be a revision that says nothing; give some")
+            raise ConfigurationError("a commit without changes would be a revision that says nothing; give one or more")
         commit_id = uuid.uuid4().hex
         rows = change_rows(changes, expected_revision + 1, author, at_ms, commit_id)
         with self._lock:
@@ -230,7 +230,7 @@ class DeltaStore:
         return expected_revision + 1
 
     def _append(self, rows: pa.Table, revision: int, commit_id: str) -> None:
-        """Commit the rows of a revision that follows the one that the table was last seen at."""
+        """Commit the rows of the revision that follows the newest one that was read."""
         properties = CommitProperties(
             max_commit_retries=0,
             app_transactions=[Transaction(_APP, revision)],
@@ -246,13 +246,13 @@ class DeltaStore:
                 self._newest = revision
                 return
         raise StoreUnavailableError(
-            self.location, f"{_MOST_RACES} attempts to commit lost against maintenance of the table; try again later"
+            self.location, f"{_MOST_RACES} attempts to commit lost to maintenance of the table; try again later"
         )
 
     def _is_committed(self, revision: int, commit_id: str, error: Exception) -> bool:
-        """Return whether a commit happened although it answered with an error; false means that it lost a race.
+        """Return whether a commit happened although it ended with an error; false means that it lost a race.
 
-        An object store may say that a commit's place is taken when it is the commit itself that took it.
+        An object store may report that a commit's place is taken when the commit itself has taken it.
         """
         try:
             self._refresh(is_forced=True)
@@ -277,7 +277,7 @@ class DeltaStore:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn what a read may meet into the error that says so."""
+        """Turn the errors of delta-rs and Arrow into `StoreUnavailableError`."""
         try:
             yield
         except TableNotFoundError as error:
@@ -290,13 +290,13 @@ class DeltaStore:
         names = {field.name for field in table.schema().fields}
         if not set(SCHEMA.names) <= names:
             missing = ", ".join(sorted(set(SCHEMA.names) - names))
-            raise ConfigurationError(f"the Delta table {self._path} is no policy store: it has no columns {missing}")
+            raise ConfigurationError(f"the Delta table {self._path} is not a policy store: it has no columns {missing}")
         return table
 
     def _refresh(self, *, is_forced: bool = False) -> None:
-        """Take in what was committed; on a disk this is one `stat` while nothing was.
+        """Read new commits; on a disk this costs one `stat` while there are none.
 
-        A table that was deleted, or replaced by another, is seen here: delta-rs would go on with what it knows.
+        A table that was deleted or replaced by another is noticed here: delta-rs would go on with what it has read.
         """
         if self._log_folder is None:
             self._replace(self._opened())
@@ -320,7 +320,7 @@ class DeltaStore:
     def _replace(self, table: DeltaTable) -> None:
         if table.metadata().id != self._id:
             raise StoreUnavailableError(
-                self.location, "another table stands in its place; open it anew to use that one"
+                self.location, "another table has taken its place; open the store again to use that one"
             )
         self._table = table
 
@@ -342,13 +342,13 @@ class DeltaStore:
             return self._view
 
     def _snapshot_if_due(self) -> None:
-        """Add a snapshot and merge small files if it is time; that it fails costs time later, and nothing else."""
+        """Add a snapshot and merge small files if it is time; a failure makes later reads slower, and nothing else."""
         try:
             view = self._view_of(None)
             commits, rows = view.revision - view.snapshot_revision, len(view.tail)
             if commits < SNAPSHOT_REVISIONS and rows < max(SNAPSHOT_ROWS, view.snapshot_rows // SNAPSHOT_SHARE):
                 return
-            # On a table of its own, so that readers go on meanwhile.
+            # On a separate `DeltaTable`, so that readers go on meanwhile.
             table = self._opened()
             write_snapshot(table, view, self._storage_options)
             table.optimize.compact(partition_filters=[("form", "=", "change")])
@@ -357,14 +357,14 @@ class DeltaStore:
 
 
 def _local_log(location: str) -> Path | None:
-    """Return the folder of the table's log where it is on a disk."""
+    """Return the folder of the table's log; `None` if it is not on a disk."""
     if "://" in location:
         return Path(location.removeprefix("file://")) / "_delta_log" if location.startswith("file://") else None
     return Path(location) / "_delta_log"
 
 
 def _stamp(log_folder: Path, version: int) -> tuple[int, int, int] | None:
-    """Return what tells a commit's file from that of another table; `None` where there is none."""
+    """Return what distinguishes a commit's file from that of another table; `None` if there is no such file."""
     try:
         status = (log_folder / f"{version:020d}.json").stat()
     except FileNotFoundError:
@@ -373,5 +373,5 @@ def _stamp(log_folder: Path, version: int) -> tuple[int, int, int] | None:
 
 
 def _said(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the first line of an error's message."""
     return _COLOUR.sub("", str(error)).partition("\n")[0].strip() or type(error).__name__

@@ -14,7 +14,7 @@ from spark_throttle.store.delta_rows import ENTRY_COLUMNS, changes_in, entries_i
 from spark_throttle.store.store import KINDS, Entry, Kind
 
 BATCH_ROWS = 8192
-"""Rows that are read at once, and of a row group of a snapshot."""
+"""Number of rows that are read at once, and of rows in a row group of a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ def _snapshot_view(table: DeltaTable, revision: int, rows: int) -> View:
 
 
 def with_tail(view: View, table: DeltaTable, revision: int) -> View:
-    """Return a later revision's entries, with what the log says since."""
+    """Return the entries of a later revision: those of `view`, and the changes in the log since."""
     rows = changes_in(table, view.revision, revision, ENTRY_COLUMNS)
     return replace(with_changes(view, entries_in(rows.to_batches())), revision=revision)
 
 
 def with_changes(view: View, entries: Iterable[Entry]) -> View:
-    """Return the entries after some more were written or removed."""
+    """Return the view after `entries` were written or removed."""
     tail = {(entry.kind, entry.name): entry for entry in entries}
     newest = max((entry.revision for entry in tail.values()), default=view.revision)
     return replace(view, revision=newest, tail={**view.tail, **tail} if view.tail else tail)
@@ -65,7 +65,7 @@ def scanned(view: View) -> Iterator[Entry]:
 
 
 def merged(view: View, here: ds.Expression, changed: list[Entry]) -> Iterator[Entry]:
-    """Yield the entries of one kind by name: the snapshot's where nothing changed since, and `changed`."""
+    """Yield the entries of one kind by name: those of the snapshot that have not changed since, and `changed`."""
     newer = sorted((entry for entry in changed if entry.body is not None), key=lambda entry: entry.name)
     if view.snapshot is None:
         return iter(newer)

@@ -1,6 +1,6 @@
-"""What of a policy acts only together with something else that it does not say.
+"""Settings that have no effect unless another is set.
 
-A quota that is accepted is applied. What is accepted and cannot act as it stands is said to whoever writes it.
+A quota that is accepted is applied. A setting that is accepted but cannot act as it stands is reported to its author.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PLAIN: Final = Quota()
 
 
 def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterator[str]:
-    """Yield what of an entry does nothing as it stands, and why.
+    """Yield the settings of an entry that have no effect as they stand, and why.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iter
 
 
 def idle_parts_of(document: PolicyDocument) -> Iterator[str]:
-    """Yield what of a document does nothing as it stands, and why."""
+    """Yield the settings of a document that have no effect as they stand, and why."""
     named: list[tuple[Kind, str, ScopePolicy]] = [
         *(("resource_group", name, policy) for name, policy in document.resource_groups.items()),
         *(("tenant", name, policy) for name, policy in document.tenants.items()),

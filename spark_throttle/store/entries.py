@@ -1,8 +1,7 @@
 """Policy documents as the entries of a store, and back.
 
-An entry's body is the JSON of what differs from the defaults, so equal policies have equal bodies. Of a million
-namespaces few say something that no other says: a body is parsed once, and namespaces that say the same share what
-it says.
+An entry's body is JSON without default values, so equal policies have equal bodies. A million namespaces have few
+distinct bodies: each body is parsed once, and namespaces with the same body share the parsed policy.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ SECTIONS: Final[dict[Kind, str]] = {
     "resource_group": "resource_groups", "tenant": "tenants", "namespace": "namespaces", "exempt": "exempt",
     "defaults": "defaults", "job": "job", "queue": "queue",
 }  # fmt: skip
-"""The key of a document under which a kind stands."""
+"""The key of a document that holds the entries of each kind."""
 
 _EXEMPT_BODY: Final = "{}"
 _ABSENT: Final = "{}"
@@ -39,22 +38,22 @@ _ABSENT: Final = "{}"
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """An entry as a caller sees it."""
+    """An entry with its policy parsed, as callers see it."""
 
     kind: Kind
     name: str
     policy: ScopePolicy | QueuePolicy
     revision: int
-    """Of the commit that wrote it: its ETag. 0 for defaults, job or queue that nobody has written."""
+    """Revision of the commit that wrote the entry: its ETag. 0 for defaults, job or queue that nobody has written."""
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the policy says, as plain values, without what is default."""
+        """The policy as plain values, without default values."""
         return values_of(self.policy)
 
     @property
     def resource_group(self) -> str | None:
-        """The resource group that it is attached to."""
+        """The resource group that the entry itself names, if any."""
         return getattr(self.policy, "resource_group", None)
 
     @classmethod
@@ -65,7 +64,7 @@ class StoredEntry:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One entry at two revisions, as plain values; `None` where it is not there."""
+    """One entry at two revisions, as plain values; `None` where it does not exist."""
 
     kind: Kind
     name: str
@@ -74,7 +73,7 @@ class Difference:
 
     @property
     def path(self) -> str:
-        """Where the entry stands in a document."""
+        """Path of the entry in a document."""
         return SECTIONS[self.kind] + (f".{self.name}" if self.name else "")
 
     @classmethod
@@ -87,7 +86,7 @@ class Difference:
 
 
 def body_of(policy: BaseModel) -> str:
-    """Return what a part of a document says, as JSON.
+    """Return a part of a document as JSON, without default values.
 
     Examples
     --------
@@ -98,7 +97,7 @@ def body_of(policy: BaseModel) -> str:
 
 
 def values_of(policy: BaseModel) -> dict[str, Any]:
-    """Return what a part of a document says as plain values, without what is default."""
+    """Return a part of a document as plain values, without default values."""
     return _plain(policy.model_dump(exclude_defaults=True))
 
 
@@ -106,7 +105,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - what pydantic dumps
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, Decimal):
-        # The grid of a rate is 0.001 and its bound is 2**40: a double tells any two of them apart.
+        # Rates are multiples of 0.001 of at most 2**40: a double distinguishes any two of them.
         return float(value) if value % 1 else int(value)
     return value
 
@@ -120,12 +119,12 @@ def resource_group_of(body: str | None) -> str | None:
 
 
 def parse_policy(kind: Kind, name: str, value: object) -> ScopePolicy | QueuePolicy:
-    """Return the checked policy of one entry; whether its resource group exists is not asked here.
+    """Return the checked policy of one entry; whether its resource group exists is not checked here.
 
     Raises
     ------
     PolicyError
-        With the path of what is wrong, as in a document.
+        If it cannot be applied; the path of the error is that in a document.
 
     Examples
     --------
@@ -151,7 +150,7 @@ whole number
 
 
 def entries_of(document: PolicyDocument) -> dict[tuple[Kind, str], str]:
-    """Return the body of every entry of a document; what is as it is by default has none.
+    """Return the body of every entry of a document; defaults, job and queue without settings have no entry.
 
     Examples
     --------
@@ -173,18 +172,18 @@ def entries_of(document: PolicyDocument) -> dict[tuple[Kind, str], str]:
 
 
 def changes_between(before: Mapping[tuple[Kind, str], str], after: Mapping[tuple[Kind, str], str]) -> list[Change]:
-    """Return the changes that make `after` of `before`."""
+    """Return the changes that turn `before` into `after`."""
     removed = [Change(kind, name, None) for kind, name in before if (kind, name) not in after]
     return removed + [Change(*key, body) for key, body in after.items() if before.get(key) != body]
 
 
 def document_of(entries: Iterable[Entry], *, what: str = "the policy store") -> PolicyDocument:
-    """Return the document that entries make.
+    """Return the document that entries add up to.
 
     Raises
     ------
     PolicyError
-        If together they are no document that can be applied.
+        If that document cannot be applied.
     DamagedError
         If a body is not JSON.
     """
@@ -201,7 +200,7 @@ def document_of(entries: Iterable[Entry], *, what: str = "the policy store") -> 
 
 
 def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | QueuePolicy:
-    """Return what an entry says.
+    """Return the parsed policy of an entry.
 
     Raises
     ------
@@ -213,7 +212,7 @@ def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | 
     try:
         return _parsed(entry.kind, entry.body or _ABSENT)
     except PolicyError:
-        # Parsed again under its own name, which the message then has.
+        # Parsed again under its own name, so that the message has this name.
         return parse_policy(entry.kind, entry.name, json.loads(entry.body or _ABSENT, parse_float=Decimal))
     except json.JSONDecodeError as error:
         raise DamagedError(f"the {entry.kind} {entry.name!r} of {what}", f"its body is not JSON: {error}") from error
@@ -228,4 +227,4 @@ EMPTY: Final[dict[Kind, ScopePolicy | QueuePolicy]] = {
     "resource_group": ScopePolicy(), "tenant": TenantPolicy(), "namespace": NamespacePolicy(),
     "exempt": ScopePolicy(), "defaults": NamespacePolicy(), "job": ScopePolicy(), "queue": QueuePolicy(),
 }  # fmt: skip
-"""What an entry that is not there says."""
+"""The policy of an entry that does not exist, by kind."""

@@ -1,12 +1,13 @@
-"""Policies in a YAML file that people may also edit, with its history in a file beside it.
+"""Policies in a YAML file that people may also edit, with its history in a file next to it.
 
-`policies.yaml` is the document in force, so that a job may follow the file as before; `policies.yaml.log` has a line of
-JSON for every commit. A commit writes the whole document, which suits some thousands of namespaces; more belong into a
-`delta_store`.
+`policies.yaml` is the document in force, so a job may also follow the file itself; `policies.yaml.log` has a line of
+JSON for every commit. A commit writes the whole document, which suits a few thousand namespaces; larger policies belong
+in a `delta_store`.
 
 Authors take turns by a lock on `policies.yaml.lock`, on a disk that all of them see. Before the document is moved into
-place its commit is written to `policies.yaml.pending`; whoever comes next finishes or drops what a crash left there. A
-document that was edited by hand becomes a commit of its own as soon as the store is read, by `HAND`.
+place, its commit is written to `policies.yaml.pending`; the next reader or author finishes or drops a commit that a
+crash left there. A document that was edited by hand becomes a commit of its own, with the author `HAND`, as soon as the
+store is read.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from spark_throttle.store.memory_store import Commit, MemoryStore
 from spark_throttle.store.store import Author, Change, Entry, Kind, Revision
 
 HAND: Final = "edited by hand"
-"""The author of commits that are found in the document and not in its log."""
+"""Author of a change that is found in the document but not in its log."""
 
 FORMAT: Final = 1
 
-_ABSENT: Final = "there is no such file; create it, or mend the path"
+_ABSENT: Final = "there is no such file; create it, or correct the path"
 
 
 class FileStore:
@@ -48,12 +49,12 @@ class FileStore:
     Parameters
     ----------
     path
-        The document. Its history, lock and pending commit are files beside it.
+        The document. Its history, lock and pending commit are files next to it.
 
     Raises
     ------
     StoreUnavailableError
-        If there is no such file; `create` makes one.
+        If the file does not exist; `create` creates it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -70,7 +71,7 @@ class FileStore:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> FileStore:
-        """Return the store at `path`, made if there is none."""
+        """Return the store at `path`; create it if it does not exist."""
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             with Path(path).open("x", encoding="utf-8") as file:
@@ -83,21 +84,21 @@ class FileStore:
 
     @property
     def location(self) -> str:
-        """How messages name the store."""
+        """Name of the store in messages."""
         return f"file:{self._path}"
 
     def revision(self) -> int:
-        """Return the newest revision; nothing but `stat` is called while the files stay as they are."""
+        """Return the newest revision; while the files do not change, only `stat` is called."""
         return self._fresh().revision()
 
     def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
-        """Return an entry, or `None` where there is none."""
+        """Return an entry, or `None` if it does not exist."""
         return self._fresh().get(kind, name, at=at)
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
     ) -> list[Entry]:
-        """Return the entries of a kind whose names follow `after`, at most `limit`, by name."""
+        """Return at most `limit` entries of a kind whose names follow `after`, by name."""
         return self._fresh().page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
 
     def scan(self, *, at: int | None = None) -> Iterator[Entry]:
@@ -105,7 +106,7 @@ class FileStore:
         return self._fresh().scan(at=at)
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
-        """Yield what the commits after revision `after` up to `until` wrote, in the order of the commits."""
+        """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
         return self._fresh().changed(after=after, until=until)
 
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
@@ -113,7 +114,7 @@ class FileStore:
         return self._fresh().history(before=before, limit=limit)
 
     def turn(self) -> AbstractContextManager[None]:
-        """Return a context in which other authors go on: a commit waits for its own turn."""
+        """Return a context that holds nobody up: a commit waits for its own turn."""
         return nullcontext()
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
@@ -133,14 +134,14 @@ class FileStore:
             return self._memory
 
     def _refresh(self) -> None:
-        """Take in what others have committed or edited."""
+        """Read what others have committed or edited."""
         if self._signed() == self._signature:
             return
         with self._locked():
             self._take_in()
 
     def _signed(self) -> tuple[int, ...]:
-        """Return what changes when a file does: a commit grows the log, an edit gives the document a new time."""
+        """Return values that change when a file does: a commit grows the log, an edit gives the document a new time."""
         try:
             document = self._path.stat()
             log_bytes = self._log.stat().st_size if self._log.exists() else 0
@@ -161,7 +162,7 @@ class FileStore:
             raise StoreUnavailableError(self.location, f"{error.strerror}") from error
 
     def _take_in(self) -> None:
-        """Read what is new in the log, finish what is pending, and commit what was edited by hand."""
+        """Read the new part of the log, finish a pending commit, and commit what was edited by hand."""
         self._read_log()
         content = self._path.read_bytes()
         digest = _digest(content)
@@ -179,7 +180,7 @@ class FileStore:
         try:
             document = parse_policies(content)
         except PolicyError as error:
-            raise PolicyError(error.path, f"{error.problem} (in {self._path}; mend it, then try again)") from None
+            raise PolicyError(error.path, f"{error.problem} (in {self._path}; correct it, then try again)") from None
         before = {(entry.kind, entry.name): entry.body or "{}" for entry in self._memory.scan()}
         changes = tuple(changes_between(before, entries_of(document)))
         if changes:
@@ -189,7 +190,7 @@ class FileStore:
         self._digest = digest
 
     def _write(self, commit: Commit) -> None:
-        """Write a commit: pending, document, log, in this order."""
+        """Write a commit: the pending file, the document and the log, in this order."""
         after = MemoryStore()
         after.replay([Commit(commit.revision, tuple(_as_changes(self._memory.scan())) + commit.changes)])
         content = dump_policies(document_of(after.scan(), what=self.location)).encode()
@@ -215,7 +216,7 @@ class FileStore:
         self._read_log()
 
     def _read_log(self) -> None:
-        """Take in the commits that were appended since the log was last read."""
+        """Read the commits that were appended since the log was last read."""
         if not self._log.exists():
             return
         with self._log.open("rb") as file:
@@ -226,7 +227,7 @@ class FileStore:
             commit, self._digest = _parsed(line, f"the policy log {self._log}")
             self._memory.replay([commit])
         self._log_bytes += len(complete)
-        if len(complete) < len(lines):  # what a crash left of a line; its commit is pending or never was
+        if len(complete) < len(lines):  # a crash cut off the last line; its commit is pending or was never made
             os.truncate(self._log, self._log_bytes)
 
 
@@ -239,7 +240,7 @@ def _digest(content: bytes) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole."""
+    """Write a complete file, then move it into place."""
     written = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with written.open("wb") as file:
         file.write(content)

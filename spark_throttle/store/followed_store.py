@@ -1,8 +1,8 @@
 """A policy store that is followed while jobs run.
 
-A revision that was committed before a batch is planned acts in that batch. A revision that cannot be applied, or a
-store that cannot be reached, leaves the last good document in force: neither may stop a stream or lift its limits. It
-is said once in the log, and in every snapshot until it is put right.
+A revision committed before a batch is planned acts in that batch. A revision that cannot be applied, or a store that
+cannot be reached, leaves the last good document in force: neither may stop a stream or lift its limits. The problem is
+logged once, and every snapshot has it until it is fixed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 class FollowedStore:
     """The policies of a store, read again when it has a new revision.
 
-    While it has none, `current` costs what `PolicyStore.revision` does and returns the same object. Not safe for use
-    by several threads at once.
+    While there is no new revision, `current` costs as much as `PolicyStore.revision` and returns the same object. Not
+    safe for use by several threads at once.
 
     Parameters
     ----------
     location
-        As `open_store` takes it.
+        A location that `open_store` takes.
     open_at
-        Opens the store there.
+        Opens the store at a location.
     """
 
     def __init__(self, location: str, *, open_at: Callable[[str], PolicyStore] = open_store) -> None:
@@ -43,18 +43,18 @@ class FollowedStore:
         self._snapshot: PolicySnapshot | None = None
 
     def current(self) -> PolicySnapshot:
-        """Return the last good document, and what is wrong with the newest revision if something is.
+        """Return the last good document, and what is wrong with the newest revision, if anything.
 
         Raises
         ------
         StoreUnavailableError
-            If the store cannot be read and never could.
+            If the store cannot be read and never could be.
         PolicyError
-            If its newest revision cannot be applied and there was none before it that could.
+            If the newest revision cannot be applied and no earlier one that was read could.
         """
         revision = -1
         try:
-            # Opened anew after a failure: what stood in the store's place may have gone, or another have come.
+            # Opened again after a failure: the store may have been deleted, or replaced by another.
             self._store = self._store or self._open_at(self.location)
             revision = self._store.revision()
             if self._snapshot is not None and revision == self._examined:

@@ -1,6 +1,6 @@
-"""A policy store in memory: for tests and notebooks, and what a file store keeps between two reads.
+"""A policy store in memory, for tests and notebooks; a file store also keeps its content in one between reads.
 
-Of every entry all versions are kept, as (revision, body) in the order of the revisions.
+All versions of every entry are kept, as (revision, body) in the order of the revisions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, Revis
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit, whole."""
+    """One complete commit."""
 
     revision: Revision
     changes: tuple[Change, ...]
@@ -45,7 +45,7 @@ class MemoryStore:
 
     @property
     def location(self) -> str:
-        """How messages name the store."""
+        """Name of the store in messages."""
         return self._location
 
     def revision(self) -> int:
@@ -53,19 +53,19 @@ class MemoryStore:
         return len(self._commits)
 
     def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
-        """Return an entry, or `None` where there is none."""
+        """Return an entry, or `None` if it does not exist."""
         with self._lock:
             return self._entry(kind, name, check_revision(at, len(self._commits)))
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
     ) -> list[Entry]:
-        """Return the entries of a kind whose names follow `after`, at most `limit`, by name."""
+        """Return at most `limit` entries of a kind whose names follow `after`, by name."""
         found: list[Entry] = []
         with self._lock:
             revision = check_revision(at, len(self._commits))
             names = self._names[kind]
-            # The single kinds have an empty name, which nothing comes before.
+            # The entry of a single kind has an empty name, which must follow an empty `after`.
             for name in names[bisect_right(names, after) if after else 0 :]:
                 if len(found) >= limit:
                     break
@@ -83,7 +83,7 @@ class MemoryStore:
         yield from (entry for entry in found if entry)
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
-        """Yield what the commits after revision `after` up to `until` wrote, in the order of the commits."""
+        """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
         for commit in self._commits[after:until]:
             for change in commit.changes:
                 yield Entry(change.kind, change.name, change.body, commit.revision.revision)
@@ -94,7 +94,7 @@ class MemoryStore:
         return [commit.revision for commit in self._commits[max(0, end - limit) : end][::-1]]
 
     def turn(self) -> AbstractContextManager[None]:
-        """Return a context in which other authors go on: to lose a race here costs little."""
+        """Return a context that holds nobody up: a lost race costs little here."""
         return nullcontext()
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
@@ -108,7 +108,7 @@ class MemoryStore:
             return revision.revision
 
     def replay(self, commits: Sequence[Commit]) -> None:
-        """Take in commits that were made before, in their order."""
+        """Add commits that were made before, in their order."""
         with self._lock:
             for commit in commits:
                 self._append(commit)

@@ -18,14 +18,14 @@ def open_store(location: str, *, is_created: bool = False) -> PolicyStore:
     location
         ``delta:`` and the path or URI of a Delta table, ``file:`` and the path of a YAML file, or ``memory:``.
     is_created
-        Whether to make it if there is none.
+        Whether to create the store if it does not exist.
 
     Raises
     ------
     ConfigurationError
         If the location names no store.
     StoreUnavailableError
-        If there is none and it should not be made.
+        If the store does not exist and must not be created.
 
     Examples
     --------

@@ -1,16 +1,16 @@
-"""What `policies` may be, told apart once for all callers: a document, a file, an object, or a store.
+"""What a value of `policies` means, decided once for all callers: a document, a file, an object, or a store.
 
-A mapping and a `PolicyDocument` are documents, and a path object names a file. A string is what the first rule says
-that fits it:
+A mapping or a `PolicyDocument` is a document, and a path object names a file. For a string the first rule that fits
+decides:
 
 1. A *document*, if it is empty or has a line break.
 2. A *store*, if it begins with ``delta:`` or ``file:``, and no space follows: ``delta:s3://lake/policies``.
 3. An *object*, which is a file on an object store, if it begins with a scheme that pyarrow knows: ``s3://lake/p.yaml``.
-4. A *document*, if it has a colon before a space or at its end, or stands in braces as a whole: ``{job: {}}``.
-5. The path of a *file*: ``policies.yaml``, ``/lake/{env}/p.yaml``, ``dbfs:/lake/p.yaml``.
+4. A *document*, if it has a colon before a space or at its end, or is enclosed in braces: ``{job: {}}``.
+5. Otherwise the path of a *file*: ``policies.yaml``, ``/lake/{env}/p.yaml``, ``dbfs:/lake/p.yaml``.
 
-No rule looks at what is there, so a string means the same on every machine. A file whose path looks like something
-else is given as a `pathlib.Path`. A document stays as it is while a query runs; the others are followed.
+No rule looks at what exists, so a string means the same on every machine. A file whose path looks like something else
+can be given as a `pathlib.Path`. A document does not change while a query runs; the others are followed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyLocation:
-    """Where policies are, or what they are."""
+    """The place of policies, or the policies themselves."""
 
     kind: PolicyKind
     place: str
@@ -57,14 +57,14 @@ class PolicyLocation:
 
     @classmethod
     def parse(cls, policies: Policies) -> PolicyLocation:
-        """Return what was given, by the rules of this module; nothing is read, and no text is checked.
+        """Return the location that `policies` means by the rules of this module; no file is read, no text is checked.
 
         Raises
         ------
         PolicyError
-            If it is a mapping that cannot be applied.
+            If `policies` is a mapping that cannot be applied.
         ConfigurationError
-            If it is none of what it may be.
+            If no rule fits it.
 
         Examples
         --------
@@ -102,8 +102,8 @@ class PolicyLocation:
         scheme, _, rest = uri.partition(":")
         if not rest.startswith("//"):
             raise ConfigurationError(
-                f"policies {uri!r} was understood as the URI of a file, and lacks the two slashes after its scheme "
-                f"(a pathlib.Path takes one of them away); give it as text, such as {scheme}://{rest.lstrip('/')}"
+                f"policies {uri!r} was understood as the URI of a file, but lacks the two slashes after its scheme "
+                f"(a pathlib.Path drops one of them); give it as text, such as {scheme}://{rest.lstrip('/')}"
             )
         return cls("object", uri)
 
@@ -118,29 +118,29 @@ class PolicyLocation:
         if scheme is not None and path.startswith("//", scheme.end()):
             known = (*OBJECT_SCHEMES, *_STORE_SCHEMES)
             raise ConfigurationError(
-                f"policies {path!r} was understood as a URI, and {name}: is no scheme that can be followed; those are "
+                f"policies {path!r} was understood as a URI, but the scheme {name}: cannot be followed; use one of "
                 f"{', '.join(known)}{did_you_mean(name, known)}"
             )
         if name == "dbfs":
             return cls("file", file_system(path)[1])
         return cls("file", str(Path(path).absolute()))
 
-    # -------------------------------------------------------------------------------------- across a process's border
+    # --------------------------------------------------------------------------------------- from process to process
 
     def to_options(self) -> dict[str, str]:
-        """Return this as an option of a data source."""
+        """Return the location as an option of a data source."""
         return {_OPTIONS[self.kind]: self.place}
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> PolicyLocation:
-        """Return what `to_options` made, though the names of options came back in lower case."""
+        """Return the location that `to_options` wrote; the names of the options may have been turned to lower case."""
         found = {kind: options[name.lower()] for kind, name in _OPTIONS.items() if name.lower() in options}
         if len(found) != 1:
             raise ConfigurationError(f"give one of the options {', '.join(_OPTIONS.values())}; got {list(found)}")
         ((kind, place),) = found.items()
         return cls(kind, place)
 
-    # ---------------------------------------------------------------------------------------------------- what is there
+    # ------------------------------------------------------------------------------------------------- reading policies
 
     def load(self) -> PolicyDocument:
         """Return the policies as they are now.
@@ -150,9 +150,9 @@ class PolicyLocation:
         PolicyError
             If they cannot be applied.
         ConfigurationError
-            If there is no such file, or it cannot be read.
+            If the file does not exist or cannot be read.
         StoreUnavailableError
-            If there is no such store, or it cannot be read.
+            If the store does not exist or cannot be read.
         """
         if self.kind == "store":
             store = open_store(self.place)
@@ -165,12 +165,12 @@ class PolicyLocation:
             raise PolicyError(error.path, f"{error.problem} (in {self.place!r})") from None
 
     def queue(self) -> QueuePolicy:
-        """Return the part of the policies that bounds the queue; of a store, no more is read."""
+        """Return the part of the policies that bounds the queue; from a store, only this part is read."""
         if self.kind != "store":
             return self.load().queue
         entry = open_store(self.place).get("queue", "")
         stored = EMPTY["queue"] if entry is None else policy_of(entry, what=self.place)
-        assert isinstance(stored, QueuePolicy)  # noqa: S101 - what the kind holds
+        assert isinstance(stored, QueuePolicy)  # noqa: S101 - the policy of this kind
         return stored
 
     def _read(self) -> bytes:
@@ -196,7 +196,7 @@ def load_policies(source: Policies) -> PolicyDocument:
     Parameters
     ----------
     source : str, os.PathLike, Mapping or PolicyDocument
-        A document, or where there is one: this module has the rules.
+        A document or the place of one, by the rules of this module.
 
     Raises
     ------
@@ -223,5 +223,5 @@ messages_per_second?
 
 
 def _absolute(place: str) -> str:
-    """Return a path that does not depend on the working directory; a URI is one."""
+    """Return a path that does not depend on the working directory; a URI never does."""
     return place if _SCHEME.match(place) or place.startswith("/") else str(Path(place).absolute())

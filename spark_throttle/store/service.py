@@ -1,11 +1,11 @@
-"""What can be done with policies, whoever asks: the command line, the admin API, a notebook.
+"""Everything that can be done with policies, for every caller: the command line, the admin API, a notebook.
 
-Every change is checked against what the store holds, then committed on exactly that revision; if another change came in
-between, it is checked and tried anew, so no change is lost and no check is stale. A change that would say what is
-there already commits nothing.
+Every change is checked against the content of the store, then committed on exactly that revision; if another change
+came in between, it is checked and tried again, so no change is lost and no check is stale. A change that would say what
+the store already says commits nothing.
 
-`expected` makes a change conditional (an ETag's If-Match): it is the revision of the entry that the caller has read,
-0 for one that should not be there. Changes of other entries do not matter to it.
+`expected` makes a change conditional (If-Match of an ETag): it is the revision of the entry that the caller has read,
+or 0 for an entry that must not exist. Changes of other entries do not matter to it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PolicyService:
     clock_ms
         The wall clock, for the time of a commit.
     pause
-        Waits so many seconds, between two attempts.
+        Waits for a number of seconds between two attempts.
 
     Examples
     --------
@@ -86,12 +86,12 @@ class PolicyService:
     # ------------------------------------------------------------------------------------------ entries
 
     def get(self, kind: Kind, name: str = "", *, at: int | None = None) -> StoredEntry:
-        """Return an entry; of `defaults`, `job` and `queue` there always is one.
+        """Return an entry; `defaults`, `job` and `queue` always have one.
 
         Raises
         ------
         NotFoundError
-            If there is none of that name.
+            If there is no entry of that name.
         """
         entry = self.store.get(kind, name, at=at)
         if entry is not None:
@@ -103,17 +103,17 @@ class PolicyService:
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
     ) -> list[StoredEntry]:
-        """Return the entries whose names follow `after`, by name; of those attached to `resource_group`, if given."""
+        """Return at most `limit` entries after the name `after`, by name; if given, only those of `resource_group`."""
         page = self.store.page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
         return [StoredEntry.of(entry) for entry in page]
 
     def create(self, kind: Kind, name: str, values: Mapping[str, object], author: Author) -> CommitResult:
-        """Write an entry that is not there yet.
+        """Write an entry that does not exist yet.
 
         Raises
         ------
         DuplicateError
-            If there is one.
+            If it exists.
         PolicyError
             If it cannot be applied.
         """
@@ -128,12 +128,12 @@ class PolicyService:
     def update(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
     ) -> CommitResult:
-        """Write an entry that is there, in place of what it said.
+        """Replace an entry that exists.
 
         Raises
         ------
         NotFoundError
-            If there is none.
+            If it does not exist.
         ConflictError
             If it is at another revision than `expected`.
         """
@@ -147,7 +147,7 @@ class PolicyService:
     def put(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
     ) -> CommitResult:
-        """Write an entry, whether it is there or not; `expected` 0 asks that it is not."""
+        """Write an entry, whether it exists or not; `expected=0` requires that it does not."""
 
         def plan(revision: int) -> list[Change]:
             entry = self.store.get(kind, name, at=revision)
@@ -157,14 +157,14 @@ class PolicyService:
         return self._noted(kind, name, values, self._committer.commit(plan, author))
 
     def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
-        """Remove an entry; `defaults`, `job` and `queue` are then as they are where a policy does not name them.
+        """Remove an entry; `defaults`, `job` and `queue` then have their default values.
 
         Raises
         ------
         NotFoundError
-            If there is none.
+            If it does not exist.
         InUseError
-            If it is a resource group that something is attached to.
+            If it is a resource group with a tenant, a namespace or the defaults attached to it.
         """
 
         def plan(revision: int) -> list[Change]:
@@ -191,8 +191,7 @@ class PolicyService:
     ) -> CommitResult:
         """Attach a tenant, a namespace or the defaults to a resource group.
 
-        A namespace that no policy names becomes one that a policy names: the defaults hold it no longer, which a note
-        says.
+        A namespace without an entry gets one, so the defaults no longer apply to it; a note says so.
 
         Parameters
         ----------
@@ -202,7 +201,7 @@ class PolicyService:
         Raises
         ------
         NotFoundError
-            If there is no such group.
+            If the group does not exist.
         DuplicateError
             If it is attached to another group.
         """
@@ -218,19 +217,19 @@ class PolicyService:
             if attached not in (None, resource_group) and not is_moved:
                 raise DuplicateError(kind, name, f"is attached to {attached!r}; detach it first")
             if entry is None and kind == "namespace":
-                notes.append(f"{name} has an entry of its own now: what defaults or a wider glob said does not hold it")
+                notes.append(f"{name} has an entry of its own now: the defaults and wider globs no longer apply to it")
             return self._writing(kind, name, {**values, "resource_group": resource_group}, revision)
 
         made = self._committer.commit(plan, author)
         return replace(made, notes=tuple(notes))
 
     def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
-        """Detach a tenant, a namespace or the defaults; an entry that said nothing else is removed.
+        """Detach a tenant, a namespace or the defaults; an entry without other settings is removed.
 
         Raises
         ------
         NotFoundError
-            If it is attached to none.
+            If it is attached to no group.
         """
 
         def plan(revision: int) -> list[Change]:
@@ -246,12 +245,12 @@ class PolicyService:
         return self._committer.commit(plan, author)
 
     def attached(self, kind: Kind, name: str) -> StoredEntry:
-        """Return the entry of a tenant or namespace that is attached to a group by itself.
+        """Return the entry of a tenant or namespace that is itself attached to a group.
 
         Raises
         ------
         NotFoundError
-            If there is no such entry, or it names no group.
+            If the entry does not exist, or names no group.
         """
         entry = self.store.get(kind, name)
         if entry is None or resource_group_of(entry.body) is None:
@@ -265,7 +264,7 @@ class PolicyService:
         return document_of(self.store.scan(at=at), what=self.store.location)
 
     def apply(self, document: PolicyDocument, author: Author, *, expected: int | None = None) -> CommitResult:
-        """Make the store say what a document says, and nothing else, in one commit.
+        """Replace all policies by a document, in one commit.
 
         Parameters
         ----------
@@ -283,7 +282,7 @@ class PolicyService:
         return replace(made, notes=tuple(islice(idle_parts_of(document), _NOTES)))
 
     def planned(self, document: PolicyDocument) -> list[Difference]:
-        """Return what `apply` would change."""
+        """Return the differences that `apply` would make."""
         revision = self.store.revision()
         before = _bodies(self.store, revision)
         return [
@@ -303,7 +302,7 @@ class PolicyService:
         Raises
         ------
         NotFoundError
-            If there is no such revision.
+            If a revision does not exist.
         """
         found = []
         for kind, name in self._touched(before, after):
@@ -313,7 +312,7 @@ class PolicyService:
         return found
 
     def rollback(self, to: int, author: Author) -> CommitResult:
-        """Make the store say what it said at a revision, in one commit; what was said since stays in the history."""
+        """Restore the policies of a revision, in one commit; the changes since then stay in the history."""
 
         def plan(revision: int) -> list[Change]:
             changes = []
@@ -352,7 +351,7 @@ class PolicyService:
         return entry
 
     def _users(self, group: str, revision: int) -> list[str]:
-        """Return who is attached to a group; one more than a message names, if there are so many."""
+        """Return the users of a group; at most one more than a message names."""
         users: list[str] = []
         for kind in _MEMBER_KINDS:
             room = _USERS_NAMED + 1 - len(users)
@@ -361,7 +360,7 @@ class PolicyService:
         return users
 
     def _hint(self, kind: Kind, name: str, at: int | None) -> str:
-        """Return a hint that names the nearest name, of the first thousand."""
+        """Return a hint with the nearest of the first thousand names."""
         return did_you_mean(name[:64], (entry.name for entry in self.store.page(kind, limit=1000, at=at)))
 
     def _touched(self, before: int, after: int) -> list[tuple[Kind, str]]:

@@ -3,14 +3,14 @@
 A store holds *entries*: one for each resource group, tenant, namespace (or glob of namespaces) and exemption, and one
 for each of the defaults, the job and the queue. A change of some entries is one *commit*, and commits are numbered
 without gaps: 1, 2, 3, … is the *revision* of the whole store, and the revision of an entry is that of the commit that
-last wrote it. What a store promises, and `spark_throttle.testing.store_suite` tests of each:
+last wrote it. Every store makes these promises, and `spark_throttle.testing.store_suite` tests them:
 
 * a commit is made whole or not at all, and only on the revision that its author has seen;
-* what was committed stays readable: every revision's entries, and who made it, when and why;
-* after an error the caller knows whether the change was made, or is told that nobody does
+* what was committed stays readable: the entries of every revision, and who committed it, when and why;
+* after an error the caller knows whether the change was made, or is told that nobody knows
   (`OutcomeUnknownError`).
 
-A store checks nothing of what a policy says: `service.PolicyService` does, and everybody who changes policies goes
+A store does not check the content of a policy: `service.PolicyService` does, and every change of a policy goes
 through it.
 """
 
@@ -26,37 +26,37 @@ from spark_throttle.errors import NotFoundError
 Kind: TypeAlias = Literal["resource_group", "tenant", "namespace", "exempt", "defaults", "job", "queue"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SINGLE_KINDS: Final[frozenset[Kind]] = frozenset({"defaults", "job", "queue"})
-"""Kinds of which there is one entry, whose name is empty."""
+"""Kinds that have a single entry, whose name is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a commit does to one entry."""
+    """A commit's change to one entry."""
 
     kind: Kind
     name: str
-    """Empty for the kinds of which there is one."""
+    """Name of the entry; empty for the kinds that have a single entry."""
 
     body: str | None
-    """JSON of what the policy says (`entries.body_of`); `None` removes the entry."""
+    """The policy as JSON (`entries.body_of`); `None` removes the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry as a revision of the store has it."""
+    """An entry at one revision of the store."""
 
     kind: Kind
     name: str
     body: str | None
-    """`None` where the commit removed it; only `PolicyStore.changed` returns such entries."""
+    """The policy as JSON; `None` if the commit removed the entry, which only `PolicyStore.changed` returns."""
 
     revision: int
-    """Of the commit that wrote it."""
+    """Revision of the commit that wrote the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who makes a change, and why."""
+    """The author of a change, and the reason for it."""
 
     who: str
     why: str = ""
@@ -64,58 +64,58 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What is known of one commit beside the entries that it wrote."""
+    """The facts of one commit, apart from the entries that it wrote."""
 
     revision: int
     at_ms: int
-    """The wall clock of its author."""
+    """Time of the commit by its author's wall clock."""
 
     who: str
     why: str
     changes: int
-    """How many entries it wrote or removed."""
+    """Number of entries that the commit wrote or removed."""
 
 
 class PolicyStore(Protocol):
-    """What every store can do; safe for use by several threads, and by several processes at once.
+    """The interface of every store; safe for use by several threads, and by several processes at once.
 
-    Each call sees the newest revision, unless `at` names another. Every call may raise `StoreUnavailableError`.
+    Each call reads the newest revision, unless `at` names another. Every call may raise `StoreUnavailableError`.
     """
 
     @property
     def location(self) -> str:
-        """How messages name the store."""
+        """Name of the store in messages."""
 
     def revision(self) -> int:
         """Return the newest revision, 0 before the first commit; cheap while nothing changes."""
 
     def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
-        """Return an entry, or `None` where there is none."""
+        """Return an entry, or `None` if it does not exist."""
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
     ) -> list[Entry]:
-        """Return the entries of a kind whose names follow `after`, at most `limit`, in the order of their utf-8 bytes.
+        """Return at most `limit` entries of a kind whose names follow `after`, in the order of their UTF-8 bytes.
 
         Parameters
         ----------
         resource_group
-            Only those that are attached to it.
+            If given, return only entries that are attached to this group.
         """
 
     def scan(self, *, at: int | None = None) -> Iterator[Entry]:
-        """Yield every entry: kinds in the order of `KINDS`, names in the order of their utf-8 bytes."""
+        """Yield every entry: kinds in the order of `KINDS`, names in the order of their UTF-8 bytes."""
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
-        """Yield what the commits after revision `after` up to `until` wrote, in the order of the commits."""
+        """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
 
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
-        """Return the newest commits, newest first; of those before revision `before`, if it is given."""
+        """Return the newest commits, newest first; if `before` is given, only commits before that revision."""
 
     def turn(self) -> AbstractContextManager[None]:
-        """Return a context in which other authors who ask for a turn wait, where the store can make them.
+        """Return a context in which other authors who ask for a turn wait, if the store can make them wait.
 
-        It spares lost races, and nothing rests on it: `commit` alone keeps changes from being lost.
+        It avoids lost races, but nothing depends on it: `commit` alone ensures that no change is lost.
         """
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
@@ -129,14 +129,14 @@ class PolicyStore(Protocol):
         Raises
         ------
         ConflictError
-            If it is not the newest any more; nothing was changed.
+            If it is no longer the newest; nothing was changed.
         OutcomeUnknownError
-            If the store did not answer: the commit may have happened.
+            If the store did not answer; the commit may have happened.
         """
 
 
 def check_revision(at: int | None, newest: int) -> int:
-    """Return the revision to read.
+    """Return the revision to read: `at`, or the newest if `at` is `None`.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""The oracle, the simulated job, and what every policy store promises: for our tests and users' own.
+"""The oracle, the simulated job and the test suite of policy stores, for the project's tests and for users' own.
 
-It may import everything but jobs. Begin with `simulation.job` to play a job without Spark, or `oracle.reference` to
-read the rules a row at a time. Names are loaded when they are first asked for.
+It may import everything except jobs. Start with `simulation.job` to run a job without Spark, or with `oracle.reference`
+to read the rules row by row. Names are loaded when they are first accessed.
 """
 
 from __future__ import annotations

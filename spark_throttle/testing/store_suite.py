@@ -1,4 +1,4 @@
-"""What every policy store promises, as tests: derive a class from `StoreSuite` and give it your store.
+"""The contract of a policy store, as tests: derive a class from `StoreSuite` and give it your store.
 
 ::
 
@@ -37,7 +37,7 @@ def names(entries: list[Entry]) -> list[str]:
 
 
 class StoreSuite:
-    """The tests; `open_again` is a fixture that opens the same, at first empty, store whenever it is called."""
+    """The tests; the fixture `open_again` returns a function that opens the same store, which begins empty."""
 
     @pytest.fixture
     def store(self, open_again: Callable[[], PolicyStore]) -> PolicyStore:

@@ -225,7 +225,7 @@ def test_explain_names_the_rule_that_won(gold: None) -> None:
     found = answer("explain", "acme/x")
     assert (found["rule"], found["matched"], found["resource_group"]) == ("glob", "acme/*", "gold")
     text = run("explain", "acme/x").stdout
-    assert "glob: acme/* is the most specific that means it" in text
+    assert "glob: acme/* is the most specific that matches it" in text
     assert "500" in text
 
 
@@ -236,7 +236,7 @@ def test_explain_of_a_job_shows_its_last_batch(tmp_path: Path) -> None:
     assert found["last_batch"]["waiting"] == [4, 400]
     assert found["predicted_release_ms"] == 2500
     text = run("explain", "acme/x", "--control", str(control)).stdout
-    assert "what waits has left in 2.5 s, if nothing more comes" in text
+    assert "time until the backlog is gone, if nothing more arrives: 2.5 s" in text
 
 
 def test_status_shows_the_scopes_with_most_waiting(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ def test_name_of_any_text_is_kept_exactly(served: ServedApp, name: str) -> None:
 @pytest.mark.parametrize(
     ("segment", "said"),
     [
-        ("x" * 1025, "the name has 1025 bytes of utf-8 and may have 1024"),
+        ("x" * 1025, "the name has 1025 bytes of UTF-8; it may have at most 1024"),
         ("x" * 10_240, "the name has 10240 bytes"),
         ("%C3%A9" * 1700, "the name has 3400 bytes"),
-        ("%FF", "not percent-encoded utf-8"),
-        ("%ED%A0%80", "not percent-encoded utf-8"),
+        ("%FF", "not percent-encoded UTF-8"),
+        ("%ED%A0%80", "not percent-encoded UTF-8"),
         ("%2E%2E", "steps of a path"),
         ("%2e", "steps of a path"),
     ],
@@ -162,7 +162,7 @@ def test_store_that_is_deleted_under_the_server_is_a_clear_error_and_comes_back(
     DeltaStore.create(str(path))
     answer = admin.put("/admin/v2/resourcegroup/gold", json={})
     assert answer.status_code == 503
-    assert "another table stands in its place" in answer.json()["detail"]
+    assert "another table has taken its place" in answer.json()["detail"]
 
 
 def test_namespaces_are_listed_page_by_page_each_once(serve: Callable[..., ServedApp]) -> None:

@@ -98,7 +98,7 @@ def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
     shown.edit("publishRateInMsgs", "2.5")
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed; the next batch of ingest will have it.")
     shown.job.batch(OFFERED)
-    shown.wait_for("[data-group=gold] .acted", text="Revision 3 acts since batch 15: 1 batch after the change.")
+    shown.wait_for("[data-group=gold] .acted", text="Revision 3 has acted since batch 15: 1 batch after the change.")
     shown.wait_for("[data-group=gold] .quotas", text="publish: 2.5 messages/s, burst 10 s, weight 2, delay")
     shown.wait_for("#facts", text="revision 3 in force")
     shown.wait_for("#history tbody tr", text="tried by a test")
@@ -127,7 +127,7 @@ def test_viewer_cannot_edit(shown: Shown) -> None:
 def test_wrong_number_is_pointed_at_and_nothing_is_saved(shown: Shown) -> None:
     shown.sign_in()
     shown.edit("publishRateInBytes", "many")
-    shown.wait_for("form.edit .problem", text="publishRateInBytes: it is no number")
+    shown.wait_for("form.edit .problem", text="publishRateInBytes: it is not a number")
     assert shown.driver.find_element("name", "publishRateInBytes").get_attribute("aria-invalid") == "true"
     box = shown.driver.find_element("name", "publishWeight")
     box.clear()
@@ -154,7 +154,7 @@ def test_edit_that_another_overtook_is_refused(shown: Shown) -> None:
 def test_wrong_token_is_refused_and_not_kept(shown: Shown) -> None:
     shown.served.tokens["admin"] = "throttle_000000000000_" + "A" * 43
     shown.sign_in()
-    shown.wait_for("#sign-in-problem", text="The token is not known, or has ended.")
+    shown.wait_for("#sign-in-problem", text="The token is unknown or has expired.")
     assert shown.driver.execute_script("return sessionStorage.length") == 0
 
 

@@ -33,7 +33,7 @@ def tokens(tmp_path: Path) -> TokenFile:
         ({"tls_certificate": "cert.pem"}, "TLS needs both"),
         ({"tls_certificate": "/none.pem", "tls_key": "/none.pem"}, "there is no file /none.pem"),
         ({"host": "0.0.0.0"}, "tokens would be sent in the clear to 0.0.0.0"),  # noqa: S104 - is refused
-        ({"requests_per_second": 0}, "0 requests a second let nobody in"),
+        ({"requests_per_second": 0}, "0 requests per second let nobody in"),
         ({}, "holds no token"),
     ],
 )

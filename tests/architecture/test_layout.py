@@ -41,9 +41,9 @@ def test_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
 @pytest.mark.parametrize("folder", PACKAGES[1:], ids=relative)
 def test_package_says_where_to_begin_and_what_it_may_import(folder: Path) -> None:
     words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-    assert re.search(r"Begin\s+with\s+`([\w.]+)`", words)
+    assert re.search(r"Start\s+with\s+`([\w.]+)`", words)
     assert re.search(r"[Ii]t\s+may\s+import", words)
-    for name in re.findall(r"Begin\s+with\s+`([\w.]+)`", words):
+    for name in re.findall(r"Start\s+with\s+`([\w.]+)`", words):
         assert folder.joinpath(*name.split(".")).with_suffix(".py").exists(), name
 
 

@@ -205,7 +205,7 @@ def test_shard_without_a_report_counts_as_having_used_all_it_was_lent(
     query.trigger(0)
     # 101 messages pass a balance of 100; in epoch 1 shard 1 is lent the odd one.
     assert query.tokens(0) == 100 - 3 - 51
-    assert warnings() == ["epoch 1: no usage report of shards [1]; their whole grants count as used"]
+    assert warnings() == ["epoch 1: no usage report from shards [1]; their whole grants count as used"]
 
 
 def test_lost_feedback_counts_every_grant_as_used(query: Query, warnings: Callable[[], list[str]]) -> None:

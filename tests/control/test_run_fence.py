@@ -112,7 +112,7 @@ def test_query_that_began_anew_after_its_first_batch_is_refused(query: FencedQue
     query.quiet_batch()
     query.restart()
     query.name = NO_EPOCH
-    with pytest.raises(ConfigurationError, match="has run batch 0, and the checkpoint has none"):
+    with pytest.raises(ConfigurationError, match="has run batch 0, but the checkpoint has no batch"):
         query.trigger()
 
 

@@ -66,7 +66,7 @@ def test_kafka_lists_what_is_hidden_and_what_has_no_counterpart() -> None:
         "user B", "user <default>", "client-id c1", "client-id <default>",
     ]  # fmt: skip
     assert "never acts" in found.unexpressed[0]
-    assert "wants one bucket for each user" in found.unexpressed[1]
+    assert "needs one bucket for each user" in found.unexpressed[1]
 
 
 def test_kafka_client_quotas_without_users_hold_all_users_together() -> None:
@@ -118,10 +118,10 @@ def test_kafka_lines_of_the_shell_are_read() -> None:
         ({"user": "A"}, {"producer_byte_rate": 0}, "must be greater than 0"),
         ({"user": "A"}, {"producer_byte_rate": -1}, "must be greater than 0"),
         ({"user": "A"}, {"consumer_byte_rate": 1.5}, "cannot be a fractional value"),
-        ({"user": "A"}, {"consumer_byte_rate": "x"}, "is no number"),
-        ({"user": "A"}, {"foobar": 1}, "foobar is no quota of Kafka's"),
+        ({"user": "A"}, {"consumer_byte_rate": "x"}, "is not a number"),
+        ({"user": "A"}, {"foobar": 1}, "foobar is not a quota of Kafka"),
         ({}, {"producer_byte_rate": 1}, "names neither a user nor a client-id"),
-        ({"group": "A"}, {"producer_byte_rate": 1}, "'group' is no kind of entity"),
+        ({"group": "A"}, {"producer_byte_rate": 1}, "'group' is not a kind of entity"),
         ({"user": "A", "ip": "::1"}, {"producer_byte_rate": 1}, "an ip stands alone"),
         (None, {}, "stands where a mapping belongs"),
     ],
@@ -205,12 +205,12 @@ def test_pulsar_groups_and_what_is_attached_to_them_are_read() -> None:
         "acme/x": "none", "acme/y": "rg",
     }  # fmt: skip
     (line,) = found.unexpressed
-    assert line.startswith("namespaces.acme/x counts in none alone; in Pulsar it counts in rg")
+    assert line.startswith("namespaces.acme/x counts only in none; in Pulsar it also counts in rg")
 
 
 def test_pulsar_fields_that_are_no_rate_are_listed() -> None:
     found = import_pulsar('{"rg": {"publishRateInMsgs": 1, "replicationDispatchRateInMsgs": 5}}')
-    assert found.unexpressed == ("resourcegroups.rg.replicationDispatchRateInMsgs = 5 is no rate that a policy knows",)
+    assert found.unexpressed == ("resourcegroups.rg.replicationDispatchRateInMsgs = 5 is not a rate of a policy",)
 
 
 @pytest.mark.parametrize("rate", ["x", 1.5])

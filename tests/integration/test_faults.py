@@ -26,10 +26,10 @@ def test_another_number_of_shards_is_refused(lake: Lake) -> None:
     lake.run({})
     lake.offer([(1, "t/n", 10)])
     with pytest.raises(
-        StreamingQueryException, match="ShardCountChangedError: this checkpoint holds 2 shards and 3 were"
+        StreamingQueryException, match="ShardCountChangedError: this checkpoint holds 2 shards, but 3 were"
     ):
         lake.run({}, shards=3)
-    with pytest.raises(StreamingQueryException, match="this checkpoint limits publish and dispatch was asked for"):
+    with pytest.raises(StreamingQueryException, match="this checkpoint limits publish, but dispatch was asked for"):
         lake.run({}, direction="dispatch")
     lake.run({})
     assert lake.admitted_ids == [0, 1]

@@ -171,12 +171,12 @@ def test_schema_that_is_to_be_merged_is_sparks(lake: Lake, caplog: pytest.LogCap
 def test_column_mapped_table_is_left_to_spark(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     make(lake, "id long, ns string, size long", "tblproperties('delta.columnMapping.mode' = 'name')")
     lake.offer([(1, "good/a", 10), (2, "bad/a", 20)])
-    with pytest.raises(NativeWriterError, match=r"the native Delta writer cannot write the sink .* maps its columns"):
+    with pytest.raises(NativeWriterError, match=r"native Delta writer cannot write the sink .* uses column mapping"):
         run(lake, writer="native")
     with pytest.raises(ConfigurationError, match=r"option throttle\.writer is 'sparks'; did you mean spark"):
         run(lake, writer="sparks")
     run(lake)
-    assert f"{SPARKS} (the sink {lake.path('out')}: it maps its columns" in taken(caplog)
+    assert f"{SPARKS} (the sink {lake.path('out')}: it uses column mapping" in taken(caplog)
     assert [tuple(row) for row in read(lake).collect()] == [(1, "good/a", 10)]
     assert dead(lake) == [2]
     # The usage table is not mapped, and costs no Spark job.
@@ -248,5 +248,5 @@ def test_native_writer_is_for_delta(lake: Lake, kind: str) -> None:
     stream = lake.writer(lake.throttle({})).format("json").option("throttle.writer", "native")
     if kind == "function":
         stream = stream.foreachBatch(lake.keep)
-    with pytest.raises(NativeWriterError, match=r"the sink: (its format is 'json'|it is a function of batches)"):
+    with pytest.raises(NativeWriterError, match=r"the sink: (its format is 'json'|it is a foreachBatch function)"):
         stream.start(lake.path("out"))

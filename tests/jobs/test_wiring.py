@@ -265,7 +265,7 @@ def test_job_takes_a_file_on_an_object_store(
         ("delta:{tmp}/nowhere", "there is no policy store"),
         ("file:{tmp}/nowhere.yaml", "there is no such file"),
         ("{tmp}/nowhere.yaml", "was understood as the path of a file, which does not exist"),
-        ("https://host/p.yaml", "is no scheme that can be followed"),
+        ("https://host/p.yaml", "the scheme https: cannot be followed"),
         ("{{tenants: {{t: {{publish: {{message_per_second: 7}}}}}}}}", "did you mean messages_per_second"),
     ],
 )

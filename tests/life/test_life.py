@@ -35,7 +35,7 @@ def keys_of(value: object) -> set[str]:
 
 
 def test_lives_draw_every_key_of_a_policy() -> None:
-    """A key that no life has is under no law: draw it in `tests.life.policies`."""
+    """No law checks a key that no life has: draw it in `tests.life.policies`."""
     rng, tempers = random.Random(1), Tempers(frozenset(KINDS) - {"revert", "absent"})
     document = first(rng, tempers)
     drawn = keys_of(document)

@@ -45,6 +45,23 @@ def test_a_job_and_its_peer_share_the_quota(exchange: SimulatedExchange) -> None
     assert job.leased()[GOLD][0] > 0.9 * QUOTA
 
 
+def test_message_whose_scope_is_not_leased_yet_waits_even_where_the_excess_is_rejected(
+    exchange: SimulatedExchange,
+) -> None:
+    # Between its messages the job gives the scope up, and so has no share of it when the next one comes.
+    quota = {"publish": {"messages_per_second": 10, "burst_seconds": 10, "on_excess": "reject"}}
+    job = SimulatedJob({"version": 1, "tenants": {"rare": quota, "busy": quota}}, shards=2, exchange=exchange)
+    for second in range(200):
+        job.offer([("busy/x", 10)] + [("rare/alerts", 10)] * (second % 40 == 30))
+        job.trigger(1_000)
+    assert [row.namespace for row in job.admitted].count("rare/alerts") == 5
+    assert not [letter for letter in job.rejected if letter.row.namespace == "rare/alerts"]
+    # What exceeds a leased share is rejected at once.
+    job.offer([("busy/x", 10)] * 500)
+    job.trigger(1_000)
+    assert {(letter.row.namespace, letter.reason) for letter in job.rejected} == {("busy/x", "quota")}
+
+
 @pytest.mark.parametrize("by_ms", [86_400_000, -86_400_000])
 def test_wall_clocks_that_differ_by_days_pass_no_quota(exchange: SimulatedExchange, by_ms: int) -> None:
     job = SimulatedJob(policies(), shards=2, exchange=exchange)

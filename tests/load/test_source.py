@@ -329,7 +329,7 @@ def test_table_needs_a_limit() -> None:
         ({"groups": "[5]"}, r"groups\[0\] must be an object, not 5"),
         ({"groups": '[{"prefix": "a", "namespace": 5}]'}, r"groups\[0\].namespace; did you mean namespaces\?"),
         ({"groups": '[{"prefix": "a", "namespaces": 5}]'}, r"groups\[0\].messages_per_second must be from 1 to"),
-        ({"groups": '[{"namespaces": 5, "messages_per_second": 1}]'}, r"groups\[0\] needs a text as prefix"),
+        ({"groups": '[{"namespaces": 5, "messages_per_second": 1}]'}, r"groups\[0\] needs a string as prefix"),
         ({"groups": json.dumps(GROUPS), "namespaces": "3"}, "namespaces and groups were both given"),
         ({"groups": json.dumps(GROUPS), "rowsPerSecond": "3"}, "rowsPerSecond and groups were both given"),
     ],

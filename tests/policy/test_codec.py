@@ -143,9 +143,9 @@ def test_names_are_in_the_order_of_their_utf_8_bytes() -> None:
         (
             "job: {publish: {max_message_bytes: 65GiB}}",
             "job.publish.max_message_bytes",
-            "'65GiB' is over 68719476736 bytes, which no message may have; give less",
+            "'65GiB' is over 68719476736 bytes, the largest size allowed; give less",
         ),
-        ("job: {publish: {burst_seconds: 0}}", "job.publish.burst_seconds", "0 is no time; give 1 ms or more"),
+        ("job: {publish: {burst_seconds: 0}}", "job.publish.burst_seconds", "0 is not a duration; give 1 ms or more"),
         ("job: {publish: {burst_seconds: 0.0001}}", "job.publish.burst_seconds", "give whole milliseconds"),
         ("job: {publish: {burst_seconds: -1}}", "job.publish.burst_seconds", "negative"),
         (
@@ -182,7 +182,7 @@ def test_names_are_in_the_order_of_their_utf_8_bytes() -> None:
         (
             "namespaces: {" + "ä" * 513 + ": {}}",
             "namespaces." + "ä" * 64 + "…",
-            "1026 bytes of utf-8 and may have 1024",
+            "1026 bytes of UTF-8; it may have at most 1024",
         ),
         ("tenants: {a/b: {}}", "tenants.a/b", "write 'a'"),
         ('namespaces: {"a.b c": {x: 1}}', 'namespaces."a.b c".x', "unknown key"),
@@ -190,7 +190,7 @@ def test_names_are_in_the_order_of_their_utf_8_bytes() -> None:
         ("namespaces: {a: {read_throttling: 20*pass*1}}", "namespaces.a.read_throttling", "'delay' or 'reject'"),
         ("defaults: {write_throttling: 5}", "defaults.write_throttling", "5 is not a throttling string such as"),
         ("defaults: {write_throttling: }", "defaults.write_throttling", "there is no value"),
-        ("a: 1\na: 2", "", "line 2: the key 'a' stands here for the second time"),
+        ("a: 1\na: 2", "", "line 2: the key 'a' is repeated"),
         ("a: {", "", "this is not YAML"),
         ("- a\n- b", "", "the document is a list; it should be a mapping with the keys version, resource_groups"),
         ("'text: '", "", "the document is 'text: '"),

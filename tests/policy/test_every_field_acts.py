@@ -42,7 +42,7 @@ def decided(
     values: dict[str, Any], direction: Direction, batches: tuple[tuple[str, ...], ...] = BATCHES
 ) -> list[object]:
     """Return what becomes of every row of some batches, or how the job ends."""
-    # As a shard gets it: a field that is not stored decides nothing.
+    # Packed, as a shard receives it: a field that is not stored decides nothing.
     policy = unpack_policy(pack_policy(compile_policy(parse_document(values), direction)), "the policy")
     state = ShardState.initial(len(policy.shared))
     buckets = Buckets.full(policy, now_ms=TIMES_MS[0])

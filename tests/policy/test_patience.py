@@ -103,7 +103,7 @@ def _until(ask: Callable[[], PolicySnapshot], is_wanted: Callable[[PolicySnapsho
 
 def test_first_policies_are_waited_for_and_then_asked_for_with_an_error(source: Source) -> None:
     source.may_answer.clear()
-    with pytest.raises(ConfigurationError, match=r"not read within 0\.01 s; .* hang; see that it can be reached"):
+    with pytest.raises(ConfigurationError, match=r"not read within 0\.01 s; .* hang; check that it can be reached"):
         patient(source, first_patience_seconds=0.01).current()
 
 

@@ -67,18 +67,18 @@ def test_key_is_text_as_written(key: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: 1\nb: 2\na: 3", "line 3: the key 'a' stands here for the second time; keep one of them"),
+        ("a: 1\nb: 2\na: 3", "line 3: the key 'a' is repeated; keep one of them"),
         ("a: {x: 1, 'x': 2}", "line 1: the key 'x'"),
         ("a: [1, }", "line 1, column 8: this is not YAML"),
         ("a:\n\tb: 1", "line 2, column 1: this is not YAML"),
         ("a: 1\n---\nb: 2", "line 2: a second document starts"),
-        ("a: *missing", "line 1: *missing is not anchored above"),
+        ("a: *missing", "line 1: *missing has no anchor above"),
         ("a: *delay*100", "needs quotes"),
-        ("a: &x [*x]", "*x is not anchored above"),
+        ("a: &x [*x]", "*x has no anchor above"),
         ("a: !!python/object:os.system 1", "line 1: the tag tag:yaml.org,2002:python/object:os.system is not allowed"),
         ("a: !own {}", "the tag !own is not allowed"),
         ("[a, b]: 1", "line 1: a key is not plain text"),
-        ("<<: 5", "line 1: << takes a mapping, and this is 5"),
+        ("<<: 5", "line 1: << takes a mapping, but this is 5"),
         ("a: " + 50 * "[" + 50 * "]", "line 1: this is nested deeper than 32 levels"),
         ("a: \x01", "not YAML"),
     ],
@@ -91,7 +91,7 @@ def test_bad_yaml_is_one_error_that_says_where(text: str, problem: str) -> None:
 
 @pytest.mark.parametrize("data", [b"a: \xff", "a: \ud800"])
 def test_document_that_is_not_utf_8_is_a_policy_error(data: bytes | str) -> None:
-    with pytest.raises(PolicyError, match="not utf-8"):
+    with pytest.raises(PolicyError, match="not valid UTF-8"):
         read_yaml(data)
 
 

@@ -263,6 +263,17 @@ def test_time_is_paid_while_the_lease_held_and_no_longer(job: Job, time: Time) -
     assert 1_000 < job.keeper.paid_ms(since_ms) <= SETTINGS.hold_ms
 
 
+def test_time_between_two_leases_is_not_paid_though_both_began_after_the_epoch(job: Job, time: Time) -> None:
+    since_ms = time.now_ms
+    time.now_ms += 2 * SETTINGS.lease_ms
+    paid_ms = job.keeper.paid_ms(since_ms)
+    for _ in range(6):
+        job.visit()
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+    time.now_ms += 2 * SETTINGS.lease_ms
+    assert job.keeper.paid_ms(since_ms) == paid_ms <= SETTINGS.hold_ms
+
+
 def test_observation_has_every_scope_and_every_peer(job: Job, exchange: MemoryExchange, time: Time) -> None:
     other = Job(exchange, time, "other")
     for _ in range(6):

@@ -17,6 +17,7 @@ from spark_throttle.core.quota import Int64s
 from spark_throttle.sharing.exchanges.delta import DeltaExchange
 from spark_throttle.sharing.exchanges.exchange import Exchange
 from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.peers import UnreadableRegister
 from spark_throttle.sharing.register import WHOLE_BYTES, ShareRegister
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, unpack_base
 from spark_throttle.sharing.sharing import Update
@@ -227,12 +228,85 @@ def test_base_is_written_anew_before_the_heads_cost_more_and_the_old_one_is_remo
     assert publisher.register.written_bytes < 8 * 1.2 * rows_of(values).nbytes
 
 
-def test_report_whose_base_is_just_being_replaced_is_passed_over_this_time() -> None:
+def test_report_whose_base_is_replaced_while_it_is_read_is_read_again() -> None:
     exchange = MemoryExchange()
-    Publisher(exchange).publish(dict.fromkeys(range(1000), 1))
-    exchange.objects = {name: block for name, block in exchange.objects.items() if name.endswith(".head")}
+    publisher = Publisher(exchange)
+    publisher.publish(dict.fromkeys(range(1000), 1))
+    old = dict(exchange.objects)
+    values = dict.fromkeys(range(1000), 1)
+    while (base := [name for name in exchange.objects if name.endswith(".base")]) == [n for n in old if n in base]:
+        values = {each: value + 1 for each, value in values.items()}
+        publisher.publish(values)
+    newest, stale = exchange.objects["a.head"], [old["a.head"]]
+    reads = exchange.read
+    exchange.read = lambda name: stale.pop() if name == "a.head" and stale else reads(name)  # type: ignore[method-assign]
     found = reader(exchange).read(ids(1))
-    assert (found.reports, found.unreadable) == ({}, {})
+    assert exchange.objects["a.head"] == newest
+    assert found.reports["a"].rows.claim[0, 0] == values[1]
+
+
+def test_report_whose_base_is_lost_cannot_be_read_until_its_job_writes_it_again() -> None:
+    exchange = MemoryExchange()
+    publisher = Publisher(exchange)
+    publisher.publish(dict.fromkeys(range(1000), 1))
+    for is_lost in (True, False):
+        (base,) = [name for name in exchange.objects if name.endswith(".base")]
+        exchange.objects[base] = b"garbled"
+        if is_lost:
+            del exchange.objects[base]
+        found = reader(exchange).read(ids(1))
+        assert not found.reports
+        assert found.unreadable.keys() == {"a"}
+        # The job finds out when it visits, and its next report has a new base.
+        assert publisher.register.read(ids(1)).unreadable.keys() == {"a"}
+        publisher.publish(dict.fromkeys(range(1000), 1))
+        assert reader(exchange).read(ids(1)).reports.keys() == {"a"}
+        assert not publisher.register.read(ids(1)).unreadable
+
+
+def test_register_that_cannot_be_opened_is_named_and_the_others_are_read() -> None:
+    exchange = MemoryExchange()
+    Publisher(exchange).publish({1: 1})
+    Publisher(exchange, "b").publish({1: 2})
+    reads = exchange.read
+
+    def refusing(name: str) -> bytes | None:
+        if name == "a.head":
+            raise PermissionError(13, "Permission denied")
+        return reads(name)
+
+    exchange.read = refusing  # type: ignore[method-assign]
+    found = reader(exchange).read(ids(1))
+    assert found.reports.keys() == {"b"}
+    assert found.unreadable["a"] == UnreadableRegister("PermissionError: [Errno 13] Permission denied", None)
+    # If a job's own register cannot be read, the exchange is at fault.
+    with pytest.raises(PermissionError):
+        ShareRegister(exchange, "a", lambda: 0, FORGET_MS).read(ids(1))
+
+
+def test_folder_in_an_exchange_is_no_register(tmp_path: Path) -> None:
+    exchange = FileExchange(str(tmp_path))
+    Publisher(exchange).publish({1: 1})
+    (tmp_path / "old.1.head").mkdir()
+    found = reader(exchange).read(ids(1))
+    assert found.reports.keys() == {"a"}
+    assert not found.unreadable
+
+
+def test_register_that_cannot_be_understood_is_removed_once_it_has_stood_for_too_long() -> None:
+    exchange, now_ms = MemoryExchange(), [0]
+    exchange.objects["a.1f.head"] = b"garbled"
+    register = reader(exchange, lambda: now_ms[0])
+    assert register.read(ids(1)).unreadable
+    now_ms[0] = FORGET_MS - 1
+    exchange.objects["a.1f.head"] = b"garbled in another way"
+    register.read(ids(1))
+    now_ms[0] = 2 * FORGET_MS - 2
+    register.read(ids(1))
+    assert exchange.objects
+    now_ms[0] = 2 * FORGET_MS - 1
+    register.read(ids(1))
+    assert not exchange.objects
 
 
 @pytest.mark.parametrize(
@@ -253,14 +327,14 @@ def test_report_that_cannot_be_understood_is_named_and_the_others_are_read(
     exchange.objects["a.head"] = damage(exchange.objects["a.head"])
     found = reader(exchange).read(ids(1))
     assert found.reports.keys() == {"b"}
-    assert said in found.unreadable["a"]
+    assert said in found.unreadable["a"].problem
 
 
 def test_report_under_another_jobs_name_is_not_believed() -> None:
     exchange = MemoryExchange()
     Publisher(exchange).publish({1: 1})
     exchange.objects["b.head"] = exchange.objects["a.head"]
-    assert "it is of 'a'" in reader(exchange).read(ids(1)).unreadable["b"]
+    assert "it belongs to 'a'" in reader(exchange).read(ids(1)).unreadable["b"].problem
 
 
 def test_report_that_stands_for_too_long_is_passed_over_and_removed_with_its_base() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.sharing.peers import UnreadableRegister
 from spark_throttle.sharing.report import Mark, ShareReport
 from spark_throttle.sharing.settings import SHARE_POLICIES, ShareSettings
 from spark_throttle.sharing.sharing import Visit
@@ -236,7 +237,12 @@ def test_run_whose_checkpoint_was_put_back_goes_on_from_the_register() -> None:
 # Whose reports count
 
 
-def seen_by(job: SimulatedJob, world: World, reports: dict[str, ShareReport], **more: dict[str, str]) -> None:
+GARBLED = UnreadableRegister("it is garbled", "a digest")
+
+
+def seen_by(
+    job: SimulatedJob, world: World, reports: dict[str, ShareReport], **more: dict[str, UnreadableRegister]
+) -> None:
     world.now_ms += 100
     at_ms = job.clock(world.now_ms)
     job.sharing.take_in(Visit(reports, **more), started_ms=at_ms, now_ms=at_ms)
@@ -270,11 +276,21 @@ def test_nobody_grows_while_a_job_that_it_has_never_understood_may_be_at_work() 
     job.trigger(0)
     patience_ms = SETTINGS.hold_ms + SETTINGS.margin_ms
     while world.now_ms < patience_ms - 400:
-        seen_by(job, world, world.store.read(world.now_ms), unreadable={"other": "it is garbled"})
+        seen_by(
+            job,
+            world,
+            world.store.read(world.now_ms),
+            unreadable={"other": GARBLED},
+        )
         visit(world, job, 200, reads=False)
         assert world.used() == [0]
     while world.now_ms < patience_ms + 2_000:
-        seen_by(job, world, world.store.read(world.now_ms), unreadable={"other": "it is garbled"})
+        seen_by(
+            job,
+            world,
+            world.store.read(world.now_ms),
+            unreadable={"other": GARBLED},
+        )
         visit(world, job, 200, reads=False)
     assert world.used() == pytest.approx([QUOTA], rel=1e-6)
 
@@ -284,9 +300,38 @@ def test_job_whose_register_was_garbled_is_gone_by_as_last_understood() -> None:
     job = world.jobs[0]
     found = world.store.read(world.now_ms)
     del found["job1"]
-    seen_by(job, world, found, unreadable={"job1": "it is garbled"})
+    seen_by(job, world, found, unreadable={"job1": GARBLED})
     job.trigger(world.now_ms)
     assert world.used()[0] == pytest.approx(QUOTA / 2, rel=0.01)
+
+
+def test_job_whose_register_cannot_be_opened_is_not_taken_for_dead_and_nobody_grows_meanwhile() -> None:
+    # Nobody can say whether the register changes: its job may be alive, and uses what it claims.
+    world = world_of(5 * QUOTA, 5 * QUOTA)
+    job = world.jobs[0]
+    before = world.used()[0]
+    refused = UnreadableRegister("PermissionError: denied", None)
+    while world.now_ms < 4 * SETTINGS.lease_ms:
+        found = {"job0": world.store.read(world.now_ms)["job0"]}
+        seen_by(job, world, found, unreadable={"job1": refused})
+        job.trigger(world.now_ms)
+        assert world.used()[0] == before
+        visit(world, job, 200, reads=False)
+    seen_by(job, world, world.store.read(world.now_ms))
+    assert job.sharing._peers.are_all_readable
+
+
+def test_register_of_a_dead_run_slows_its_readers_no_longer_than_a_lease() -> None:
+    world = World([SimulatedJob("one", 0, demands={GOLD: QUOTA})])
+    job = world.jobs[0]
+    may_grow = []
+    while world.now_ms < 5 * SETTINGS.lease_ms:
+        job.trigger(world.now_ms)
+        seen_by(job, world, world.store.read(world.now_ms), unreadable={"dead.1f": GARBLED})
+        may_grow.append(job.sharing._peers.are_all_readable)
+        visit(world, job, 200, reads=False)
+    assert may_grow == sorted(may_grow)
+    assert may_grow[-1]
 
 
 def test_report_names_what_was_seen_and_changes_only_by_a_tenth_or_after_some_cycles() -> None:

@@ -103,10 +103,10 @@ def test_jobs_recover_from_anything_within_a_lease_and_some_cycles(seed: int) ->
 def test_dividing_anew_only_what_changed_comes_to_what_dividing_everything_does(seed: int) -> None:
     for job in roam(seed, STEPS // 2).jobs:
         sharing = job.sharing
-        sharing._divide(sharing._peers.seats(sharing.ids))
+        sharing._divide(sharing._peers.seats(sharing.ids, sharing.member))
         before = sharing._target
         sharing._is_stale[:] = True
-        sharing._divide(sharing._peers.seats(sharing.ids))
+        sharing._divide(sharing._peers.seats(sharing.ids, sharing.member))
         assert np.array_equal(sharing._target, before)
 
 

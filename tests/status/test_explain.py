@@ -57,8 +57,8 @@ def store() -> MemoryStore:
         ("blue/x", "defaults", "", "iron", "named by the defaults"),
         ("acme", "defaults", "", "gold", "named by its tenant acme"),
         ("shut/x", "namespace", "shut/x", None, "neither the rule nor its tenant shut"),
-        ("infra/x", "exempt", "infra/*", None, "not asked, it is exempt"),
-        ("acme/audit", "exempt", "acme/audit", None, "not asked, it is exempt"),
+        ("infra/x", "exempt", "infra/*", None, "not consulted, it is exempt"),
+        ("acme/audit", "exempt", "acme/audit", None, "not consulted, it is exempt"),
     ],
 )
 def test_explain_names_the_rule_that_won_and_why(
@@ -72,8 +72,8 @@ def test_explain_names_the_rule_that_won_and_why(
 
 def test_less_specific_globs_are_named_too(store: MemoryStore) -> None:
     reasons = explain_policy(store, "acme/logs", "publish").reasons
-    assert "glob: acme/lo* is the most specific that means it" in reasons
-    assert "glob: acme/* means it too, and is less specific" in reasons
+    assert "glob: acme/lo* is the most specific that matches it" in reasons
+    assert "glob: acme/* matches it too, but is less specific" in reasons
 
 
 def test_explain_has_every_level_with_its_quota(store: MemoryStore) -> None:

@@ -151,7 +151,7 @@ def test_store_that_was_deleted_says_so_and_is_not_made_anew(
 ) -> None:
     commit(store)
     shutil.rmtree(path)
-    with pytest.raises(StoreUnavailableError, match=r"there is no policy store; create it, or mend the path$"):
+    with pytest.raises(StoreUnavailableError, match=r"there is no policy store; create it, or correct the path$"):
         use(store)
     assert not (path / "_delta_log").exists()
 
@@ -160,7 +160,7 @@ def test_store_that_another_replaced_is_not_taken_for_the_old_one(store: DeltaSt
     commit(store)
     shutil.rmtree(path)
     DeltaStore.create(str(path))
-    with pytest.raises(StoreUnavailableError, match="another table stands in its place"):
+    with pytest.raises(StoreUnavailableError, match="another table has taken its place"):
         commit(store, expected=1)
     assert DeltaStore(str(path)).revision() == 0
 

@@ -57,7 +57,7 @@ def test_edit_that_says_the_same_is_no_commit(store: FileStore, path: Path) -> N
 def test_edit_that_cannot_be_applied_is_an_error_and_changes_nothing(store: FileStore, path: Path) -> None:
     commit(store, 0)
     edit(path, "tenants: {acme: {publish: {weight: 0}}}")
-    with pytest.raises(PolicyError, match=r"tenants\.acme\.publish\.weight: 0 is less than 1.*mend it"):
+    with pytest.raises(PolicyError, match=r"tenants\.acme\.publish\.weight: 0 is less than 1.*correct it"):
         store.revision()
     edit(path, "tenants: {acme: {}}")
     assert store.revision() == 1

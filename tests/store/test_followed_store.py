@@ -92,7 +92,7 @@ def test_store_that_another_replaces_is_followed_after_it_was_missed(followed: F
     other.put("job", "", TEN, ANN)
     problem = followed.current().problem
     assert problem is not None
-    assert "another table stands in its place" in problem
+    assert "another table has taken its place" in problem
     assert rate(followed) == 10
 
 
@@ -112,7 +112,7 @@ def test_revision_that_cannot_be_applied_keeps_the_last_good_one(
 
 
 def test_store_that_never_was_there_is_an_error(path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="create it, or mend the path"):
+    with pytest.raises(StoreUnavailableError, match="create it, or correct the path"):
         FollowedStore(f"delta:{path}").current()
 
 
@@ -127,7 +127,7 @@ def test_table_that_is_no_store_is_an_error(tmp_path: Path) -> None:
     from deltalake import write_deltalake
 
     write_deltalake(str(tmp_path / "other"), pa.table({"a": [1]}))
-    with pytest.raises(ConfigurationError, match="is no policy store"):
+    with pytest.raises(ConfigurationError, match="is not a policy store"):
         FollowedStore(f"delta:{tmp_path / 'other'}").current()
 
 

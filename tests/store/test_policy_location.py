@@ -68,7 +68,7 @@ def test_what_policies_are_is_told_by_what_was_given(given_as: Any, kind: str) -
     [
         (5, "policies is 5; give the path of a YAML file"),
         (None, "policies is None; give the path"),
-        ("https://host/p.yaml", "https: is no scheme that can be followed"),
+        ("https://host/p.yaml", "the scheme https: cannot be followed"),
         ("gcss://host/p.yaml", "did you mean gcs"),
         ("s3:/bucket/p.yaml", "such as s3://bucket/p.yaml"),
         (PurePosixPath("s3://bucket/p.yaml"), "such as s3://bucket/p.yaml"),

@@ -164,7 +164,7 @@ def test_namespace_is_attached_to_one_group_only_unless_it_is_moved(service: Pol
 def test_attaching_an_unnamed_namespace_says_that_the_defaults_hold_it_no_longer(service: PolicyService) -> None:
     service.create("resource_group", "gold", {}, ANN)
     (note,) = service.attach("namespace", "acme/x", "gold", ANN).notes
-    assert "what defaults or a wider glob said does not hold it" in note
+    assert "the defaults and wider globs no longer apply to it" in note
     assert service.attach("tenant", "acme", "gold", ANN).notes == ()
 
 
@@ -194,11 +194,11 @@ def test_exempt_namespaces_are_entries_of_their_own(service: PolicyService) -> N
         ("tenant", "acme", {"publish": {"weight": 0}}, r"^tenants\.acme\.publish\.weight: 0 is less than 1"),
         ("tenant", "acme", {"publis": {}}, r"^tenants\.acme\.publis: unknown key; did you mean publish"),
         ("tenant", "a/b", {}, r"would match none; write 'a'"),
-        ("namespace", "x" * 10_240, {}, "10240 bytes of utf-8 and may have 1024"),
+        ("namespace", "x" * 10_240, {}, "10240 bytes of UTF-8; it may have at most 1024"),
         ("namespace", "", {}, "a name is empty"),
         ("namespace", "a\ud800", {}, "surrogate"),
         ("resource_group", "", {}, "a name is empty"),
-        ("exempt", "x" * 10_240, {}, "may have 1024"),
+        ("exempt", "x" * 10_240, {}, "may have at most 1024"),
         ("job", "", {"publish": {"messages_per_second": -1}}, r"^job\.publish\.messages_per_second: "),
         ("namespace", "a", {"resource_group": "golt"}, r"^namespaces\.a\.resource_group: 'golt' is not a resource gr"),
         ("namespace", "a", {"resource_group": 5}, r"^namespaces\.a\.resource_group: "),

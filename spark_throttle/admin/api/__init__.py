@@ -1,4 +1,4 @@
-"""The admin API: PIP-82's calls and ours over a policy store, what they answer, and who may make them.
+"""The admin API: PIP-82's calls and our own over a policy store, their answers, and who may make them.
 
-It may import `admin.watch`, `admin.tokens` and what is below `admin`. Begin with `app`, then `calls`.
+It may import `admin.watch`, `admin.tokens` and the layers below `admin`. Start with `app`, then `calls`.
 """

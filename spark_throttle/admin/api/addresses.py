@@ -1,8 +1,8 @@
-"""What a request's path and headers name: policies by their names, and revisions by ETags.
+"""Names and revisions in a request: names as segments of its path, revisions as ETags in its headers.
 
-A name is one percent-encoded segment of the path, so it may hold slashes (``%2F``), spaces and any other text; what
-cannot be a name is refused with the segment's own name as the path of the error. An entry's ETag is its revision in
-quotes.
+A name is one percent-encoded segment of the path, so it may hold slashes (``%2F``), spaces and any other text. A
+segment that cannot be a name is refused, with the name of its parameter as the path of the error. An entry's ETag is
+its revision in quotes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def decoded(segment: object) -> object:
     try:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
-        raise PydanticCustomError("name", "the name is not percent-encoded utf-8") from None
+        raise PydanticCustomError("name", "the name is not percent-encoded UTF-8") from None
 
 
 def encoded(name: str) -> str:
@@ -52,17 +52,19 @@ def encoded(name: str) -> str:
 
 def _checked(name: str) -> str:
     if name in _DOTS:
-        problem = "'.' and '..' are steps of a path, which clients take out of an address; give the entry another name"
+        problem = "'.' and '..' are steps of a path, which clients remove from an address; give the entry another name"
         raise PydanticCustomError("name", problem)
     length_bytes = len(name.encode())
     if length_bytes > MAX_NAME_BYTES:
-        raise PydanticCustomError("name", f"the name has {length_bytes} bytes of utf-8 and may have {MAX_NAME_BYTES}")
+        raise PydanticCustomError(
+            "name", f"the name has {length_bytes} bytes of UTF-8; it may have at most {MAX_NAME_BYTES}"
+        )
     return name
 
 
 def _checked_tenant(name: str) -> str:
     if "/" in name:
-        raise PydanticCustomError("name", "a tenant is what stands before the first '/' of a namespace")
+        raise PydanticCustomError("name", "a tenant is the part of a namespace before its first '/'")
     return name
 
 
@@ -70,22 +72,22 @@ Segment: TypeAlias = Annotated[str, BeforeValidator(decoded), AfterValidator(_ch
 TenantSegment: TypeAlias = Annotated[Segment, AfterValidator(_checked_tenant)]
 
 Why: TypeAlias = Annotated[
-    str, Query(max_length=500, description="Why the change is made; it is kept in the history beside the caller.")
+    str, Query(max_length=500, description="Why the change is made; the history keeps it with the caller.")
 ]
 IfMatch: TypeAlias = Annotated[
     str | None,
     Header(
         alias="If-Match",
-        description='The ETag that the caller has read, such as `"7"`, or `*` for any; if the entry has another by '
+        description='The ETag that the caller has read, such as `"7"`, or `*` for any. If the entry has another by '
         "now, nothing is changed and the answer is 412.",
     ),
 ]
 IfNoneMatch: TypeAlias = Annotated[
     str | None,
-    Header(alias="If-None-Match", description="`*` asks that there is no such entry yet; else the answer is 412."),
+    Header(alias="If-None-Match", description="`*` requires that there is no such entry yet; else the answer is 412."),
 ]
-After: TypeAlias = Annotated[str, Query(max_length=MAX_NAME_BYTES, description="The last name of the page before.")]
-Limit: TypeAlias = Annotated[int, Query(ge=1, le=1000, description="How many entries a page has at most.")]
+After: TypeAlias = Annotated[str, Query(max_length=MAX_NAME_BYTES, description="The last name of the previous page.")]
+Limit: TypeAlias = Annotated[int, Query(ge=1, le=1000, description="The largest number of entries on a page.")]
 
 
 def etag(revision: int) -> str:
@@ -94,23 +96,23 @@ def etag(revision: int) -> str:
 
 
 def expected_revision(what: str, if_match: str | None, if_none_match: str | None, found: int | None) -> int | None:
-    """Return the revision that a change asks for, `None` for any; 0 for an entry that should not be there.
+    """Return the revision that a change requires; `None` for any, 0 for an entry that must not exist.
 
     Parameters
     ----------
     found
-        The revision of the entry as it is, `None` if there is none.
+        The revision of the entry as it is; `None` if it does not exist.
 
     Raises
     ------
     ConflictError
-        If ``*`` asks for what is not so.
+        If ``If-Match: *`` requires an entry that does not exist.
     PolicyError
-        If a header is no ETag of this API.
+        If ``If-Match`` is not an ETag of this API, or ``If-None-Match`` is not ``*``.
     """
     if if_none_match is not None:
         if if_none_match.strip() != _ANY:
-            raise PolicyError("If-None-Match", "a change takes * alone here: it asks that there is no such entry yet")
+            raise PolicyError("If-None-Match", "a change takes only *, which requires that there is no such entry yet")
         return 0
     if if_match is None:
         return None
@@ -120,5 +122,5 @@ def expected_revision(what: str, if_match: str | None, if_none_match: str | None
         return None
     match = _ETAG.fullmatch(if_match.strip())
     if match is None:
-        raise PolicyError("If-Match", 'it is no ETag of this API, such as "7" in double quotes')
+        raise PolicyError("If-Match", 'it is not an ETag of this API, such as "7" in double quotes')
     return int(match[1])

@@ -1,6 +1,6 @@
-"""What the API answers when it does not do what it was asked: one form, problem details (RFC 9457), for every error.
+"""How the API answers a request that fails: one form, problem details (RFC 9457), for every error.
 
-An answer never holds a token or a stack; text that utf-8 cannot write is escaped, so every error can be sent.
+An answer never holds a token or a stack trace; text that UTF-8 cannot encode is escaped, so every error can be sent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LONGEST_DETAIL: Final = 2000
 
 
 class Problem(BaseModel):
-    """Why a request was not done."""
+    """The reason why a request failed."""
 
     title: str
     status: int
@@ -56,14 +56,14 @@ class Problem(BaseModel):
 
 
 def problem(status: int, detail: str, *, path: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer that says why not."""
+    """Return an answer that gives the reason for a failure."""
     body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path)
     text = json.dumps(body.model_dump(exclude_none=True))
     return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors of a call, as its OpenAPI description has them; every call may be refused or throttled."""
+    """Return the errors of a call for its OpenAPI description; every call may be refused or throttled."""
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {PROBLEM_TYPE: {"schema": schema}}}
@@ -72,12 +72,12 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Have `app` answer every error of this package, and every request that does not fit its call, as a problem."""
+    """Make `app` answer every error of this package, and every request that does not fit its call, as a problem."""
 
     async def of_package(request: Request, error: Exception) -> Response:
         status = next(status for kind, status in _STATUSES if isinstance(error, kind))
         if isinstance(error, ConflictError) and not _is_conditional(request):
-            # Nobody asked for a revision: the change lost too many races.
+            # The request named no revision: the change lost too many races.
             status = HTTPStatus.SERVICE_UNAVAILABLE
         if isinstance(error, PolicyError):
             return problem(status, error.problem, path=error.path)
@@ -85,13 +85,13 @@ def answer_errors(app: FastAPI) -> None:
         return problem(status, str(error), headers=headers)
 
     async def of_request(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - the handler is registered for it
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part not in ("path", "query", "body", "header"))
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, first["msg"], path=where or "body")
 
     async def of_http(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+        assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for it
         return problem(error.status_code, str(error.detail), headers=error.headers)
 
     app.add_exception_handler(ThrottleError, of_package)

@@ -1,7 +1,7 @@
-"""The admin API and its page: PIP-82's calls over a policy store, beside ours, and what the watched jobs make of it.
+"""The admin API and its page: PIP-82's calls and our own over a policy store, and its effect on the watched jobs.
 
-`serve` is what the command line calls; `make_app` is the same without a socket. The OpenAPI description at
-``/openapi.json``, which stands in ``conf/openapi.json`` too, lists every call.
+The command line calls `serve`; `make_app` does the same without a socket. The OpenAPI description at
+``/openapi.json``, which is also in ``conf/openapi.json``, lists every call.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ logger = logging.getLogger(__name__)
 DEFAULT_PORT: Final = 8642
 REQUESTS_PER_SECOND: Final = 100
 ANONYMOUS_REQUESTS_PER_SECOND: Final = 20
-"""Of all who have no token together."""
+"""The rate limit shared by all callers without a token."""
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _DESCRIPTION: Final = (
-    "Resource groups, attachments and quotas of spark-throttle, by PIP-82's calls and field names, and what the jobs "
-    "that follow the store make of them. Every call needs a bearer token. A change is answered with the revision that "
-    "it made and with what each watched job makes of it."
+    "Resource groups, attachments and quotas of spark-throttle, with PIP-82's calls and field names, and their effect "
+    "on the jobs that follow the store. Every call needs a bearer token. The answer to a change has the revision that "
+    "it made, and its effect on each watched job."
 )
 
 
 class Health(BaseModel):
-    """Whether the server answers; no more is told to one without a token."""
+    """Whether the server answers; a caller without a token learns no more."""
 
     status: str
 
@@ -74,9 +74,9 @@ def make_app(
     watch
         The jobs; started and stopped with the application.
     clock_ms
-        The wall clock: of commits and of request rates.
+        The wall clock, for commits and request rates.
     requests_per_second
-        That one token may make; those without a token may make a fifth of it together.
+        Rate limit of each token; all callers without a token share a fifth of it.
     """
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ def make_app(
         yield
         watch.stop()
 
-    # The interactive documents load scripts from elsewhere; the description itself is served.
+    # The interactive documents would load scripts from elsewhere; only the description itself is served.
     app = FastAPI(
         title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
         docs_url=None, redoc_url=None, redirect_slashes=False,
@@ -125,27 +125,27 @@ def serve(  # noqa: PLR0913 - what the command line offers
     Parameters
     ----------
     store
-        The policy store's location, as `open_store` takes it; made if there is none.
+        The policy store's location, as `open_store` takes it; the store is created if it does not exist.
     host, port
         Where to listen.
     control
-        By a job's name, its control directory (``<checkpoint>/throttle``): the jobs that are shown.
+        The jobs to show: the control directory (``<checkpoint>/throttle``) of each, by its name.
     tokens
-        Path of the token file (``spark-throttle token create`` makes it).
+        Path of the token file (``spark-throttle token create`` creates it).
     tls_certificate, tls_key
-        PEM files. Without them the server speaks plain HTTP, on loopback alone.
+        PEM files. Without them the server speaks plain HTTP, and only on loopback.
     requests_per_second
-        That one token may make.
+        Rate limit of each token.
     is_plain_allowed
-        Speak plain HTTP on any address: TLS ends at a proxy before the server.
+        Whether to speak plain HTTP on any address; TLS then ends at a proxy in front of the server.
 
     Raises
     ------
     ConfigurationError
-        If these do not go together, or if there is no token yet.
+        If the arguments contradict each other, or if there is no token yet.
     """
     if (tls_certificate is None) != (tls_key is None):
-        raise ConfigurationError("TLS needs both, the certificate and its key")
+        raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")
     for path in (tls_certificate, tls_key):
         if path is not None and not Path(path).is_file():
             raise ConfigurationError(f"there is no file {path}; TLS needs the certificate and its key as PEM files")
@@ -155,18 +155,18 @@ def serve(  # noqa: PLR0913 - what the command line offers
             f"allow plain HTTP behind a proxy that ends TLS"
         )
     if requests_per_second < 1:
-        raise ConfigurationError(f"{requests_per_second} requests a second let nobody in; give 1 or more")
+        raise ConfigurationError(f"{requests_per_second} requests per second let nobody in; give 1 or more")
     token_file = TokenFile(tokens, clock_ms=wall_clock_ms)
     if not token_file.list():
         raise ConfigurationError(
-            f"{tokens} holds no token, so nobody could call; make one with spark-throttle token create"
+            f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
     opened = open_store(store, is_created=True)
     app = make_app(
         opened, token_file, JobWatch(control or {}), clock_ms=wall_clock_ms, requests_per_second=requests_per_second
     )
     logger.info("serving %s on %s:%d", opened.location, host, port)
-    # uvicorn's access log has paths and no headers; a token travels in a header alone.
+    # uvicorn's access log has paths but no headers; a token travels only in a header.
     uvicorn.run(
         app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="info",
         server_header=False, timeout_keep_alive=30, limit_concurrency=200, h11_max_incomplete_event_size=64 * 1024,
@@ -175,12 +175,12 @@ def serve(  # noqa: PLR0913 - what the command line offers
 
 
 def wall_clock_ms() -> int:
-    """Return the wall clock: of commits, tokens and request rates."""
-    return time.time_ns() // 1_000_000  # noqa: TID251 - what happens outside of batches has no other time
+    """Return the time of the wall clock, for commits, tokens and request rates."""
+    return time.time_ns() // 1_000_000  # noqa: TID251 - outside batches there is no other time
 
 
 def _health() -> Health:
-    """Return that the server answers."""
+    """Return `ok`: the server answers."""
     return Health(status="ok")
 
 

@@ -40,7 +40,7 @@ _ATTACHED: dict[int | str, dict[str, Any]] = {
 def get_namespace_attachment(
     served: ApiContext, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, response: Response
 ) -> str:
-    """Return the name of the group that the namespace is attached to by itself, not through its tenant."""
+    """Return the name of the resource group that the namespace itself, not its tenant, is attached to."""
     check_tenant(caller, tenant)
     return _attached(served, "namespace", f"{tenant}/{namespace}", response)
 
@@ -54,7 +54,7 @@ def attach_namespace(
     resourcegroup: Segment,
     asked: Change,
 ) -> ChangeResponse:
-    """Attach a namespace to a resource group; one that is attached to another is a conflict (409)."""
+    """Attach a namespace to a resource group; it is a conflict (409) if it is attached to another."""
     name = f"{tenant}/{namespace}"
     _check_change(served.service, caller, name, resourcegroup)
     revision = asked.expected("namespace", name)
@@ -84,7 +84,7 @@ def detach_namespace_from(
 
 @router.get(_TENANT, responses={**documented(404), **_ATTACHED})
 def get_tenant_attachment(served: ApiContext, caller: AnyCaller, tenant: TenantSegment, response: Response) -> str:
-    """Return the name of the group that the tenant is attached to."""
+    """Return the name of the resource group that the tenant is attached to."""
     check_tenant(caller, tenant)
     return _attached(served, "tenant", tenant, response)
 
@@ -93,7 +93,7 @@ def get_tenant_attachment(served: ApiContext, caller: AnyCaller, tenant: TenantS
 def attach_tenant(
     served: ApiContext, caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change
 ) -> ChangeResponse:
-    """Attach a tenant to a resource group; one that is attached to another is a conflict (409)."""
+    """Attach a tenant to a resource group; it is a conflict (409) if it is attached to another."""
     revision = asked.expected("tenant", tenant)
     made = served.service.attach("tenant", tenant, resourcegroup, asked.author(caller), expected=revision)
     return asked.answer(made)
@@ -124,7 +124,7 @@ def _detach(asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: 
     if group is not None:
         if stored.resource_group != group:
             raise NotFoundError("resource_group", group, f" that {kind} {name} is attached to")
-        # What was compared is what is changed.
+        # The change is conditional on the revision that was compared.
         revision = stored.revision if revision is None else revision
     made = service.detach(kind, name, asked.author(caller), expected=revision)
     return asked.answer(made, is_entry=False)
@@ -132,7 +132,7 @@ def _detach(asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: 
 
 def _check_change(service: PolicyService, caller: Caller, name: str, group: str | None) -> None:
     if caller.role == "viewer":
-        raise HTTPException(403, "a viewer's token reads")
+        raise HTTPException(403, "a viewer's token may only read")
     if caller.role == "tenant_admin":
         entry = service.store.get("namespace", name)
         before = NamespacePolicy() if entry is None else service.get("namespace", name).policy

@@ -1,4 +1,4 @@
-"""What every call of the API is given: the store's service, the jobs' watch, its caller; and what a change answers."""
+"""What every call of the API is given: the store's service, the jobs' watch, its caller; and the answer to a change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_throttle.store.store import Author, Kind
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a server serves."""
+    """The policies and the jobs that a server serves."""
 
     service: PolicyService
     watch: JobWatch
@@ -41,12 +41,12 @@ def _caller(request: Request) -> Caller:
 
 
 def refuse_unknown_query(request: Request) -> None:
-    """Refuse a query that the API's description does not have: as in a policy, a misspelt key must not say nothing.
+    """Refuse a query parameter that the API's description lacks: as in a policy, a misspelt key must not be ignored.
 
     Raises
     ------
     PolicyError
-        With the key as its path.
+        If there is one; its path is the key.
     """
     if not request.query_params:
         return
@@ -67,7 +67,7 @@ def _of_roles(*roles: str) -> Callable[[Caller], Caller]:
     def check(caller: AnyCaller) -> Caller:
         if caller.role not in roles:
             needed = " or ".join(roles)
-            raise HTTPException(HTTPStatus.FORBIDDEN, f"this needs the role {needed}; the token is of a {caller.role}")
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"this needs the role {needed}; the token's is {caller.role}")
         return caller
 
     return check
@@ -75,31 +75,32 @@ def _of_roles(*roles: str) -> Callable[[Caller], Caller]:
 
 Admin: TypeAlias = Annotated[Caller, Depends(_of_roles("admin"))]
 READERS: Final = [Depends(_of_roles("admin", "viewer"))]
-"""Who may see what belongs to nobody's tenant."""
+"""The callers that may see what belongs to no single tenant."""
 
 
 def check_tenant(caller: Caller, namespace: str) -> None:
-    """Refuse a tenant admin what is another tenant's.
+    """Refuse a tenant admin access to another tenant.
 
     Raises
     ------
     HTTPException
-        403.
+        With status 403.
     """
     if caller.role == "tenant_admin" and namespace.partition("/")[0] != caller.tenant:
-        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is for the tenant {caller.tenant!r} alone")
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is only for the tenant {caller.tenant!r}")
 
 
 def check_within_tenant(service: PolicyService, caller: Caller, name: str, policy: object) -> None:
     """Refuse a tenant admin a change that takes more than its tenant was given.
 
-    It divides among its namespaces what the tenant has. So the tenant must have a quota or a group, which the new entry
-    cannot leave for another group; and the weight, a claim against the other tenants of a group, stays as it is.
+    A tenant admin divides what its tenant has among the tenant's namespaces. So the tenant must have a quota or a
+    group; the new entry must not name another group; and its weight, a claim against the other tenants of a group,
+    must not change.
 
     Raises
     ------
     HTTPException
-        403.
+        With status 403.
     """
     if caller.role != "tenant_admin":
         return
@@ -112,11 +113,11 @@ def check_within_tenant(service: PolicyService, caller: Caller, name: str, polic
         raise HTTPException(HTTPStatus.FORBIDDEN, detail)
     group = getattr(policy, "resource_group", None)
     if group not in (None, tenant.resource_group):
-        raise HTTPException(HTTPStatus.FORBIDDEN, f"{group!r} is not the tenant's own group; an admin attaches to it")
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"{group!r} is not the tenant's group; only an admin attaches to it")
     before = service.store.get("namespace", name)
     stored = NamespacePolicy() if before is None else service.get("namespace", name).policy
     if _weights(policy) != _weights(stored):
-        detail = "a weight is a claim against other tenants of the group; an admin sets it"
+        detail = "a weight is a claim against other tenants of the group; only an admin sets it"
         raise HTTPException(HTTPStatus.FORBIDDEN, detail)
 
 
@@ -133,40 +134,40 @@ def _is_limited(tenant: TenantPolicy) -> bool:
 
 
 class JobEffect(BaseModel):
-    """What one job makes of a change."""
+    """The effect of a change on one job."""
 
     job: str
     state: Literal["next_batch", "in_force", "refused", "not_followed", "unknown"]
-    """`next_batch`: the next batch that is planned has it. `in_force`: the job follows this revision already."""
+    """`next_batch`: the next batch is planned with the change. `in_force`: the job follows this revision already."""
 
     store_revision: int | None
     """The revision that the job follows so far."""
 
     planned_epoch: int
-    """The newest epoch that was planned before the change; batches of later epochs have it."""
+    """The newest epoch that was planned before the change; the change acts in batches of later epochs."""
 
     detail: str
 
 
 class ChangeResponse(BaseModel):
-    """What became of a change: whether it was made, and where and when it acts."""
+    """The outcome of a change: whether it was made, and where and when it acts."""
 
     revision: int
-    """Of the store after it."""
+    """The store's revision after the change."""
 
     changed: bool
-    """False where the store said the same before."""
+    """Whether anything was committed; false if the store already said the same."""
 
     notes: list[str]
-    """What the caller may not expect."""
+    """Effects of the change that the caller may not expect."""
 
     acting: list[JobEffect]
-    """By job that the server watches; a job that it does not watch acts upon a change likewise."""
+    """The effect on each watched job; a job that is not watched follows the store in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """A change that is asked for: why, on which condition, and the response that it is answered with."""
+    """A requested change: its reason, its condition, and the response that answers it."""
 
     context: Context
     response: Response
@@ -175,24 +176,24 @@ class ChangeRequest:
     if_none_match: str | None
 
     def author(self, caller: Caller) -> Author:
-        """Return who the history will name."""
+        """Return the author for the history."""
         return Author(caller.who, self.why)
 
     def expected(self, kind: Kind, name: str) -> int | None:
-        """Return the revision of the entry that the change is made for; see `addresses.expected_revision`."""
+        """Return the revision of the entry that the change requires; see `addresses.expected_revision`."""
         entry = self.context.service.store.get(kind, name) if self.if_match is not None else None
         found = None if entry is None else entry.revision
         return expected_revision(f"{kind} {name}".strip(), self.if_match, self.if_none_match, found)
 
     def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
-        """Return what became of the change, with the new ETag of the entry if it is one that still is there."""
+        """Return the outcome of the change; set the ETag of the entry if the change wrote one."""
         if made.is_changed and is_entry:
             self.response.headers["ETag"] = etag(made.revision)
         store = self.context.service.store.location
         acting = [_acting(view, made.revision, store) for view in self.context.watch.views()]
         notes = list(made.notes)
         if not acting:
-            notes.append("no job is watched (--job): whether one follows this store is not known here")
+            notes.append("no job is watched (--job): the server does not know whether a job follows this store")
         return ChangeResponse(revision=made.revision, changed=made.is_changed, notes=notes, acting=acting)
 
 
@@ -212,7 +213,7 @@ def _told(context: ApiContext, response: Response, why: Why = "") -> ChangeReque
 
 Change: TypeAlias = Annotated[ChangeRequest, Depends(_asked)]
 UnconditionalChange: TypeAlias = Annotated[ChangeRequest, Depends(_told)]
-"""For a call that asks for no revision of an entry."""
+"""The change of a call that takes no condition on an entry's revision."""
 
 
 def _acting(view: JobView, revision: int, location: str) -> JobEffect:
@@ -242,5 +243,5 @@ def is_known(stored: StoredEntry, if_none_match: str | None, response: Response)
 
 
 def not_modified(stored: StoredEntry) -> Response:
-    """Return the answer to one who has the entry already."""
+    """Return the answer to a caller that has the entry already."""
     return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag(stored.revision)})

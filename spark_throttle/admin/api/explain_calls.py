@@ -1,4 +1,4 @@
-"""The call that says why a namespace is held as it is: by which rule, at which level, and until when."""
+"""The call that explains how a namespace is limited: by which rule, at which level, and until when."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_throttle.status.explain import Explanation, explain_job, explain_poli
 router = APIRouter(prefix="/admin/v2", tags=["jobs"])
 
 JobQuery: TypeAlias = Annotated[
-    str | None, Query(max_length=MAX_NAME_BYTES, description="A watched job; without one the store alone is asked.")
+    str | None, Query(max_length=MAX_NAME_BYTES, description="A watched job; without it, only the store is consulted.")
 ]
 
 
@@ -28,9 +28,9 @@ def get_explanation(
     job: JobQuery = None,
     direction: Literal["publish", "dispatch"] = "publish",
 ) -> Explanation:
-    """Return which rule holds a namespace and why, and, of a job, what its last batch made of it.
+    """Return the rule that applies to a namespace and why and, for a job, what its last batch did with the namespace.
 
-    A job's own direction counts; `direction` is asked of the store alone.
+    For a job, its own direction counts; `direction` matters only without `job`.
     """
     check_tenant(caller, namespace)
     if job is None:

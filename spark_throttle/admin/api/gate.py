@@ -1,10 +1,10 @@
-"""What stands before every call: who calls, how often, how much; and what every answer's headers say.
+"""Checks before every call: who calls, how often, and with how large a body; and the headers of every answer.
 
-A request without a good token is answered before its body is read. Only the page's own files, the health check and
-the API's description need none: they hold nothing of anybody's policies.
+A request without a valid token is answered before its body is read. Only the page's own files, the health check and
+the API's description need no token: they hold nothing of anybody's policies.
 
-A path is handed on as it was sent, segment by segment still percent-encoded: decoded as a whole, a name that holds a
-slash would be taken for two segments (`addresses` decodes each by itself).
+A path is handed on as it was sent, with its segments still percent-encoded: if it were decoded as a whole, a name that
+holds a slash would be taken for two segments (`addresses` decodes each segment by itself).
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ HEADERS: Final[Mapping[str, str]] = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of every answer: nothing from elsewhere is loaded, and nobody frames the page."""
+"""Headers of every answer: nothing is loaded from elsewhere, and nobody may frame the page."""
 
 _ANYBODY: Final = ""
 _READING: Final = ("GET", "HEAD")
 
 
 class Gate:
-    """ASGI middleware: authenticates, limits, and marks every answer.
+    """ASGI middleware that authenticates callers, limits requests and sets the headers of every answer.
 
     Parameters
     ----------
     rates
-        Of those who have a token, each by itself.
+        The rate limit of each token.
     anonymous_rates
-        Of all others together, who would guess tokens.
+        The rate limit shared by all requests without a valid token, which may be guesses.
     """
 
     def __init__(self, app: ASGIApp, tokens: TokenFile, rates: RequestRates, anonymous_rates: RequestRates) -> None:
@@ -60,7 +60,7 @@ class Gate:
         self._anonymous_rates = anonymous_rates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or hand it on."""
+        """Refuse one request, or hand it on."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -86,16 +86,16 @@ class Gate:
             return 429, f"too many requests; the next one passes in {wait_ms} ms", after
         if caller is None:
             challenge = {"WWW-Authenticate": 'Bearer realm="spark-throttle"'}
-            return 401, "no token, or one that is not known or has ended: send Authorization: Bearer …", challenge
+            return 401, "there is no token, or it is unknown or has expired: send Authorization: Bearer …", challenge
         if caller.role == "viewer" and method not in _READING:
-            return 403, "a viewer's token reads; a change needs the role admin or tenant_admin", {}
+            return 403, "a viewer's token may only read; a change needs the role admin or tenant_admin", {}
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 18 or int(length) > MOST_BODY_BYTES:
             return 413, _TOO_LARGE, {}
         return None
 
 
-_TOO_LARGE: Final = f"the body is larger than {MOST_BODY_BYTES} bytes; change a part at a time, or use the command line"
+_TOO_LARGE: Final = f"the body is larger than {MOST_BODY_BYTES} bytes; split the change, or use the command line"
 
 
 def _bearer(headers: Headers) -> str:
@@ -104,7 +104,7 @@ def _bearer(headers: Headers) -> str:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Return `receive` that stops at the bound, whatever length the request announced."""
+    """Return a `receive` that stops at the bound, whatever length the request announced."""
     left_bytes = MOST_BODY_BYTES
 
     async def received() -> Message:

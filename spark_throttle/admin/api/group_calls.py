@@ -39,7 +39,7 @@ _ETAG: dict[str, Any] = {"headers": {"ETag": {"schema": {"type": "string"}, "des
 def list_resource_groups(
     served: ApiContext, request: Request, response: Response, after: After = "", limit: Limit = 100
 ) -> list[str]:
-    """Return the names of resource groups, by name; the header `Link` names the next page if there is one."""
+    """Return the names of resource groups in order; the header `Link` names the next page if there is one."""
     names = [stored.name for stored in served.service.page("resource_group", after=after, limit=limit)]
     if len(names) == limit:
         next_page = f"{request.url.path}?after={encoded(names[-1])}&limit={limit}"
@@ -59,9 +59,9 @@ def get_resource_group(
     response: Response,
     if_none_match: IfNoneMatch = None,
 ) -> ResourceGroupFields | Response:
-    """Return the quotas of a resource group; a tenant admin sees the group of its tenant."""
+    """Return the quotas of a resource group; a tenant admin sees only the group of its tenant."""
     if caller.role == "tenant_admin" and resourcegroup != _own_group(served.service, caller.tenant):
-        raise HTTPException(403, "a tenant admin sees the group that its tenant is attached to")
+        raise HTTPException(403, "a tenant admin sees only the group that its tenant is attached to")
     stored = served.service.get("resource_group", resourcegroup)
     if is_known(stored, if_none_match, response):
         return not_modified(stored)
@@ -72,7 +72,7 @@ def get_resource_group(
 def create_resource_group(
     served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: UnconditionalChange
 ) -> ChangeResponse:
-    """Create a resource group; one that is there already is a conflict (409)."""
+    """Create a resource group; it is a conflict (409) if it exists already."""
     try:
         made = served.service.create("resource_group", resourcegroup, values_of_fields(fields), asked.author(caller))
     except PolicyError as error:
@@ -84,7 +84,7 @@ def create_resource_group(
 def put_resource_group(
     served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change
 ) -> ChangeResponse:
-    """Create or update a resource group; what the body leaves out is not limited."""
+    """Create or replace a resource group; a rate that the body leaves out is unlimited."""
     revision = asked.expected("resource_group", resourcegroup)
     try:
         made = served.service.put(

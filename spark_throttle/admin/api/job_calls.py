@@ -1,4 +1,4 @@
-"""Calls for what the watched jobs do: the newest numbers, how they went over time, and who is throttled by what."""
+"""Calls for what the watched jobs do: the newest numbers, numbers over time, and who is throttled by what."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ RECENT_BATCHES: Final = 40
 _GROUPS_SHOWN: Final = 200
 
 Count: TypeAlias = Annotated[int, Query(ge=1, le=500)]
-GroupQuery: TypeAlias = Annotated[str | None, Query(max_length=MAX_NAME_BYTES, description="Only of this group.")]
+GroupQuery: TypeAlias = Annotated[str | None, Query(max_length=MAX_NAME_BYTES, description="Only its namespaces.")]
 
 
 class ScopeNumbers(BaseModel):
-    """The job or a resource group in the newest batch; null is no quota."""
+    """Numbers of the job or a resource group in the newest batch; null where there is no quota."""
 
     level: str
     scope: str
@@ -48,13 +48,13 @@ class ScopeNumbers(BaseModel):
     messages_per_second: float | None
     bytes_per_second: float | None
     balance_messages: float | None
-    """Tokens that the bucket held when the newest batch was planned; in debt below 0."""
+    """Tokens in the bucket when the newest batch was planned; below 0 the bucket is in debt."""
 
     balance_bytes: float | None
 
 
 class RecentBatch(BaseModel):
-    """A batch, and the policies that it was decided by."""
+    """A batch, and the revision of the policies that it was decided by."""
 
     batch: int
     epoch: int
@@ -67,39 +67,39 @@ class JobStatus(BaseModel):
     job: str
     direction: str | None
     batch: int
-    """The newest that reported, -1 before the first."""
+    """The newest batch that has reported; -1 before the first."""
 
     batch_time_ms: int | None
     elapsed_ms: int | None
-    """Between the newest batch and the one before."""
+    """Time between the newest batch and the one before it."""
 
     planned_epoch: int
     revision: str | None
-    """Names the content of the policies that the next batch is planned with."""
+    """Digest of the policies that the next batch is planned with."""
 
     store_revision: int | None
-    """The store's revision that the next batch is planned with; null where the job follows no store."""
+    """The store's revision that the next batch is planned with; null if the job follows no store."""
 
     problem: str | None
-    """Why the job cannot be read, or why what the store says now is not in force."""
+    """Why the job cannot be read, or why the newest policies of its store are not in force."""
 
     recent: list[RecentBatch]
     scopes: list[ScopeNumbers]
 
 
 class CallerAnswer(BaseModel):
-    """Whose token a request has."""
+    """The owner and the role of a request's token."""
 
     name: str
     token: str
-    """Its id, which is no secret."""
+    """The token's id, which is not secret."""
 
     role: Role
     tenant: str | None
 
 
 class Status(BaseModel):
-    """The store and all watched jobs."""
+    """The policy store and all watched jobs."""
 
     store: str
     store_revision: int
@@ -107,7 +107,7 @@ class Status(BaseModel):
 
 
 class Series(BaseModel):
-    """One scope over time: a number a batch, a second."""
+    """One scope over time: a value for each batch; rates are per second."""
 
     level: str
     scope: str
@@ -149,30 +149,30 @@ class NamespaceRow(BaseModel):
     waiting_bytes: int
     delayed_ms: float | None
     service: float | None
-    """Part of its group's quota that it was admitted, over its weight."""
+    """The part of its group's quota that the namespace was admitted, divided by its weight."""
 
     held_by: NearestScopeFields | None
 
 
 class NamespaceRows(BaseModel):
-    """Namespaces that wait or were rejected most, or that were offered most."""
+    """Namespaces with the most waiting and rejected messages, or with the most waiting and offered messages."""
 
     namespaces: list[NamespaceRow]
     active: int
     backlogged: int
     fairness_ratio: float | None
-    """Largest service of a backlogged namespace of the group over the smallest; 1 is even."""
+    """The largest service of a backlogged namespace of the group divided by the smallest; 1 is even."""
 
 
 @router.get("/caller", responses=documented())
 def get_caller(caller: AnyCaller) -> CallerAnswer:
-    """Return whose token the request has, and what it may do."""
+    """Return the owner of the request's token, and its role."""
     return CallerAnswer(name=caller.name, token=caller.token_id, role=caller.role, tenant=caller.tenant)
 
 
 @router.get("/status", responses=documented())
 def get_status(served: ApiContext, caller: AnyCaller) -> Status:
-    """Return what every watched job did last; a tenant admin sees no other's numbers."""
+    """Return the newest state of every watched job; a tenant admin gets no numbers of the job and its groups."""
     is_wide = caller.role != "tenant_admin"
     store = served.service.store
     jobs = [_status(view, is_wide=is_wide) for view in served.watch.views()]
@@ -187,7 +187,7 @@ def get_series(
     after_batch: Annotated[int, Query(ge=-1, le=NEVER_MS)] = -1,
     limit: Annotated[int, Query(ge=1, le=BATCHES_KEPT)] = 300,
 ) -> SeriesPage:
-    """Return rates and backlog of the job and its groups over the newest batches."""
+    """Return the rates and the backlog of the job and its groups over the newest batches."""
     batches = [kept for kept in view_of(served.watch, job).batches if kept.batch > after_batch][-limit:]
     keys = sorted({key for kept in batches for key in kept.shared}, key=lambda key: (key[0] != "job", key))
     return SeriesPage(
@@ -202,7 +202,7 @@ def get_namespaces(
     served: ApiContext, caller: AnyCaller, job: Segment, resource_group: GroupQuery = None, *,
     throttled: bool = False, limit: Count = 50,
 ) -> NamespaceRows:  # fmt: skip
-    """Return the namespaces that wait most, and what holds them; a tenant admin sees its own tenant's."""
+    """Return the namespaces that wait most, and what holds them back; a tenant admin sees those of its own tenant."""
     window = view_of(served.watch, job).window
     if window is None:
         return NamespaceRows(namespaces=[], active=0, backlogged=0, fairness_ratio=None)
@@ -222,23 +222,21 @@ def get_namespaces(
     },
 )
 def get_metrics(served: ApiContext) -> Response:
-    """Return what Prometheus scrapes; it sends its token as `authorization: {credentials: …}` of its configuration."""
+    """Return the metrics for Prometheus, which sends its token if configured: `authorization: {credentials: …}`."""
     return Response(exposed(served.watch, served.service.store), media_type=CONTENT_TYPE)
 
 
 def view_of(watch: JobWatch, job: str) -> JobView:
-    """Return what is known of a job.
+    """Return the view of a job.
 
     Raises
     ------
     NotFoundError
-        If the server does not watch it.
+        If the server does not watch the job.
     """
     view = watch.view(job)
     if view is None:
-        raise NotFoundError(
-            "job", job, did_you_mean(job[:64], watch.names) or "; the server watches those of --control"
-        )
+        raise NotFoundError("job", job, did_you_mean(job[:64], watch.names) or "; the server watches the jobs of --job")
     return view
 
 

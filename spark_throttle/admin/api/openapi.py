@@ -14,7 +14,7 @@ from spark_throttle.store.memory_store import MemoryStore
 
 
 def description() -> str:
-    """Return the OpenAPI description, with its keys in order."""
+    """Return the OpenAPI description as JSON with sorted keys."""
     with tempfile.TemporaryDirectory() as folder:
         tokens = TokenFile(Path(folder) / "tokens.json", clock_ms=lambda: 0)
         app = make_app(MemoryStore(), tokens, JobWatch({}), clock_ms=lambda: 0)

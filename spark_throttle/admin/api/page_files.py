@@ -1,4 +1,4 @@
-"""The page's files: a fixed few, shipped in the package; nothing of a request becomes a path."""
+"""The page's files: a fixed set, shipped in the package; no part of a request becomes a path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Calls for every kind of policy, in the form of a policy document: what PIP-82's fields do not say.
+"""Calls for every kind of policy, in the form of a policy document, which says more than PIP-82's fields.
 
-Kinds are a document's sections. A name is one segment, its slashes encoded: ``/policies/namespaces/acme%2Forders``.
+The kinds are a document's sections. A name is one segment, with its slashes encoded:
+``/policies/namespaces/acme%2Forders``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ router = APIRouter(prefix="/admin/v2", tags=["policies"])
 NamedSection: TypeAlias = Literal["resource_groups", "tenants", "namespaces", "exempt"]
 SingleSection: TypeAlias = Literal["defaults", "job", "queue"]
 Values: TypeAlias = Annotated[
-    dict[str, Any], Body(description="What the section of a policy document says of one entry; see conf/policies.")
+    dict[str, Any], Body(description="One entry, as its section of a policy document has it; see conf/policies.")
 ]
 
 _KINDS: Final[dict[str, Kind]] = {section: kind for kind, section in SECTIONS.items()}
@@ -50,18 +51,18 @@ class Policy(BaseModel):
 
     name: str
     revision: int
-    """Of the commit that wrote it: its ETag."""
+    """Revision of the commit that wrote the entry: its ETag."""
 
     policy: dict[str, Any]
-    """What it says, without what is default; rates a second, durations in seconds, sizes in bytes."""
+    """The policy without default values; rates are per second, durations in seconds, sizes in bytes."""
 
 
 class PolicyPage(BaseModel):
-    """Some entries, by name."""
+    """A page of entries, by name."""
 
     policies: list[Policy]
     next: str | None
-    """`after` of the next page; null on the last."""
+    """`after` of the next page; null on the last page."""
 
 
 @router.get("/policies/{section}", responses=documented(404))
@@ -73,7 +74,7 @@ def list_policies(
     limit: Limit = 100,
     resource_group: Annotated[str | None, Query(max_length=MAX_NAME_BYTES)] = None,
 ) -> PolicyPage:
-    """Return a page of a section's entries; of those attached to `resource_group` by themselves, if it is given."""
+    """Return a page of a section's entries; if `resource_group` is given, only entries that name this group."""
     kind = _KINDS[section]
     if caller.role != "tenant_admin":
         page = served.service.page(kind, after=after, limit=limit, resource_group=resource_group)
@@ -103,7 +104,7 @@ def get_policy(
 def put_policy(
     served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, values: Values, asked: Change
 ) -> ChangeResponse:
-    """Write an entry, in place of what it said."""
+    """Create or replace an entry."""
     kind = _KINDS[section]
     _check_writable(served.service, caller, kind, name, values)
     revision = asked.expected(kind, name)
@@ -115,7 +116,7 @@ def put_policy(
 def delete_policy(
     served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, asked: Change
 ) -> ChangeResponse:
-    """Remove an entry; a resource group that is in use is not removed (412)."""
+    """Delete an entry; a resource group that is in use is not deleted (412)."""
     kind = _KINDS[section]
     _check_writable(served.service, caller, kind, name, {})
     revision = asked.expected(kind, name)
@@ -128,7 +129,7 @@ def delete_policy(
 def get_single_policy(
     served: ApiContext, section: SingleSection, response: Response, if_none_match: IfNoneMatch = None
 ) -> Policy | Response:
-    """Return what holds every namespace without an entry (`defaults`), the whole job, or the queue."""
+    """Return the quotas of every namespace without an entry (`defaults`), those of the job, or the queue's bounds."""
     return _answered(served.service.get(_KINDS[section]), if_none_match, response)
 
 
@@ -136,7 +137,7 @@ def get_single_policy(
 def put_single_policy(
     served: ApiContext, caller: Admin, section: SingleSection, values: Values, asked: Change
 ) -> ChangeResponse:
-    """Write the defaults, the job's quotas or the queue's bounds, in place of what they said."""
+    """Replace the defaults, the job's quotas or the queue's bounds."""
     kind = _KINDS[section]
     revision = asked.expected(kind, "")
     made = served.service.put(kind, "", values, asked.author(caller), expected=revision)
@@ -153,7 +154,7 @@ def _answered(stored: StoredEntry, if_none_match: str | None, response: Response
 
 def _check_readable(caller: Caller, kind: Kind, name: str) -> None:
     if caller.role == "tenant_admin" and kind not in ("tenant", "namespace"):
-        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees its tenant and its namespaces")
+        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees only its tenant and its namespaces")
     check_tenant(caller, name)
 
 
@@ -161,16 +162,16 @@ def _check_writable(service: PolicyService, caller: Caller, kind: Kind, name: st
     if caller.role == "admin":
         return
     if caller.role != "tenant_admin" or kind != "namespace":
-        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is of a {caller.role}; an admin changes this")
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token's role is {caller.role}; only an admin changes this")
     check_tenant(caller, name)
     check_within_tenant(service, caller, name, parse_policy(kind, name, values))
 
 
 def _page_of_tenant(service: PolicyService, caller: Caller, kind: Kind, after: str, limit: int) -> list[StoredEntry]:
-    """Return a page of a tenant's own entries: the one of its very name, then those below it."""
+    """Return a page of a tenant's own entries: the entry of its very name, then those of its namespaces."""
     assert caller.tenant is not None  # noqa: S101 - every tenant admin's token has one
     if kind not in ("tenant", "namespace"):
-        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees its tenant and its namespaces")
+        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees only its tenant and its namespaces")
     return list(islice(_entries_of_tenant(service, caller.tenant, kind, after, limit), limit))
 
 

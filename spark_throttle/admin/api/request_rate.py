@@ -1,4 +1,4 @@
-"""How many requests a caller may make: a token bucket each, by the kernel's rule (`core.limits.token_bucket`)."""
+"""How many requests a caller may make: one token bucket each, by the kernel's rule (`core.limits.token_bucket`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_throttle.core.limits.token_bucket import debit, refill, throttle_time
 from spark_throttle.core.quota import MICRO
 
 MOST_CALLERS: Final = 10_000
-"""Buckets kept; of more callers the one that was away longest is forgotten, and would come back with a full one."""
+"""Number of buckets kept; beyond it the caller that was away longest is forgotten, and returns with a full bucket."""
 
 
 class RequestRates:
@@ -22,9 +22,9 @@ class RequestRates:
     Parameters
     ----------
     per_second
-        Requests that a caller may make, as whole ones a second.
+        Number of requests per second that a caller may make.
     burst_seconds
-        How many seconds' worth an idle caller saves up.
+        How many seconds of its rate an idle caller saves up.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class RequestRates:
         self._buckets: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def throttle_time_ms(self, caller: str) -> int:
-        """Count a request, and return 0; or count none, and return when the caller may come again."""
+        """Charge a request and return 0; or charge nothing and return the time until the caller may try again."""
         with self._lock:
             now_ms = self._clock_ms()
             kept_micro, as_of_ms = self._buckets.pop(caller, (int(self._burst[0]), now_ms))

@@ -1,9 +1,9 @@
 """Resource groups in PIP-82's fields, and the policies that they stand for.
 
-PIP-82 has four rates a group. Beside them stands, named alike, what a quota of ours says more. Absent or null is no
-limit and 0 admits nothing; a PUT says the whole group, so what it leaves out is not limited. (Pulsar reads 0 and -1 as
-no limit, and -1 in an update as "leave as it is", so that a limit, once set, cannot be lifted: a negative rate is
-refused here.)
+PIP-82 has four rates for each group. The other settings of our quotas are additional fields with similar names. A rate
+that is absent or null sets no limit, and 0 admits nothing; a PUT replaces the whole group, so a rate that it leaves out
+is unlimited. (Pulsar reads 0 and -1 as no limit, and -1 in an update as "leave as it is", so a limit that was set
+cannot be lifted there; here a negative rate is refused.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
         ("MaxMessageSize", "max_message_bytes"),
     )
 }  # fmt: skip
-"""Which key of which direction's quota a field is."""
+"""The direction and the key of the quota that each field stands for."""
 
 _NAMES: Final[Mapping[tuple[str, str], str]] = {place: field for field, place in FIELDS.items()}
 _QUOTA_PATH = re.compile(r"\.(publish|dispatch)(?:\.(\w+))?$")
@@ -45,7 +45,7 @@ OnExcess = Annotated[Any, _nullable(enum=["delay", "reject", "observe"], type="s
 
 
 class ResourceGroupFields(BaseModel):
-    """The quotas of a resource group, a second each; what is absent or null is not limited, and 0 admits nothing."""
+    """The quotas of a resource group, per second; a rate that is absent or null sets no limit, and 0 admits nothing."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,7 +64,7 @@ class ResourceGroupFields(BaseModel):
 
 
 def values_of_fields(fields: ResourceGroupFields) -> dict[str, dict[str, object]]:
-    """Return the policy that fields stand for, as a policy document has it.
+    """Return the policy that fields stand for, in the form of a policy document.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def values_of_fields(fields: ResourceGroupFields) -> dict[str, dict[str, object]
 
 
 def fields_of_values(values: Mapping[str, Any]) -> ResourceGroupFields:
-    """Return the fields that say what a group's policy says."""
+    """Return a group's policy as fields."""
     return ResourceGroupFields(**{
         _NAMES[direction, key]: value
         for direction, quota in values.items()
@@ -97,7 +97,7 @@ def fields_of_values(values: Mapping[str, Any]) -> ResourceGroupFields:
 
 
 def error_of_field(error: PolicyError) -> PolicyError:
-    """Return an error whose path is the field of the request, where it was the place in a policy document."""
+    """Return the error with a field of the request as its path, instead of a place in a policy document."""
     match = _QUOTA_PATH.search(error.path)
     if match is None:
         return PolicyError("resourcegroup", error.problem)

@@ -1,4 +1,4 @@
-"""Calls for the store's revisions: who changed what, when and why; what differs; back to one."""
+"""Calls for the store's revisions: who changed what, when and why; how two revisions differ; roll back to one."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class RevisionEntry(BaseModel):
 
     revision: int
     at_ms: int
-    """Wall clock of whoever committed it, since 1970."""
+    """Time of the commit by its author's wall clock, since 1970."""
 
     who: str
     why: str
     changes: int
-    """How many entries it wrote or removed."""
+    """Number of entries that the commit wrote or removed."""
 
 
 class Difference(BaseModel):
-    """One entry that differs between two revisions; null where it is not there."""
+    """One entry that differs between two revisions; null where it does not exist."""
 
     kind: Kind
     name: str
@@ -71,5 +71,5 @@ def get_diff(
 def roll_back(
     served: ApiContext, caller: Admin, revision: RevisionNumber, asked: UnconditionalChange
 ) -> ChangeResponse:
-    """Make the store say what it said at a revision, in one commit; what was said since stays in the history."""
+    """Restore the policies of a revision, in one commit; the changes since then stay in the history."""
     return asked.answer(served.service.rollback(revision, asked.author(caller)), is_entry=False)

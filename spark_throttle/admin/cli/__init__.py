@@ -1,6 +1,6 @@
 """The command `spark-throttle`: a module for each group of commands.
 
-It may import `admin.tokens` and what is below `admin`; each command imports what it needs when it runs. Begin with
+It may import `admin.tokens` and the layers below `admin`; each command imports what it needs when it runs. Start with
 `app`.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m spark_throttle.admin.cli``: the command `spark-throttle`, where no script is installed."""
+"""``python -m spark_throttle.admin.cli``: the command `spark-throttle` where its script is not installed."""
 
 from spark_throttle.admin.cli import main
 

@@ -1,7 +1,6 @@
 """`spark-throttle`: policies, entries, explanations and status from a shell; no Spark and no JVM.
 
-What a command does not need is not imported before it runs, so that it starts at once. The exit codes are
-`output.Exit`.
+A command imports only what it needs, when it runs, so that it starts at once. The exit codes are `output.Exit`.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from spark_throttle.admin.cli.entries import named_app, single_app
 from spark_throttle.admin.cli.options import ReportingGroup, Store
 from spark_throttle.errors import ConfigurationError
 
-_EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 there already; 6 in use; \
-7 another change came first, nothing was changed; 8 the store is not available, nothing was changed; 9 nobody knows \
-whether it was changed; 10 a difference."""
+_EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \
+7 another change came first, nothing was changed; 8 the store is not available, nothing was changed; 9 it is unknown \
+whether anything was changed; 10 a difference."""
 
 app = typer.Typer(
     name="spark-throttle", cls=ReportingGroup, no_args_is_help=True, pretty_exceptions_enable=False, epilog=_EXITS,
-    help="Quotas of tenants that share a Spark job: set them, see what they do and why.",
+    help="Quotas of tenants that share a Spark job: set them, see their effects and the reasons.",
 )  # fmt: skip
 app.add_typer(policy.app, name="policy")
 app.add_typer(named_app("resource_group", "resource group"), name="group")
@@ -44,7 +43,7 @@ app.command()(capacity.capacity)
 def serve(
     tokens: Annotated[str, typer.Option(metavar="FILE", help="The file of hashed tokens.")],
     store: Store = "",
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8182,
     job: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="A job to show and its control directory; repeatable.")
@@ -52,7 +51,7 @@ def serve(
     tls_certificate: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
     tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
     is_plain_allowed: Annotated[
-        bool, typer.Option("--allow-plain-http", help="TLS ends at a proxy before the server.")
+        bool, typer.Option("--allow-plain-http", help="TLS ends at a proxy in front of the server.")
     ] = False,
 ) -> None:
     """Serve the admin API and its page."""
@@ -73,7 +72,7 @@ def serve(
 
 
 class WithoutPandas:
-    """A hack: Arrow imports pandas where it is installed, which takes half of a command's time and serves nothing."""
+    """A hack: Arrow imports pandas where it is installed, which takes half of a command's time to no purpose."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""The command `capacity`: KIP-124's arithmetic, for people."""
+"""The command `capacity`: KIP-124's arithmetic at the command line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spark_throttle.errors import ConfigurationError
 
 Threads = Annotated[int | None, typer.Option(min=0, help="num.io.threads of a broker.")]
 Network = Annotated[int | None, typer.Option(min=0, help="num.network.threads of a broker.")]
-Cores = Annotated[int | None, typer.Option(min=0, help="Instead of threads: cores, with as many threads of each kind.")]
+Cores = Annotated[int | None, typer.Option(min=0, help="Instead of threads: cores, each with a thread of each kind.")]
 
 
 def capacity(
-    tenants: Annotated[int, typer.Option(min=0, help="How many share it, those with a fixed share included.")],
+    tenants: Annotated[int, typer.Option(min=0, help="Number of tenants, those with a fixed share included.")],
     io_threads: Threads = None,
     network_threads: Network = None,
     cores: Cores = None,
@@ -57,7 +57,7 @@ def _percent(text: str) -> Decimal:
     try:
         percent = Decimal(text.removesuffix("%").strip())
     except InvalidOperation:
-        raise ConfigurationError(f"{text!r} is no share; give percent, such as 200") from None
+        raise ConfigurationError(f"{text!r} is not a share; give percent, such as 200") from None
     if not percent.is_finite():
-        raise ConfigurationError(f"{text!r} is no share; give percent, such as 200")
+        raise ConfigurationError(f"{text!r} is not a share; give percent, such as 200")
     return percent

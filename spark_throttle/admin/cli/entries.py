@@ -1,4 +1,4 @@
-"""Commands on one entry: groups, tenants, namespaces, exemptions, the defaults, the job and the queue."""
+"""Commands on single entries: groups, tenants, namespaces, exemptions, the defaults, the job and the queue."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from spark_throttle.store.entries import StoredEntry
     from spark_throttle.store.store import Kind
 
-Name = Annotated[str, typer.Argument(help="Its name.")]
+Name = Annotated[str, typer.Argument(help="The name of the entry.")]
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PATH=VALUE]...",
-        help="What it says, such as publish.messages_per_second=500 publish.bytes_per_second=8MiB.",
+        help="Its settings, such as publish.messages_per_second=500 publish.bytes_per_second=8MiB.",
     ),
 ]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.")]
@@ -40,7 +40,7 @@ _PAGE = 1000
 
 
 def show_made(made: CommitResult, form: Form, what: str) -> None:
-    """Answer what became of a change."""
+    """Show the outcome of a change."""
 
     def text() -> str:
         said = f"{what}: revision {made.revision}" if made.is_changed else f"{what}: nothing to change"
@@ -50,12 +50,12 @@ def show_made(made: CommitResult, form: Form, what: str) -> None:
 
 
 def show_stored(found: list[StoredEntry], form: Form) -> None:
-    """Answer entries, a line each."""
+    """Show entries, one per line."""
     values = [_answer(stored) for stored in found]
     Output(form).show(
         values,
         lambda: table_of(
-            [("name", False), ("says", False), ("revision", True)],
+            [("name", False), ("settings", False), ("revision", True)],
             [(stored.name or stored.kind, ", ".join(_flat(stored.values)), stored.revision) for stored in found],
         ),
     )
@@ -73,10 +73,10 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def named_app(kind: Kind, noun: str) -> typer.Typer:
-    """Return the commands on entries that have a name."""
+    """Return the commands on a kind of entries that have names."""
     app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun.capitalize()}: create, change, list.")
 
-    @app.command("create", help=f"Create a {noun} that is not there yet.")
+    @app.command("create", help=f"Create a {noun} that does not exist yet.")
     def create(
         name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "",
         output: OutputForm = Form.TEXT,
@@ -89,16 +89,16 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         stored = service_of(store).get(kind, name, at=at)
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
-    @app.command("update", help=f"Change what a {noun} says; what no setting names stays.")
+    @app.command("update", help=f"Change settings of a {noun}; those that are not given stay as they are.")
     def update(
         name: Name, store: Store = "", settings: Settings = None,
-        is_whole: Annotated[bool, typer.Option("--replace", help="Say this, and nothing else.")] = False,
+        is_whole: Annotated[bool, typer.Option("--replace", help="Drop all settings that are not given.")] = False,
         expected: Expected = None, who: Who = "", why: Why = "", output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         service, changes = service_of(store), values_of_settings(settings or [])
         stored = service.get(kind, name)
         values = merged({} if is_whole else stored.values, changes)
-        # What the settings are merged into must still be there when they are written.
+        # The entry that the settings are merged into must not have changed when they are written.
         at = expected if expected is not None else None if is_whole else stored.revision
         made = service.update(kind, name, values, author_of(who, why), expected=at)
         show_made(made, output, f"{noun} {name}")
@@ -114,14 +114,14 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
     @app.command("list", help="List them by name, page by page.")
     def list_all(
         store: Store = "", after: Annotated[str, typer.Option(help="Begin after this name.")] = "",
-        limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100, at: At = None,
+        limit: Annotated[int, typer.Option(min=1, help="The most to list.")] = 100, at: At = None,
         group: Annotated[str | None, typer.Option(help="Only those that name this resource group.")] = None,
         output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         found = service_of(store).page(kind, after=after, limit=limit, at=at, resource_group=group)
         show_stored(found, output)
         if output is Form.TEXT and len(found) == limit:
-            typer.echo(f"\nfor the next: --after {shown(found[-1].name)!r}", err=True)
+            typer.echo(f"\nfor the next page: --after {shown(found[-1].name)!r}", err=True)
 
     if kind in ("tenant", "namespace"):
         _add_attachments(app, kind, noun)
@@ -150,7 +150,7 @@ def _add_attachments(app: typer.Typer, kind: Kind, noun: str) -> None:
 
 
 def single_app(kind: Kind, noun: str) -> typer.Typer:
-    """Return the commands on an entry of which there is one."""
+    """Return the commands on a kind that has a single entry."""
     app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun[0].upper()}{noun[1:]}: get, update.")
 
     @app.command("get", help=f"Show {noun}.")
@@ -158,7 +158,7 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
         stored = service_of(store).get(kind, at=at)
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
-    @app.command("update", help=f"Change {noun}; what no setting names stays.")
+    @app.command("update", help=f"Change {noun}; settings that are not given stay as they are.")
     def update(
         settings: Settings = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
         output: OutputForm = Form.TEXT,
@@ -175,5 +175,5 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
 def _sheet(stored: StoredEntry) -> Any:  # noqa: ANN401 - what rich prints
     rows = [tuple(line.split("=", 1)) for line in _flat(stored.values)]
     head = f"{stored.kind.replace('_', ' ')} {shown(stored.name)}".strip()
-    title = f"{head}, revision {stored.revision}" if stored.revision else f"{head}, as it is by default"
-    return table_of([("key", False), ("value", False)], rows or [("says nothing", "")], title)
+    title = f"{head}, revision {stored.revision}" if stored.revision else f"{head}, by default"
+    return table_of([("key", False), ("value", False)], rows or [("no settings", "")], title)

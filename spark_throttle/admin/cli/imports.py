@@ -1,4 +1,4 @@
-"""Commands that read other systems' quotas into a policy document."""
+"""Commands that turn other systems' quotas into a policy document."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True,
-    help="Other systems' quotas as a policy document, on stdout; what it cannot express, on stderr (exit code 10).",
+    help="Other systems' quotas as a policy document on stdout; on stderr what it cannot express (exit code 10).",
 )  # fmt: skip
 
 File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The quotas, as the system prints them, or JSON; - for stdin.")
+    Path, typer.Argument(metavar="FILE", help="The quotas as the system prints them, or as JSON; - for stdin.")
 ]
 
 
 @app.command()
 def pegasus(
     file: File,
-    table: Annotated[str | None, typer.Option(help="Whose these are, where the file does not say.")] = None,
+    table: Annotated[str | None, typer.Option(help="The table, if the file does not name it.")] = None,
     output: OutputForm = Form.TEXT,
 ) -> None:
     """Read Pegasus' table environments (app-envs)."""
@@ -46,7 +46,7 @@ def kafka(file: File, output: OutputForm = Form.TEXT) -> None:
 
 @app.command()
 def pulsar(file: File, output: OutputForm = Form.TEXT) -> None:
-    """Read Pulsar's resource groups and what is attached to them."""
+    """Read Pulsar's resource groups, and the tenants and namespaces attached to them."""
     from spark_throttle.importers.pulsar import import_pulsar
 
     _answer(import_pulsar(_text(file)), output)

@@ -23,7 +23,7 @@ _FORM_KEY: Final = "spark_throttle.form"
 
 
 class ReportingGroup(TyperGroup):
-    """Commands whose errors are answers: a message on stderr and an exit code that says what to do."""
+    """Commands whose errors become answers: a message on stderr, and an exit code that tells what to do."""
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer carries its own copy of click
         """Run a command."""
@@ -55,13 +55,15 @@ OutputForm = Annotated[
         help="Tables for people, or JSON for programs.",
     ),
 ]  # fmt: skip
-Who = Annotated[str, typer.Option("--who", envvar="SPARK_THROTTLE_WHO", help="Who makes the change; by default, you.")]
-Why = Annotated[str, typer.Option("--why", "-m", help="Why, for the history.")]
+Who = Annotated[str, typer.Option("--who", envvar="SPARK_THROTTLE_WHO", help="Who makes the change; by default you.")]
+Why = Annotated[str, typer.Option("--why", "-m", help="Reason for the change, kept in the history.")]
 Expected = Annotated[
     int | None,
-    typer.Option("--expected", metavar="REVISION", help="Change it only if it is at this revision; 0: is not there."),
+    typer.Option(
+        "--expected", metavar="REVISION", help="Change it only if it is at this revision; 0: if it does not exist."
+    ),
 ]
-At = Annotated[int | None, typer.Option("--at", metavar="REVISION", help="As this revision of the store had it.")]
+At = Annotated[int | None, typer.Option("--at", metavar="REVISION", help="Read this revision instead of the newest.")]
 Control = Annotated[
     str | None,
     typer.Option(
@@ -72,7 +74,7 @@ Control = Annotated[
 
 
 def service_of(location: str, *, is_created: bool = False) -> PolicyService:
-    """Return the service over the store that an option named."""
+    """Return the service over the store at the location that an option gave."""
     from spark_throttle.store.opening import open_store
     from spark_throttle.store.service import PolicyService
 
@@ -82,14 +84,14 @@ def service_of(location: str, *, is_created: bool = False) -> PolicyService:
 
 
 def author_of(who: str, why: str) -> Author:
-    """Return who makes a change: the one named, or the user of this process."""
+    """Return the author of a change: the one named, or the user of this process."""
     from spark_throttle.store.store import Author
 
     return Author(who or getpass.getuser(), why)
 
 
 def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return the plain values that settings such as ``publish.weight=3`` make; an empty value takes one away.
+    """Return the plain values of settings such as ``publish.weight=3``; an empty value removes a setting.
 
     Examples
     --------
@@ -102,7 +104,7 @@ def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not path:
-            raise ConfigurationError(f"{setting!r} is no setting; write one such as publish.messages_per_second=500")
+            raise ConfigurationError(f"{setting!r} is not a setting; write one such as publish.messages_per_second=500")
         *scopes, key = path.split(".")
         here = values
         for scope in scopes:
@@ -112,7 +114,7 @@ def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def merged(old: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return plain values with some replaced, and those whose setting is `None` taken away.
+    """Return plain values with some of them replaced; those whose setting is `None` are removed.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""How commands answer: tables for people, JSON for programs, and an exit code for each thing that a caller may do next.
+"""How commands answer: tables for people, JSON for programs, and exit codes that tell a caller what to do next.
 
-Everything is shown in both forms; a name that a terminal would act upon (a control character in it) is escaped in
-tables and exact in JSON. Answers go to stdout, errors to stderr.
+Both forms show everything; control characters in a name, which a terminal would obey, are escaped in tables and exact
+in JSON. Answers go to stdout, errors to stderr.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_throttle.errors import (
 
 
 class Exit(IntEnum):
-    """What a command's exit code says."""
+    """The exit codes of commands."""
 
     DONE = 0
     FAULT = 1
@@ -41,7 +41,7 @@ class Exit(IntEnum):
     """The command line cannot be understood."""
 
     INVALID = 3
-    """A policy, a name or a setting cannot be applied: mend it."""
+    """A policy, a name or a setting cannot be applied: correct it."""
 
     NOT_FOUND = 4
     DUPLICATE = 5
@@ -53,10 +53,10 @@ class Exit(IntEnum):
     """The store cannot be reached; nothing was changed: try again later."""
 
     UNKNOWN = 9
-    """The change may or may not have happened: look into the history."""
+    """The change may or may not have happened: look into the history first."""
 
     DIFFERENT = 10
-    """`policy diff --check` found a difference; `import` met what a policy cannot express."""
+    """`policy diff --check` found a difference, or `import` found something that a policy cannot express."""
 
 
 _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
@@ -67,14 +67,14 @@ _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
 
 
 class Form(StrEnum):
-    """How a command answers."""
+    """The form of a command's answer."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def exit_of(error: ThrottleError) -> Exit:
-    """Return the exit code that says what to do about an error.
+    """Return the exit code that tells what to do about an error.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class Output:
     Parameters
     ----------
     form
-        For people or for programs.
+        The form of the answer: for people or for programs.
     """
 
     def __init__(self, form: Form) -> None:
@@ -118,7 +118,7 @@ class Output:
 
 
 def console() -> Console:
-    """Return a console on today's stdout; without a terminal it takes the room that a table needs."""
+    """Return a console on the current stdout; if this is not a terminal, the console is 160 columns wide."""
     return Console() if sys.stdout.isatty() else Console(width=160)
 
 
@@ -142,7 +142,7 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes
 
 
 def shown(text: str) -> str:
-    r"""Return a text without what a terminal would act upon.
+    r"""Return a text with the characters escaped that a terminal would obey.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def shown(text: str) -> str:
 
 
 def table_of(columns: Iterable[tuple[str, bool]], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
-    """Return a table; a column is its head and whether its values are numbers."""
+    """Return a table; a column is given by its head and by whether its values are numbers."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for head, is_number in columns:
         table.add_column(
@@ -165,7 +165,7 @@ def table_of(columns: Iterable[tuple[str, bool]], rows: Iterable[Sequence[object
 
 
 def count(value: float | None) -> str:
-    """Return a number of messages as people read it, an empty text for none.
+    """Return a number of messages for people to read; `None` gives an empty text.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def count(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Return a number of bytes as people read it.
+    """Return a number of bytes for people to read; `None` gives an empty text.
 
     Examples
     --------
@@ -195,7 +195,7 @@ def size(value: float | None) -> str:
 
 
 def wait(value_ms: int | None) -> str:
-    """Return a time as people read it.
+    """Return a duration for people to read; `None` gives an empty text.
 
     Examples
     --------

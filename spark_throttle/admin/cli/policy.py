@@ -64,14 +64,14 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
 def apply(
     file: PolicyFile,
     store: Store = "",
-    is_created: Annotated[bool, typer.Option("--init", help="Make the store if there is none.")] = False,
+    is_created: Annotated[bool, typer.Option("--init", help="Create the store if it does not exist.")] = False,
     is_dry: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     expected: Expected = None,
     who: Who = "",
     why: Why = "",
     output: OutputForm = Form.TEXT,
 ) -> None:
-    """Make the store say what a document says, and nothing else, in one commit."""
+    """Replace all policies of the store by a document, in one commit."""
     from spark_throttle.store.policy_location import load_policies
 
     document = load_policies(file)
@@ -84,7 +84,7 @@ def apply(
 
 @app.command()
 def show(store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> None:
-    """Print all policies as a document that `apply` takes."""
+    """Print all policies as one document, which `apply` takes."""
     from spark_throttle.policy.codec import dump_policies
     from spark_throttle.policy.yaml_text import read_yaml
 
@@ -102,7 +102,7 @@ def diff(
     is_checked: Annotated[bool, typer.Option("--check", help="Exit with 10 if they differ.")] = False,
     output: OutputForm = Form.TEXT,
 ) -> None:
-    """Show what two revisions of the store say differently."""
+    """Show how two revisions of the store differ."""
     service = service_of(store)
     newest = service.store.revision()
     end = newest if after is None else after
@@ -115,11 +115,11 @@ def diff(
 @app.command()
 def history(
     store: Store = "",
-    before: Annotated[int | None, typer.Option(metavar="REVISION", help="Only older ones.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    before: Annotated[int | None, typer.Option(metavar="REVISION", help="Only older revisions.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most to list.")] = 20,
     output: OutputForm = Form.TEXT,
 ) -> None:
-    """Show who changed what, when and why, the newest first."""
+    """Show who made each change, when and why, the newest first."""
     found = service_of(store).history(before=before, limit=limit)
     Output(output).show(
         found,
@@ -134,9 +134,9 @@ def history(
 def rollback(
     revision: RevisionNumber, store: Store = "", who: Who = "", why: Why = "", output: OutputForm = Form.TEXT
 ) -> None:
-    """Make the store say what it said at a revision; the history keeps what was said since."""
+    """Restore the policies of a revision; the history keeps the changes since then."""
     author = author_of(who, why or f"back to revision {revision}")
-    show_made(service_of(store).rollback(revision, author), output, f"rolled back to what revision {revision} said")
+    show_made(service_of(store).rollback(revision, author), output, f"rolled back to revision {revision}")
 
 
 def _when(at_ms: int) -> str:

@@ -1,4 +1,4 @@
-"""Commands on the tokens of the admin API; a token's text is shown once, when it is made."""
+"""Commands on the tokens of the admin API; a token's text is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ TokensFile = Annotated[
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whom the history names.")],
+    name: Annotated[str, typer.Argument(help="Name of the owner, for the history.")],
     tokens: TokensFile,
     role: Annotated[str, typer.Option(help="admin, tenant_admin or viewer.")] = "viewer",
-    tenant: Annotated[str | None, typer.Option(help="Of a tenant_admin: its one tenant.")] = None,
-    days: Annotated[int | None, typer.Option(help="After which it ends; by default never.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="The tenant of a tenant_admin.")] = None,
+    days: Annotated[int | None, typer.Option(help="Days until it expires; by default it never does.")] = None,
     form: OutputForm = Form.TEXT,
 ) -> None:
-    """Make a token, and show it for the only time."""
+    """Create a token, and show it this one time."""
     text = _file(tokens).create(name, role, tenant=tenant, days=days)
     Output(form).show({"token": text}, lambda: text)
 
 
 @app.command("list")
 def list_(tokens: TokensFile, form: OutputForm = Form.TEXT) -> None:
-    """List the tokens; what they are is not kept, only that they are."""
+    """List the tokens, without their texts, which are not kept."""
     found = [_answer(token) for token in _file(tokens).list()]
     columns = [("id", False), ("name", False), ("role", False), ("tenant", False), ("expires", False)]
     Output(form).show(
@@ -50,11 +50,11 @@ def list_(tokens: TokensFile, form: OutputForm = Form.TEXT) -> None:
 
 @app.command()
 def revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")],
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `list` shows.")],
     tokens: TokensFile,
     form: OutputForm = Form.TEXT,
 ) -> None:
-    """Forget a token: it is refused from its next request on."""
+    """Revoke a token: it is refused from its next request on."""
     _file(tokens).revoke(token_id)
     Output(form).show({"revoked": token_id}, lambda: shown(f"token {token_id}: revoked"))
 
@@ -62,7 +62,7 @@ def revoke(
 def _file(path: str) -> TokenFile:
     from spark_throttle.admin.tokens import TokenFile
 
-    return TokenFile(path, clock_ms=lambda: time.time_ns() // 1_000_000)  # noqa: TID251 - when it was made, and ends
+    return TokenFile(path, clock_ms=lambda: time.time_ns() // 1_000_000)  # noqa: TID251 - for creation and expiry
 
 
 def _answer(token: Token) -> dict[str, str | None]:

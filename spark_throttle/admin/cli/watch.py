@@ -1,4 +1,4 @@
-"""Commands that look at what jobs do: explain, status."""
+"""Commands that show what jobs do: explain, status."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _LEVELS = ("job", "resource_group", "tenant", "namespace")
 
 
 def explain(
-    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="Such as acme/orders.")],
+    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="A namespace, such as acme/orders.")],
     store: Store = "",
     control: Control = None,
     direction: Annotated[
-        Literal["publish", "dispatch"], typer.Option(help="Which quotas to ask; of a job, those that it enforces.")
+        Literal["publish", "dispatch"], typer.Option(help="Which quotas to explain; a job has its own.")
     ] = "publish",
     output: OutputForm = Form.TEXT,
 ) -> None:
-    """Show which rule holds a namespace and why, and with --control what a job's last batch did."""
+    """Show which rule applies to a namespace and why and, with --control, what a job's last batch did."""
     from spark_throttle.status.explain import explain_job, explain_policy
 
     if control is None:
@@ -65,7 +65,7 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
         parts += [Text(), Text(said + ", ".join(f"{word} {_both(pair)}" for word, pair in numbers))]
         if last.waiting[0]:
             left = wait(found.predicted_release_ms) or "never"
-            parts.append(Text(f"what waits has left in {left}, if nothing more comes", style="yellow"))
+            parts.append(Text(f"time until the backlog is gone, if nothing more arrives: {left}", style="yellow"))
     parts += [Text(f"note: {shown(note)}", style="yellow") for note in found.notes]
     return Group(*parts)
 
@@ -85,9 +85,9 @@ def _release(release_ms: int | None, waiting: tuple[int, int] | None) -> str:
 
 def status(
     control: Control = None,
-    is_watched: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew until interrupted.")] = False,
+    is_watched: Annotated[bool, typer.Option("--watch", "-w", help="Refresh it until interrupted.")] = False,
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often, with --watch.")] = 1.0,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many scopes a level, those with most waiting.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="The most scopes to show per level, busiest first.")] = 20,
     level: Annotated[list[str] | None, typer.Option(help="Only this level; may be repeated.")] = None,
     output: OutputForm = Form.TEXT,
 ) -> None:
@@ -98,7 +98,7 @@ def status(
         raise ConfigurationError("no job is named; give --control, or set SPARK_THROTTLE_CONTROL")
     unknown = sorted(set(level or ()) - set(_LEVELS))
     if unknown:
-        raise ConfigurationError(f"{unknown[0]!r} is no level; give one of {', '.join(_LEVELS)}")
+        raise ConfigurationError(f"{unknown[0]!r} is not a level; give one of {', '.join(_LEVELS)}")
     path, levels = control, tuple(level or _LEVELS)
 
     def look() -> tuple[Status, list[ScopeStatus]]:
@@ -129,7 +129,7 @@ def _watch(look: Any, every: float, pause: threading.Event, form: Form) -> None:
 
 
 def _busiest(found: Status, levels: tuple[str, ...], limit: int) -> list[ScopeStatus]:
-    """Return the scopes of each level that have most waiting, then most offered."""
+    """Return the scopes of each level with the most waiting messages, then the most offered messages."""
     kept = []
     for level in levels:
         scopes = [scope for scope in found.scopes if scope.level == level]

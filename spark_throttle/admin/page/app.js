@@ -1,4 +1,4 @@
-// The page: signs in, asks for what is new once a second, and hands it to the groups' cards and the tables.
+// The page: signs in, asks for news once a second, and hands it to the groups' cards and the tables.
 
 import { GroupCard } from "./group.js";
 import { Rows, call, count, element, quantity, segment, session, size } from "./client.js";
@@ -26,7 +26,7 @@ async function begin() {
   try {
     isAdmin = (await call("/admin/v2/caller")).value.role === "admin";
   } catch (error) {
-    end(error.status === 401 ? "The token is not known, or has ended." : error.message);
+    end(error.status === 401 ? "The token is unknown or has expired." : error.message);
     return;
   }
   $("sign-in").hidden = true;
@@ -56,7 +56,7 @@ async function refresh() {
     await update();
     showAlert("");
   } catch (error) {
-    if (error.status === 401) { end("The token is not known, or has ended."); return; }
+    if (error.status === 401) { end("The token is unknown or has expired."); return; }
     if (error.status === 403) { end(`This page needs a token of an admin or a viewer: ${error.message}`); return; }
     showAlert(error.message);
   }
@@ -108,7 +108,7 @@ function showFacts(status, job) {
   const parts = [`store revision ${count(status.store_revision)}`];
   if (job) {
     parts.push(job.batch < 0 ? "no batch yet" : `batch ${count(job.batch)}`);
-    if (job.elapsed_ms) parts.push(`${(job.elapsed_ms / 1000).toFixed(1)} s a batch`);
+    if (job.elapsed_ms) parts.push(`${(job.elapsed_ms / 1000).toFixed(1)} s per batch`);
     parts.push(job.store_revision === null ? "the job follows no store" : `revision ${count(job.store_revision)} in force`);
   }
   $("facts").textContent = parts.join(" · ");
@@ -139,8 +139,8 @@ async function readGroups() {
     place.replaceChildren(...roots);
   }
   $("no-groups").hidden = names.length > 0 && names.length < GROUPS;
-  $("no-groups").textContent = names.length ? `The first ${GROUPS} groups are shown.`
-    : "There is no resource group yet: spark-throttle group create makes one.";
+  $("no-groups").textContent = names.length ? `Only the first ${GROUPS} groups are shown.`
+    : "There is no resource group yet: create one with spark-throttle group create.";
 }
 
 function showNothing() {
@@ -151,8 +151,8 @@ function showNothing() {
 function showThrottled(page, dimension) {
   const n = page.namespaces.length;
   $("throttled-count").textContent = n
-    ? `${count(page.backlogged)} of ${count(page.active)} active namespaces wait; those that wait most come first.`
-    : `None of ${count(page.active)} active namespaces waits or is rejected.`;
+    ? `${count(page.backlogged)} of ${count(page.active)} active namespaces have a backlog; the largest come first.`
+    : `None of ${count(page.active)} active namespaces has a backlog or rejected messages.`;
   $("throttled").hidden = n === 0;
   throttledRows.show(page.namespaces, "namespace", (row) => [
     ["", row.resource_group ?? "–"], ["number", count(row.offered_per_second)], ["number", count(row.admitted_per_second)],
@@ -180,12 +180,12 @@ async function explain(namespace) {
   $("explanation-title").textContent = `Why is ${namespace} held?`;
   const seen = value.last_batch;
   $("explanation-text").replaceChildren(
-    element("h3", {}, "Which rule, and why"),
+    element("h3", {}, "Which rule applies, and why"),
     element("ul", {}, ...[...value.reasons, ...value.notes].map((reason) => element("li", {}, reason))),
-    element("h3", {}, "Each level that it passes"),
+    element("h3", {}, "The levels that it passes"),
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Levels" },
       element("table", {}, element("thead", {}, element("tr", {},
-        ...["Level", "Quota a second", "On excess", "Balance", "Waiting in it", "Free in"].map((title) =>
+        ...["Level", "Quota per second", "On excess", "Balance", "Backlog", "Free in"].map((title) =>
           element("th", { scope: "col" }, title)))),
       element("tbody", {}, ...value.levels.map((level) => element("tr", {},
         element("th", { scope: "row" }, ["job", "namespace"].includes(level.level) ? level.level : `${LEVELS[level.level]} ${level.scope}`),
@@ -194,8 +194,8 @@ async function explain(namespace) {
         element("td", {}, level.waiting ? rates(level.waiting) : "–"), element("td", {}, seconds(level.release_ms))))))),
     seen ? element("p", {}, `In batch ${count(seen.batch_id)}: ${rates(seen.offered)} offered, ${rates(seen.admitted)} `
       + `admitted, ${rates(seen.rejected)} rejected, ${rates(seen.waiting)} waiting. `
-      + (value.predicted_release_ms === null ? "" : `What waits has left in ${seconds(value.predicted_release_ms)}, `
-        + "if nothing more comes.")) : "");
+      + (value.predicted_release_ms === null ? "" : `The backlog will be gone in ${seconds(value.predicted_release_ms)}, `
+        + "if nothing more arrives.")) : "");
   $("explanation").showModal();
 }
 

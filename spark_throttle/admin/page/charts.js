@@ -24,7 +24,7 @@ export class RateChart {
   show(times, series, dimension) {
     const last = series.admitted.length - 1;
     const said = (name) => quantity(series[name][last], dimension);
-    this.place.setAttribute("aria-label", `${this.label}: in the last batch ${said("offered")} a second offered, `
+    this.place.setAttribute("aria-label", `${this.label}: in the last batch ${said("offered")} per second offered, `
       + `${said("admitted")} admitted, quota ${said("quota")}, ${said("waiting")} waiting`);
     const data = [times.map((ms) => ms / 1000), series.offered, series.admitted, series.quota, series.waiting];
     if (this.made !== dimension) this.make(data, dimension);

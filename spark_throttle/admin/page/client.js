@@ -1,4 +1,4 @@
-// Calls of the admin API with the token that this tab keeps, and numbers as people read them.
+// Calls of the admin API with the token that this tab keeps, and numbers for people to read.
 
 const KEPT = "spark-throttle-token";
 
@@ -8,7 +8,7 @@ export const session = {
   end() { sessionStorage.removeItem(KEPT); },
 };
 
-// What the server refused, as it said it.
+// An error with the server's own words for what it refused.
 export class Refused extends Error {
   constructor(status, problem) {
     super(problem.detail || `the server answered ${status}`);
@@ -25,7 +25,7 @@ export async function call(path, { method = "GET", body, ifMatch } = {}) {
   try {
     answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   } catch {
-    throw new Refused(0, { detail: "the server does not answer; it is asked again" });
+    throw new Refused(0, { detail: "the server does not answer; the page keeps trying" });
   }
   const value = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Refused(answer.status, value);
@@ -53,7 +53,7 @@ export function size(bytes) {
 
 export const quantity = (value, dimension) => (dimension === "bytes" ? size(value) : count(value));
 
-// A number that was typed: 5000, 0.5, 8MiB, 1.5 MB; null for nothing, NaN for what is none.
+// The value of a number that was typed: 5000, 0.5, 8MiB, 1.5 MB; null for an empty text, NaN if it is not a number.
 export function typed(text) {
   const found = /^\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([kKMGT]?)(i?)(B?)\s*$/i.exec(text);
   if (text.trim() === "") return null;
@@ -74,7 +74,7 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Rows of a table that stay the same elements while their numbers change, so that focus and clicks are not lost.
+// Rows of a table, which keep their elements while their numbers change, so that no focus and no click is lost.
 export class Rows {
   constructor(body, head) {
     this.body = body;
@@ -82,7 +82,7 @@ export class Rows {
     this.rows = new Map();
   }
 
-  // `items` by `key`; `cells` gives the class and the content of every cell after the first.
+  // Show `items`, named by `key`; `cells` gives the class and the content of every cell after the first.
   show(items, key, cells) {
     const kept = new Map();
     for (const item of items) {

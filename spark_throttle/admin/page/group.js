@@ -5,9 +5,9 @@ import { Refused, Rows, call, count, element, quantity, segment, size, typed } f
 
 const DIRECTIONS = ["publish", "dispatch"];
 const QUOTA = [
-  ["RateInMsgs", "Messages a second", "no limit"],
-  ["RateInBytes", "Bytes a second", "no limit; 8MiB"],
-  ["BurstInSeconds", "Burst, seconds", "10"],
+  ["RateInMsgs", "Messages per second", "no limit"],
+  ["RateInBytes", "Bytes per second", "no limit; 8MiB"],
+  ["BurstInSeconds", "Burst in seconds", "10"],
   ["Weight", "Weight", "1"],
 ];
 const EXCESS = { delay: "delay", reject: "reject", observe: "observe only" };
@@ -31,7 +31,7 @@ export class GroupCard {
     this.members = element("tbody");
     this.rows = new Rows(this.members, (row) => row.namespace);
     this.details = element("details", { ontoggle: () => { if (this.details.open) this.onChanged(); } },
-      element("summary", {}, "Fairness: who gets how much of it"), this.fairness,
+      element("summary", {}, "Fairness: who gets how much of the quota"), this.fairness,
       element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Namespaces of ${name}` },
         element("table", {}, element("thead", {}, element("tr", {},
           ...["Namespace", "Weight", "Offered /s", "Admitted /s", "Backlog", "Service"].map((title, at) =>
@@ -47,7 +47,7 @@ export class GroupCard {
       this.acted, this.form, this.details);
   }
 
-  // What the store says of the group.
+  // Read the group's policy from the store.
   async read() {
     const { value, etag } = await call(this.path);
     this.fields = value;
@@ -55,10 +55,10 @@ export class GroupCard {
     const said = DIRECTIONS.map((direction) => [direction, quotaText(value, direction)]).filter(([, text]) => text);
     this.said.replaceChildren(...said.flatMap(([direction, text], at) =>
       [...(at ? [element("br")] : []), `${direction}: ${text}`]));
-    if (!said.length) this.said.textContent = "no limit, in either direction";
+    if (!said.length) this.said.textContent = "no limit in either direction";
   }
 
-  // What the job did: `job` of the status, its scope, and the series of the group.
+  // Show what the job did: its `job` of the status, the group's scope in it, and the group's series.
   show(job, scope, times, series, dimension) {
     if (scope) {
       const seconds = (job.elapsed_ms || 1000) / 1000;
@@ -88,8 +88,8 @@ export class GroupCard {
   showMembers(page, dimension) {
     const ratio = page.fairness_ratio;
     this.fairness.textContent = `${count(page.active)} namespaces active, ${count(page.backlogged)} backlogged. `
-      + (ratio === null ? "Fewer than two are backlogged, so nobody competes."
-        : `The best served backlogged one gets ${ratio.toFixed(2)} times what the worst gets, by weight (1 is even).`);
+      + (ratio === null ? "Fewer than two are backlogged, so none compete."
+        : `By weight, the best served of them gets ${ratio.toFixed(2)} times as much as the worst (1 is even).`);
     const most = Math.max(...page.namespaces.map((row) => row.service || 0), 1e-9);
     this.rows.show(page.namespaces, "namespace", (row) => [
       ["number", count(row.weight)], ["number", count(row.offered_per_second)],
@@ -102,7 +102,7 @@ export class GroupCard {
 
   edit() {
     this.editButton.hidden = true;
-    // The card is read anew while the form is open; the form is of what it was opened on.
+    // The card is read again while the form is open; the form keeps the revision that it was opened with.
     const { etag } = this;
     const inputs = {};
     const problem = element("p", { class: "problem", role: "alert" });
@@ -151,7 +151,7 @@ export class GroupCard {
     const body = {};
     for (const [field, input] of Object.entries(inputs)) {
       const value = field.endsWith("OnExcess") ? input.value : typed(input.value);
-      if (Number.isNaN(value)) throw new Refused(422, { path: field, detail: "it is no number such as 5000 or 8MiB" });
+      if (Number.isNaN(value)) throw new Refused(422, { path: field, detail: "it is not a number such as 5000 or 8MiB" });
       if (value !== null && !(field.endsWith("OnExcess") && value === "delay")) body[field] = value;
     }
     const reason = new URLSearchParams({ why });
@@ -166,23 +166,23 @@ export class GroupCard {
     const input = inputs[error.path];
     if (input) { input.setAttribute("aria-invalid", "true"); input.focus(); }
     problem.textContent = error.status === 412
-      ? "Somebody else has changed this group meanwhile; nothing was saved. Cancel, look at what it says now, and edit again."
+      ? "Somebody else has changed this group meanwhile; nothing was saved. Cancel, look at its new quota, and edit again."
       : (error.path ? `${error.path}: ` : "") + error.message;
     if (error.status === 412) this.read();
   }
 
-  // How far the last change of this page has come: from the commit to the first batch that it acted in.
+  // Show how far the last change made on this page has come, from the commit to the first batch that it acted in.
   follow(job) {
     if (!this.change || !this.change.changed) return;
     const { revision, acting } = this.change;
     const before = acting.find((entry) => entry.job === job.job);
     if (!before) return;
     if (job.store_revision === null) {
-      this.acted.textContent = `Revision ${revision} is committed, and the job ${job.job} does not follow the store.`;
+      this.acted.textContent = `Revision ${revision} is committed, but the job ${job.job} does not follow the store.`;
       return;
     }
     if (job.store_revision < revision) {
-      this.acted.textContent = job.problem ? `Revision ${revision} is committed and not in force: ${job.problem}`
+      this.acted.textContent = job.problem ? `Revision ${revision} is committed but not in force: ${job.problem}`
         : `Revision ${revision} is committed; the next batch of ${job.job} will have it.`;
       return;
     }
@@ -192,7 +192,7 @@ export class GroupCard {
       this.acted.textContent = `Revision ${revision} is in force; the batch that has it is running.`;
       return;
     }
-    this.acted.textContent = `Revision ${revision} acts since batch ${later[at].batch}: ${at + 1} `
+    this.acted.textContent = `Revision ${revision} has acted since batch ${later[at].batch}: ${at + 1} `
       + `${at ? "batches" : "batch"} after the change.`;
     this.acted.dataset.batches = String(at + 1);
     this.change = null;

@@ -1,4 +1,5 @@
-"""What running jobs do, read from their control directories: numbers of batches, of namespaces, and for Prometheus.
+"""What running jobs do, read from their control directories: numbers by batch, by namespace, and for Prometheus.
 
-It may import `status`, `control` and what is below: neither the API nor the command line. Begin with `job_watch`.
+It may import `status`, `control` and the layers below; it knows neither the API nor the command line. Start with
+`job_watch`.
 """

@@ -1,4 +1,4 @@
-"""One batch of one job in numbers: of its shared scopes by name, of its namespaces as columns."""
+"""The numbers of one batch of one job: shared scopes by name, namespaces as columns."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _NO_NAMES: Final = pa.array([], pa.string())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchNumbers:
-    """A batch, as its shards reported it."""
+    """The numbers of a batch, as its shards reported them."""
 
     batch: int
     epoch: int
     now_ms: int
     elapsed_ms: int
-    """Since the batch before; 0 of the first that was seen."""
+    """Time since the previous batch; 0 for the first batch that was seen."""
 
     revision: str
     shared: dict[tuple[str, str], Int64s]
-    """By level and scope of the job and of the groups that were active: what `usage_table.MEASURES` names."""
+    """The values that `usage_table.MEASURES` names, by level and scope, for the job and each group that was active."""
 
     quotas: dict[tuple[str, str], Quotas]
-    """As `shared`: messages and bytes a second, `None` where there is no limit."""
+    """Quotas in messages and bytes per second, with the keys of `shared`; `None` where there is no limit."""
 
     names: pa.StringArray
-    """Of the namespaces; they may be no UTF-8."""
+    """Names of the namespaces; they may not be valid UTF-8."""
 
     counts: Int64s
-    """As `shared`, by namespace."""
+    """The values that `usage_table.MEASURES` names, by namespace."""
 
     @property
     def waiting(self) -> Int64s:
-        """Shape (n, 2): what waits of every namespace."""
+        """Shape (n, 2), by namespace: waiting messages and bytes."""
         return self.counts[:, by_dimension("waiting")]
 
     def without_namespaces(self) -> BatchNumbers:
-        """Return the numbers of the shared scopes alone."""
+        """Return the numbers of only the shared scopes."""
         return replace(self, names=_NO_NAMES, counts=self.counts[:0])
 
 
@@ -75,7 +75,7 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
 
 
 def wide_quotas(policy: CompiledPolicy) -> dict[tuple[str, str], Quotas]:
-    """Return messages and bytes a second of the job and of every resource group, `None` where there is no limit."""
+    """Return the messages and bytes per second of the job and every resource group, `None` where there is no limit."""
     groups = len(policy.group_names)
     rates = policy.shared.rate_micro_per_ms
     keys = [JOB, *(("resource_group", name) for name in policy.group_names.to_pylist())]

@@ -1,10 +1,10 @@
-"""What running jobs do, as their control directories tell: looked at every quarter of a second, and kept for a while.
+"""What running jobs do, read from their control directories every quarter of a second and kept for a while.
 
-A job deletes a batch's reports once they are settled, a batch or two later. So this watches from the time it starts: of
-every batch it keeps the numbers of the job and its groups, and of the newest ones those of every namespace, bounded by
-rows. A batch that came and went between two looks is missing in the sums.
+A job deletes a batch's reports once they are settled, a batch or two later. So the watch collects them from its own
+start on: for every batch it keeps the numbers of the job and its groups, and for the newest batches also those of every
+namespace, up to a number of rows. A batch that came and went between two looks is missing from the sums.
 
-Nothing is decided here, and no job waits for it: a directory that cannot be read is a problem of that job's entry.
+Nothing is decided here, and no job waits for the watch. If a directory cannot be read, its job's view says why.
 """
 
 from __future__ import annotations
@@ -32,51 +32,51 @@ from spark_throttle.files.storage import Directory
 logger = logging.getLogger(__name__)
 
 BATCHES_KEPT: Final = 900
-"""A quarter of an hour at a batch a second."""
+"""A quarter of an hour at one batch per second."""
 
 WINDOW_BATCHES: Final = 10
 WINDOW_ROWS: Final = 2_000_000
-"""Namespaces' numbers are kept for so many batches, and of so many rows in all."""
+"""Bounds on the namespaces' numbers that are kept: `WINDOW_BATCHES` batches with `WINDOW_ROWS` rows in all."""
 
 LOOK_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """The newest batches of a job, of one revision, by namespace; arrays run over the namespaces that were active."""
+    """The newest batches of a job under one revision, by namespace; arrays run over the namespaces that were active."""
 
     policy: CompiledPolicy
-    """Of the newest batch; positions below are of it."""
+    """The policy of these batches."""
 
     batches: int
     elapsed_ms: int
     names: pa.StringArray
     counts: Int64s
-    """What `usage_table.MEASURES` names, summed over the batches."""
+    """The values that `usage_table.MEASURES` names, by namespace, summed over the batches."""
 
     waiting: Int64s
-    """Shape (n, 2): after the newest batch."""
+    """Shape (n, 2): waiting messages and bytes after the newest batch."""
 
 
 @dataclass(slots=True)
 class JobView:
-    """What is known of one job; replaced as a whole by each look that finds something new."""
+    """The known state of one job; a look that finds something new replaces it as a whole."""
 
     name: str
     location: str
     direction: str | None = None
     followed: NextPolicies | None = None
     planned_epoch: int = 0
-    """The newest epoch that a batch was, or is being, planned with."""
+    """The newest epoch with which a batch was or is being planned."""
 
     epoch: Epoch | None = None
     epoch_policy: CompiledPolicy | None = None
     problem: str | None = None
-    """Why its directory cannot be read."""
+    """Why the job's directory cannot be read; `None` if it can."""
 
     batches: deque[BatchNumbers] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     totals: dict[tuple[str, str], Int64s] = field(default_factory=dict)
-    """By level and scope of the job and the groups: what `usage_table.MEASURES` names, summed since then."""
+    """The values that `usage_table.MEASURES` names, by level and scope (job and groups), since the watch began."""
 
     window: Window | None = None
 
@@ -87,7 +87,7 @@ class JobWatch:
     Parameters
     ----------
     control_paths
-        By a job's name, its control directory: ``<checkpoint>/throttle``.
+        The control directory of each job, ``<checkpoint>/throttle``, by the job's name.
     """
 
     def __init__(self, control_paths: Mapping[str, str]) -> None:
@@ -98,22 +98,22 @@ class JobWatch:
 
     @property
     def names(self) -> list[str]:
-        """The jobs that are watched."""
+        """Names of the watched jobs."""
         return list(self._jobs)
 
     def view(self, name: str) -> JobView | None:
-        """Return what is known of a job; to be read only."""
+        """Return the view of a job, which callers must not change; `None` if the job is not watched."""
         with self._lock:
             job = self._jobs.get(name)
             return None if job is None else job.view
 
     def views(self) -> list[JobView]:
-        """Return what is known of all jobs; to be read only."""
+        """Return the views of all jobs, which callers must not change."""
         with self._lock:
             return [job.view for job in self._jobs.values()]
 
     def look(self) -> None:
-        """Take in what the jobs have written since the last look."""
+        """Read what the jobs have written since the last look."""
         for job in self._jobs.values():
             try:
                 changed = job.look()
@@ -126,7 +126,7 @@ class JobWatch:
                     job.view = _replaced(job.view, changed)
 
     def start(self) -> None:
-        """Look again and again, in a thread of its own."""
+        """Start a thread that looks every `LOOK_SECONDS`."""
         self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
         self._thread.start()
 
@@ -147,7 +147,7 @@ def _replaced(view: JobView, changed: Mapping[str, Any]) -> JobView:
 
 
 class _Job:
-    """One job's directory, and what was read of it."""
+    """One job's directory, and the state that was read from it."""
 
     def __init__(self, view: JobView, directory: Directory) -> None:
         self.view = view
@@ -156,7 +156,7 @@ class _Job:
         self._epoch_file = ""
         self._policies: dict[str, CompiledPolicy] = {}
         self._newest: list[BatchNumbers] = []
-        """With namespaces, for the window."""
+        """The newest batches with their namespaces, for the window."""
 
     def look(self) -> dict[str, Any]:
         """Return the fields of the view that changed."""
@@ -230,7 +230,7 @@ class _Job:
         policy = self._policy(newest.revision)
         if policy is None:
             return None
-        # Of the first batch that was seen nobody knows how long it took.
+        # It is not known how long the first batch that was seen took.
         measured = [kept for kept in self._newest if kept.elapsed_ms or kept is newest]
         coded = pa.chunked_array([kept.names for kept in measured], pa.string()).combine_chunks()
         encoded = coded.dictionary_encode()

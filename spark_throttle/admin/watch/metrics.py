@@ -1,8 +1,9 @@
-"""What Prometheus scrapes: of every job and resource group, and of so many namespaces as are busiest.
+"""Metrics for Prometheus: of every job and its resource groups, and of its busiest namespaces.
 
-Label values are bounded: a million namespaces are a million series to Prometheus, which it does not survive. So a
-namespace has a series while it is among the `TOP_NAMESPACES` of its job by what waits and was rejected, then by what
-was offered; of groups there are at most `TOP_GROUPS`, the busiest, and the rest is summed under ``_other``.
+The number of label values is bounded: a million namespaces would be a million series, which Prometheus does not
+survive. So a namespace has a series only while it is among the `TOP_NAMESPACES` of its job by the sum of its waiting
+and offered messages. At most `TOP_GROUPS` groups, the busiest, have series of their own; the rest are summed under
+``_other``.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class JobCollector(Collector):
     Parameters
     ----------
     watch
-        What the jobs do.
+        The watched jobs.
     store
-        Whose revision is shown beside the jobs'.
+        The store whose revision is shown next to those of the jobs.
     """
 
     def __init__(self, watch: JobWatch, store: PolicyStore) -> None:
@@ -78,13 +79,13 @@ def _store_metrics(store: PolicyStore) -> Iterator[Metric]:
 
 def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
     up = GaugeMetricFamily("spark_throttle_job_up", "1 if the job's control directory can be read.", labels=("job",))
-    batch = GaugeMetricFamily("spark_throttle_job_batch", "Newest batch that reported.", labels=("job",))
+    batch = GaugeMetricFamily("spark_throttle_job_batch", "Newest batch that has reported.", labels=("job",))
     at = GaugeMetricFamily("spark_throttle_job_batch_timestamp_seconds", "Time of that batch.", labels=("job",))
     revision = GaugeMetricFamily(
         "spark_throttle_job_store_revision", "Store revision that the next batch is planned with.", labels=("job",)
     )
     stale = GaugeMetricFamily(
-        "spark_throttle_job_policy_stale", "1 if what the store says now cannot be put in force.", labels=("job",)
+        "spark_throttle_job_policy_stale", "1 if the store's newest policies are not in force.", labels=("job",)
     )
     for view in views:
         up.add_metric((view.name,), int(view.problem is None))
@@ -99,7 +100,7 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
 
 
 def _kept(view: JobView) -> dict[tuple[str, str], Int64s]:
-    """Return the totals of the busiest groups by name, and of the others together."""
+    """Return the totals of the job and the busiest groups, and the sum of the other groups."""
     busiest = sorted(
         view.totals, key=lambda key: (key[0] != "job", -int(view.totals[key][AT["offered_messages"]]), key)
     )
@@ -126,7 +127,7 @@ def _gauges(views: list[JobView]) -> Iterator[Metric]:
                                     labels=_SCOPE_LABELS)  # fmt: skip
         balance = GaugeMetricFamily(f"spark_throttle_balance_{unit}", "Tokens that the bucket held when the newest "
                                     "batch was planned; below 0 it is in debt.", labels=_SCOPE_LABELS)  # fmt: skip
-        share = GaugeMetricFamily(f"spark_throttle_share_{unit}_per_second", "Rate that the job has of the quota.",
+        share = GaugeMetricFamily(f"spark_throttle_share_{unit}_per_second", "The job's share of the quota's rate.",
                                   labels=_SCOPE_LABELS)  # fmt: skip
         for view in views:
             if not view.batches:
@@ -149,9 +150,9 @@ def _gauges(views: list[JobView]) -> Iterator[Metric]:
 def balances_of(
     view: JobView,
 ) -> dict[tuple[str, str], tuple[tuple[float | None, float | None], tuple[float | None, float | None]]]:
-    """Return, of the job and the groups, what the buckets held when the newest batch was planned, and their rates.
+    """Return the balances of the job's and the groups' buckets when the newest batch was planned, and their rates.
 
-    Tokens and tokens a second, messages and bytes; `None` where there is no limit.
+    Each is a pair, messages and bytes, in tokens and tokens per second; `None` where there is no limit.
     """
     epoch, policy = view.epoch, view.epoch_policy
     if epoch is None or policy is None:
@@ -177,9 +178,9 @@ def _namespaces(views: list[JobView]) -> Iterator[Metric]:
     families = {
         field: GaugeMetricFamily(f"spark_throttle_namespace_{field}", text, labels=labels)
         for field, text in (
-            ("offered_per_second", "Messages a second that arrived, over the newest batches."),
-            ("admitted_per_second", "Messages a second that were admitted, over the newest batches."),
-            ("rejected_per_second", "Messages a second that were rejected, over the newest batches."),
+            ("offered_per_second", "Messages per second that arrived, over the newest batches."),
+            ("admitted_per_second", "Messages per second that were admitted, over the newest batches."),
+            ("rejected_per_second", "Messages per second that were rejected, over the newest batches."),
             ("waiting_messages", "Messages that wait."),
         )
     }

@@ -1,10 +1,11 @@
 """Who is throttled, by what, and whether a group is shared fairly: from the newest batches of one job.
 
-What holds a namespace back is taken to be the scope that used the largest part of its quota over those batches. That is
-measured, and not what the kernel decided row by row: `explain` computes the latter for one namespace.
+The scope that used the largest part of its quota over those batches is taken to hold a namespace back. This is a
+measurement, not the kernel's decision for each row: `explain` computes that for one namespace.
 
-Fairness is counted as the kernel does: the service of a namespace is what it was admitted, in the scarcer of messages
-and bytes as a part of the group's quota, over its weight; of those that stayed backlogged no two should differ by much.
+Fairness is measured as in the kernel: the service of a namespace is the part of the group's quota that it was admitted,
+in messages or bytes, whichever is larger, divided by its weight. No two namespaces that stay backlogged should differ
+much in service.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from spark_throttle.status.usage_table import AT, by_dimension
 _ADMITTED: Final = by_dimension("admitted")
 _LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 MIN_HELD_RATIO: Final = 0.5
-"""A scope that used less than half of its quota holds nobody back; a rule of Pegasus' may, or the queue's bounds."""
+"""A scope that used less than this part of its quota holds nobody back; a Pegasus rule or the queue's bounds may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,12 @@ class NearestScope:
     scope: str
     dimension: str
     used_ratio: float | None
-    """Part of the quota that was used; `None` of a quota of 0."""
+    """Part of the quota that was used; `None` for a quota of 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceNumbers:
-    """One namespace over the newest batches; rates are a second's."""
+    """One namespace over the newest batches."""
 
     namespace: str
     resource_group: str | None
@@ -52,39 +53,40 @@ class NamespaceNumbers:
     waiting_messages: int
     waiting_bytes: int
     delayed_ms: float | None
-    """How long an admitted message waited on average; `None` if none was admitted."""
+    """Average time that an admitted message waited; `None` if no message was admitted."""
 
     service: float | None
-    """Part of its group's quota that it was admitted, over its weight; `None` without such a quota."""
+    """Part of its group's quota that it was admitted, divided by its weight; `None` without such a quota."""
 
     held_by: NearestScope | None
-    """`None` of one that nothing holds back."""
+    """The scope that holds the namespace back; `None` if no scope does."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespacePage:
-    """The namespaces that wait or were rejected most, or that were offered most."""
+    """Namespaces with the most waiting and rejected messages, or with the most waiting and offered messages."""
 
     namespaces: tuple[NamespaceNumbers, ...]
     active: int
-    """How many namespaces were active in all."""
+    """Number of namespaces that were active in all."""
 
     backlogged: int
-    """How many of them wait."""
+    """Number of active namespaces with a backlog."""
 
     fairness_ratio: float | None
-    """Largest service of a backlogged namespace over the smallest; `None` of fewer than two, or over several groups."""
+    """Largest service of a backlogged namespace divided by the smallest; `None` without a group, or below two."""
 
 
 def namespaces_of(
     window: Window, *, resource_group: str | None, tenant: str | None, is_throttled: bool, limit: int
 ) -> NamespacePage:
-    """Return the namespaces of a group and a tenant, or of all; those that wait longest first.
+    """Return the namespaces of a group and a tenant, or of all; those with the most messages come first.
 
     Parameters
     ----------
     is_throttled
-        Whether to leave out those of which nothing waits and nothing was rejected.
+        Whether to leave out namespaces without waiting or rejected messages, and to count rejected messages instead of
+        offered ones in the order.
     """
     policy, found, labels = window.policy, match(window.names, window.policy), shown(window.names)
     is_here = np.ones(len(window.names), dtype=bool)
@@ -141,16 +143,16 @@ def _fairness(services: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float |
 
 
 def _group_rates(policy: CompiledPolicy, group: Int64s) -> Int64s:
-    """Return the rates of each namespace's group in tokens a second, 0 where there is no limit; shape (n, 2)."""
+    """Return the rates of each namespace's group in tokens per second, 0 where there is no limit; shape (n, 2)."""
     rates = policy.shared.rate_micro_per_ms[len(policy.shared) - len(policy.group_names) :]
     padded = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
     return np.maximum(padded[group], 0) / 1000
 
 
 def _used(window: Window, found: Matches, seconds: float) -> np.ndarray:
-    """Return which part of its quota each scope of each namespace used, -1 where it has none; shape (n, 4, 2).
+    """Return the part of its quota that each scope of each namespace used, -1 without a quota; shape (n, 4, 2).
 
-    A quota of 0 counts as used without bound.
+    A quota of 0 counts as used infinitely.
     """
     policy = window.policy
     admitted = window.counts[:, _ADMITTED]

@@ -1,6 +1,6 @@
-"""Products, quotients and shifts of integers that would not fit int64 if they were computed at once.
+"""Products, quotients and shifts of integers that would not fit in int64 if they were computed in one step.
 
-A *factor* is a number of 2**-30ths, at most 1. Everything is rounded down, but where it says otherwise.
+A *factor* is a whole number of 2**-30ths, at most 1. Every result is rounded down unless its function says otherwise.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ WHOLE = 1 << FACTOR_BITS
 """The factor 1."""
 
 PROPORTION_BITS = 50
-"""So much a proportion takes at most, unless more is asked for."""
+"""By default, the result of `proportional` is at most two to this power."""
 
 _DIGIT = 10
-"""Bits of a quotient that are drawn at a time: a divisor may take 52."""
+"""The number of bits of a quotient that are computed at a time: a divisor may have 52."""
 
 
 def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = False) -> Int64s:
-    """Return ``amount / divisor``, at most 1, in `bits` binary places; 0 of nothing."""
+    """Return ``amount / divisor``, which is at most 1, to `bits` binary places; 0 where the amount is 0."""
     divisor = np.maximum(divisor, 1)
     quotient, rest = np.divmod(amount, divisor)
     for _ in range(0, bits, _DIGIT):
@@ -32,13 +32,13 @@ def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = Fal
 
 
 def times(amount: Int64s, factor: Int64s) -> Int64s:
-    """Return `amount` times a factor of 2**-30ths, which is at most 1, rounded down."""
+    """Return `amount` times a factor, which is in 2**-30ths and at most 1."""
     high, low = amount >> FACTOR_BITS, amount & (WHOLE - 1)
     return high * factor + (low * factor >> FACTOR_BITS)
 
 
 def bit_length(value: Int64s) -> Int64s:
-    """Return how many bits each value takes, which is not negative.
+    """Return the number of bits in each value; values are not negative.
 
     Examples
     --------
@@ -52,12 +52,12 @@ def bit_length(value: Int64s) -> Int64s:
 
 
 def shifted(amount: Int64s, bits: Int64s) -> Int64s:
-    """Return tokens in parts of ``2**-bits`` tokens, rounded down; `bits` may be negative."""
+    """Return tokens in units of ``2**-bits`` tokens, rounded down; `bits` may be negative."""
     return np.where(bits >= 0, amount << np.maximum(bits, 0), amount >> np.maximum(-bits, 0))
 
 
 def floor_shifted(amount_micro: Int64s, bits: Int64s) -> Int64s:
-    """Return micro-tokens in parts of ``2**-bits`` tokens, rounded down."""
+    """Return micro-tokens in units of ``2**-bits`` tokens, rounded down."""
     tokens, rest = np.divmod(amount_micro, MICRO)
     return shifted(tokens, bits) + shifted(rest, bits) // MICRO
 
@@ -65,9 +65,9 @@ def floor_shifted(amount_micro: Int64s, bits: Int64s) -> Int64s:
 def proportional(
     amount: Int64s, to: Int64s, of: Int64s, bits: Int64s | int = 0, *, most_bits: int = PROPORTION_BITS
 ) -> Int64s:
-    """Return ``amount * to / of * 2**bits``, from the 31 leading bits of each, at most ``2**most_bits``.
+    """Return ``amount * to / of * 2**bits``, computed from the 31 leading bits of each; at most ``2**most_bits``.
 
-    Where one of them is not positive, 0.
+    The result is 0 where any of the three is not positive.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""Named arrays as one block of bytes: what every stored thing of this project is made of.
+"""Named arrays as one block of bytes: the form in which this project stores everything.
 
-A block is a header of 16 bytes and an Arrow IPC stream. The header holds a magic number, the kind of thing, the version
-of its format and a CRC-32 of all the other bytes, and is read first: so a block of a newer version is refused by its
-number, and a truncated or altered one by its checksum, before anything of it is believed. The stream holds one row;
-an array of n values is one list of n. Whole numbers are stored in as few bytes as they need and come back as int64.
+A block is a header of 16 bytes and an Arrow IPC stream. The header holds a magic number, the kind of block, its format
+version and a CRC-32 of all the other bytes. It is read first, so that a block of a newer version is refused by number,
+and a truncated or altered one by its checksum, before any of the content is trusted. The stream holds one row; an array
+of n values is one list of n. Integers are stored in as few bytes as they need and come back as int64.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
     kind
         Four ASCII letters.
     fields
-        Integers, text, bytes, int64 arrays of one or two dimensions, Arrow string arrays, or lists of bytes.
+        The values, by name: integers, text, bytes, int64 arrays of one or two dimensions, Arrow string arrays, or lists
+        of bytes.
 
     Examples
     --------
@@ -63,14 +64,14 @@ def unpack(block: bytes, kind: str, newest_version: int, what: str) -> BlockFiel
     newest_version
         The newest format version that the caller reads.
     what
-        Names the thing in errors.
+        The name of the stored object in errors.
 
     Raises
     ------
     UnknownVersionError
-        If the block is of a newer version.
+        If the block has a newer version.
     DamagedError
-        If the block is not one of `kind`, or is truncated or altered.
+        If the block is not of `kind`, or is truncated or altered.
     """
     if len(block) < _BODY_AT:
         raise DamagedError(what, f"it has {len(block)} bytes, fewer than its header's {_BODY_AT}")
@@ -83,7 +84,7 @@ def unpack(block: bytes, kind: str, newest_version: int, what: str) -> BlockFiel
     body = whole[_BODY_AT:]
     (crc,) = _CHECKSUM.unpack_from(block, _HEADER.size)
     if zlib.crc32(body, zlib.crc32(whole[: _HEADER.size])) != crc:
-        raise DamagedError(what, f"the checksum of its {len(body)} bytes is not the one that its header holds")
+        raise DamagedError(what, f"the checksum of its {len(body)} bytes does not match the one in its header")
     return BlockFields(version, pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch())
 
 
@@ -98,7 +99,7 @@ class BlockFields:
         return self._batch.column(name)[0]
 
     def has(self, name: str) -> bool:
-        """Return whether the block has a field."""
+        """Return whether the block has the field."""
         return name in self._batch.schema.names
 
     def integer(self, name: str) -> int:

@@ -1,7 +1,7 @@
-"""Rates as 32-bit codes: what jobs tell each other takes half the bytes, and loses one part in 2**25.
+"""Rates as 32-bit codes: jobs exchange them in half the bytes, with a loss of less than one part in 2**25.
 
-A code is a mantissa of 26 bits and an exponent of 6. What is below 2**26 is exact, anything larger is rounded
-down; a code decodes to one rate in every process, so what one job claims is, to the unit, what another takes it for.
+A code is a mantissa of 26 bits and an exponent of 6. A rate below 2**26 is exact; a larger one is rounded down. A code
+decodes to the same rate in every process, so all jobs agree, to the unit, on what one of them claims.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from spark_throttle.core.quota import Int64s
 Codes: TypeAlias = npt.NDArray[np.uint32]
 
 MAX_RATE = (1 << 52) - 1
-"""Largest rate that has a code: larger ones are cut to it. In micro-tokens a millisecond, above any quota."""
+"""The largest rate that has a code, to which larger ones are cut. In micro-tokens per millisecond, above any quota."""
 
 _MANTISSA_BITS = 26
 
 
 def encode(rate: Int64s) -> Codes:
-    """Return the codes of rates that are not negative.
+    """Return the codes of rates, none of which is negative.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def decode(code: Codes) -> Int64s:
 
 
 class CodedRates:
-    """An attribute that holds rates as codes: in half the room, and rounded down to what has a code.
+    """An attribute that stores rates as codes: in half the space, rounded down to the nearest rate that has a code.
 
     Examples
     --------

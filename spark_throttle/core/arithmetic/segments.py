@@ -10,24 +10,25 @@ import pyarrow as pa
 from spark_throttle.core.quota import Int64s
 
 _HASH_BASE = 0x9E3779B97F4A7C15
-"""An odd number without pattern: two to the 64th over the golden ratio."""
+"""An odd number without a pattern: two to the 64th over the golden ratio."""
 
 _RADIX_KEYS = 1 << 16
-"""Numpy sorts 16-bit integers by radix, in linear time: wider keys are sorted by 16 bits at a time."""
+"""The number of keys of 16 bits. NumPy sorts 16-bit integers by radix, in linear time, so wider keys are sorted by 16
+bits at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """Rows laid out by key, in their own order within a key."""
+    """Rows laid out by key; rows with equal keys keep their order."""
 
     order: Int64s
-    """Position of the laid-out row among the rows as given."""
+    """The position of each laid-out row among the rows as given."""
 
     starts: Int64s
-    """Shape (keys,): where a key's rows begin in the layout."""
+    """Shape (keys,): the position in the layout at which a key's rows begin."""
 
     counts: Int64s
-    """Shape (keys,): how many rows a key has."""
+    """Shape (keys,): the number of rows with each key."""
 
     @classmethod
     def by_key(cls, key: Int64s, keys: int) -> Segments:
@@ -43,8 +44,8 @@ class Segments:
 
     @classmethod
     def with_counts(cls, key: Int64s, counts: Int64s) -> Segments:
-        """Lay rows out by `key`, of which it is known how many rows each has."""
-        order = np.argsort(key.astype(np.uint16), kind="stable")  # of more keys, the low 16 bits
+        """Lay rows out by `key`, where the number of rows with each key is already known."""
+        order = np.argsort(key.astype(np.uint16), kind="stable")  # with more keys, by the low 16 bits
         if len(counts) > _RADIX_KEYS:
             high = key[order] >> 16
             is_high_narrow = len(counts) <= _RADIX_KEYS << 16
@@ -53,23 +54,23 @@ class Segments:
 
     @property
     def key(self) -> Int64s:
-        """Key of the laid-out row."""
+        """The key of each laid-out row."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @property
     def rank(self) -> Int64s:
-        """Position of the laid-out row among the rows of its key."""
+        """The position of each laid-out row among the rows with its key."""
         return np.arange(len(self.order), dtype=np.int64) - np.repeat(self.starts, self.counts)
 
     @property
     def position(self) -> Int64s:
-        """Position in the layout of each row as given: the inverse of `order`."""
+        """The position in the layout of each row as given: the inverse of `order`."""
         position = np.empty_like(self.order)
         position[self.order] = np.arange(len(self.order))
         return position
 
     def first(self, is_marked: np.ndarray) -> Int64s:
-        """Return, by key, the rank of the first marked row, or the count where none is marked."""
+        """Return, for each key, the rank of its first marked row, or its count if none is marked."""
         first = self.counts.copy()
         at = np.flatnonzero(is_marked)
         key = self.key[at]
@@ -79,7 +80,7 @@ class Segments:
 
 
 def running_total(values: Int64s) -> Int64s:
-    """Return the sums of what goes before each position, and after the last the sum of all.
+    """Return the sum of the values before each position, followed by the sum of all values.
 
     Examples
     --------
@@ -92,7 +93,7 @@ def running_total(values: Int64s) -> Int64s:
 
 
 def by_row(combine: np.ufunc, table: np.ndarray) -> np.ndarray:
-    """Return `combine` over the columns of every row; numpy's own reduction is slow on tables of two or three columns.
+    """Return `combine` over the columns of every row; NumPy's own reduction is slow on tables of two or three columns.
 
     Examples
     --------
@@ -106,7 +107,7 @@ def by_row(combine: np.ufunc, table: np.ndarray) -> np.ndarray:
 
 
 def ranges(first: Int64s, count: Int64s) -> Int64s:
-    """Return the `count` whole numbers from each `first` on, one run after the other.
+    """Return the runs of `count` consecutive integers that begin at each `first`, one run after the other.
 
     Examples
     --------
@@ -118,16 +119,16 @@ def ranges(first: Int64s, count: Int64s) -> Int64s:
 
 
 def sums(key: Int64s, values: Int64s, keys: int) -> Int64s:
-    """Return the sum of `values` by key, exact in int64."""
+    """Return the sum of `values` for each key, exact in int64."""
     out = np.zeros((keys, *values.shape[1:]), dtype=np.int64)
     np.add.at(out, key, values)
     return out
 
 
 def name_hash(names: pa.StringArray) -> Int64s:
-    """Return a hash of every name that is the same in every process, never negative.
+    """Return a hash of every name, the same in every process and never negative.
 
-    A polynomial over the UTF-8 bytes, modulo 2**64, mixed as the 64-bit finaliser of MurmurHash3 is.
+    The hash is a polynomial over the name's bytes modulo 2**64, mixed by the 64-bit finaliser of MurmurHash3.
 
     Examples
     --------

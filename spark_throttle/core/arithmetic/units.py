@@ -1,7 +1,7 @@
 """Rates, sizes and durations: as people write them, and as exact integers.
 
-A rate is held in whole micro-tokens a millisecond (millitokens a second), a size in bytes, a duration in
-milliseconds. What does not fit one of those grids is refused, never rounded, so that the quota in force is
+A rate is held in whole micro-tokens per millisecond (millitokens per second), a size in bytes, a duration in
+milliseconds. A value that does not fit its grid is refused, never rounded, so that the quota in force is
 the quota that was written: `parse_rate(format_rate(rate)) == rate`, and likewise for sizes and durations.
 A float is read as its shortest decimal form, so 0.2 is exactly 1/5.
 
@@ -36,11 +36,11 @@ _DURATION_UNITS_MS: Final = {"": 1000, "ms": 1, "s": 1000, "min": 60_000, "h": 3
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one kind of quantity is read: its units, its grid, its bound, and what to do instead."""
+    """The rules for reading one kind of quantity: its units, its grid, its bound, and the remedies that errors name."""
 
     units: Mapping[str, int]
     steps: int
-    """Steps of the grid in a unit of factor 1."""
+    """The number of grid steps in a unit of factor 1."""
 
     bound: int
     bound_unit: str
@@ -77,7 +77,7 @@ _LONGEST_TEXT = 80
 
 
 def describe(value: object) -> str:
-    """Return `value` as an error names it: short, and without the inside of a container.
+    """Return `value` as an error message shows it: short, and without the content of a container.
 
     Examples
     --------
@@ -98,19 +98,19 @@ def describe(value: object) -> str:
 
 
 def parse_rate(value: object, dimension: Dimension = Dimension.MESSAGES) -> int:
-    """Return a rate in micro-tokens a millisecond.
+    """Return a rate in micro-tokens per millisecond.
 
     Parameters
     ----------
     value : int, float, Decimal or str
-        Tokens a second; a text may end in `/s`, and one of bytes may have a unit.
+        Tokens per second; a text may end in `/s`, and a rate in bytes may have a unit.
     dimension : Dimension
         Whether messages or bytes are counted.
 
     Raises
     ------
     PolicyError
-        If it is no number, negative, finer than 0.001 tokens a second, or over `MAX_TOKENS_PER_SECOND`.
+        If the value is not a number, negative, finer than 0.001 tokens per second, or over `MAX_TOKENS_PER_SECOND`.
 
     Examples
     --------
@@ -225,7 +225,7 @@ def _unknown_unit(shown: str, unit: str, kind: _Kind) -> PolicyError:
 
 
 def _shortest(value: Fraction, names: tuple[str, ...], units: Mapping[str, int]) -> str:
-    """Return the text with the shortest number that is exact with at most three decimals, as the first unit's is."""
+    """Return the text with the shortest number that is exact to three decimals; the first unit always has one."""
     exact = [(_decimal_text(value / units[name]), name) for name in names if 1000 * value % units[name] == 0]
     number, unit = min(exact, key=lambda number_and_unit: len(number_and_unit[0]))
     return number + unit

@@ -1,4 +1,4 @@
-"""What a batch leaves behind: the flows worth remembering, and the account that the control plane is given."""
+"""What a batch leaves behind: the flows worth remembering, and the usage report for the control plane."""
 
 from __future__ import annotations
 
@@ -41,26 +41,28 @@ class RowOutcomes:
     """Where the rows of a batch went."""
 
     rows: Candidates
-    """All of them."""
+    """All rows of the batch."""
 
     candidates: Candidates
+    """The rows that compete: those not rejected beforehand."""
+
     refused: Int64s
-    """Positions of the candidates that were rejected."""
+    """The positions of the candidates that were rejected."""
 
     waiting: Candidates
-    """Those of the candidates that wait."""
+    """The candidates that wait."""
 
     closed: Int64s
-    """Positions of the usable rows that were rejected before they could compete, for another reason than their size."""
+    """The positions of the usable rows that were rejected before they could compete, but not for their size."""
 
     oversized: Int64s
-    """Positions of those that were rejected for their size: no claim on what comes next."""
+    """The positions of the rows that were rejected for their size; they do not count as demand."""
 
     marked: Int64s
-    """Positions of the admitted rows that only their size marks."""
+    """The positions of the admitted rows that are marked for their size alone."""
 
     def offered(self, wanted: Int64s) -> Int64s:
-        """Return what arrived by flow, shape (flows, 2); the candidates want `wanted`."""
+        """Return the messages and bytes that arrived, by flow, shape (flows, 2); the candidates want `wanted`."""
         if self.candidates.row is None and not self.rows.queued:
             return wanted
         arrived = self.rows.queued + np.flatnonzero(self.rows.flow[self.rows.queued :] >= 0)
@@ -69,22 +71,22 @@ class RowOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Where and when a batch is decided."""
+    """The place and time of a batch."""
 
     shard: int
     now_ms: int
     elapsed_ms: int
-    """Time since the batch before, taken as the time until the next."""
+    """The time since the previous batch, used as an estimate of the time until the next."""
 
 
 def remembered(
     entered: BatchFlows, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s
 ) -> tuple[Flows, Matches, Int64s]:
-    """Return the flows that have something to remember, their matches, and where every flow of `entered` is in them."""
+    """Return the flows worth remembering, their matches, and the position among them of every flow of `entered`."""
     at, flows = entered.at, entered.known.flows
     waits = np.zeros(len(at), dtype=np.bool_)
     waits[waiting_flow] = True
-    # A flow that waits for nothing and is not ahead of its domain would come back without credit or penalty anyway.
+    # A flow without waiting rows that is not ahead of its domain would return without credit or penalty anyway.
     leads = plan.lead_vt * (waits | (by_row(np.maximum, plan.lead_vt) > 0))[:, None]
     if len(at) == len(flows):
         balance, lead_vt, units, is_held = plan.balance_micro, leads, window_units, waits
@@ -108,7 +110,7 @@ def remembered(
 def report(
     moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, entered: BatchFlows, policy: CompiledPolicy, batch: Batch
 ) -> UsageReport:
-    """Return the account of a batch."""
+    """Return the usage report of a batch."""
     now_ms, rows, candidates = batch.now_ms, moved.rows, moved.candidates
     flows, limits, outcome = len(entered.flows), entered.limits, plan.outcome
     offered, admitted = moved.offered(outcome.wanted), outcome.served
@@ -145,10 +147,10 @@ def report(
 def _demand(
     wants: Int64s, still_waiting: Int64s, waiting: Candidates, balance_micro: Int64s, limits: Limits, batch: Batch
 ) -> Int64s:
-    """Return what each flow could take of shared scopes until the next batch, shape (flows, 2).
+    """Return what each flow could take of the shared scopes until the next batch, shape (flows, 2).
 
-    That is what waits, and as much as came in this batch; but nothing from the first row on that its release time
-    holds for longer, and no more of it, in the proportion of its messages and bytes, than its own limits let pass.
+    That is its waiting rows, plus as much as arrived in this batch, but nothing from the first row on that its release
+    time holds for longer. If its own limits let less pass, it is scaled down to that, messages and bytes alike.
     """
     free = still_waiting
     until_ms = batch.now_ms + batch.elapsed_ms
@@ -168,12 +170,12 @@ def _demand(
 
 
 def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
-    """Return what each flow's own limits may let pass until the next batch; shape (flows, 2)."""
+    """Return the messages and bytes that each flow's own limits may let pass until the next batch; shape (flows, 2)."""
     is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
     passing = np.full(is_enforced.shape, NEVER_MS)
     if is_enforced.any():
         rate = np.maximum(limits.rate_micro_per_ms, 0)
-        # After a long pause the product would leave int64; 2**62 micro-tokens are more than any batch offers.
+        # After a long pause, the product would leave int64; 2**62 micro-tokens are more than any batch offers.
         earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
         soon = balance_micro // MICRO + 1 + rate * earning_ms // MICRO
         return np.where(is_enforced, np.maximum(soon, 0), passing)
@@ -181,7 +183,7 @@ def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
 
 
 def _leaves_ms(plan: FlowPlan, entered: BatchFlows, waiting: Candidates, *, now_ms: int) -> Int64s:
-    """Return when each flow's first waiting row may leave, as far as its own limits and its release time say."""
+    """Return when each flow's first waiting row may leave, by its own limits and its release time."""
     leaves_ms = np.full(len(entered.flows), NEVER_MS)
     if not len(waiting):
         return leaves_ms
@@ -198,7 +200,7 @@ def _leaves_ms(plan: FlowPlan, entered: BatchFlows, waiting: Candidates, *, now_
 
 
 def _expires_ms(waiting: Candidates, policy: CompiledPolicy) -> int:
-    """Return when the first waiting row is past its age."""
+    """Return when the first waiting row exceeds the queue's bound on age."""
     if not len(waiting) or policy.queue.age_ms is None:
         return NEVER_MS
     return int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1

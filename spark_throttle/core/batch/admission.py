@@ -1,21 +1,21 @@
-"""One micro-batch of one shard: what becomes of every row, and what the shard remembers.
+"""One micro-batch of one shard: the decision on every row, and the state that the shard keeps.
 
-`plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. Its meaning, row
+`plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. It decides, row
 by row:
 
-1. Namespace buckets refill to that time. Queued rows past their age are rejected, and arrivals that are larger
-   than a scope of theirs lets pass (`size_bounds`).
-2. The other arrivals pass their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
-3. A flow is the rows of one namespace: what is queued, then what arrived. Its eligible rows end at the first
+1. Namespace buckets refill to that time. Queued rows that are too old are rejected, as are arrivals that are larger
+   than one of their scopes lets pass (`size_bounds`).
+2. The other arrivals go through their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
+3. A flow is the rows of one namespace: the queued ones, then the arrivals. Its eligible rows end before the first
    that may not leave yet, or that would find its namespace's balance negative.
-4. Eligible rows of all flows go in fair order (`fair_queue`). A row is admitted if its tenant's, its group's
-   and the job's balance are not negative, and is then debited at all levels in both dimensions; else its flow
+4. Eligible rows of all flows go in fair order (`fair_queue`). A row is admitted if the balances of its tenant, its
+   group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its flow
    stops for this batch (`contention`). So nothing is charged for a row that is not admitted.
-5. Behind the admitted rows of a flow, what stopped it decides: delay, or reject. Reject concerns arrivals only;
-   a row that was queued once waits on. Where what is to wait overfills the queue, the rows at the ends of the
-   longest flows are rejected, whether they were queued or arrived (`queue_bounds`).
+5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
+   reject only arrivals; a row that is already queued waits on. If the rows that should wait overfill the queue, the
+   rows at the ends of the longest queues are rejected, whether they were queued or arrived (`queue_bounds`).
 
-An observing scope never stops a row: it is debited, and marks the rows that it would have stopped.
+An observing scope never stops a row: its bucket is debited, and it marks the rows that it would have stopped.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = ["REASONS", "AdmissionPlan", "Arrivals", "plan_admission"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdmissionPlan:
-    """The decisions on a batch, and what it leaves.
+    """The decisions on a batch, the state that it leaves, and the report of its usage.
 
-    The queue of `state` holds the queue's rows with verdict `DELAY`, then the arrivals that have it, each in order.
+    The queue of `state` holds the formerly queued rows with verdict `DELAY`, then the arrivals with it, each in order.
     """
 
     decisions: Decisions
@@ -68,22 +68,22 @@ def plan_admission(
     Parameters
     ----------
     state
-        What the last batch left; grants as the epoch of this batch set them.
+        The state that the last batch left, with the grants that the epoch of this batch set.
     arrivals
-        In the order in which they are to be decided.
+        The rows that arrived, in the order in which they must be decided.
     now_ms
-        Paying time of the batch (`paying`).
+        The paying time of the batch (`paying`).
     shards
-        Number of shards among which queue bounds and shared rates are divided.
+        The number of shards among which queue bounds and shared rates are divided.
     shard
-        Which of them this is, for the usage report.
+        The number of this shard, for the usage report.
     memory
-        Of the batches that this process decided before; what is decided does not depend on it.
+        The matches from batches that this process decided before; no decision depends on it.
 
     Raises
     ------
     QueueOverflowError
-        If rows arrive that would overfill the queue and the policy says to fail.
+        If arrivals would overfill the queue and the policy says to fail.
     """
     memory = MatchMemory() if memory is None else memory
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
@@ -136,22 +136,22 @@ def plan_admission(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PegasusVerdicts:
-    """What the Pegasus rules say of the arrivals."""
+    """The verdicts of the Pegasus rules on the arrivals."""
 
     rejected: Int64s
-    """Positions of those that they reject."""
+    """The positions of the arrivals that the rules reject."""
 
     release_ms: Int64s
-    """Of every arrival: batch time before which it may not leave, 0 where no rule delays it."""
+    """The batch time before which each arrival may not leave, 0 where no rule delays it."""
 
     units: Int64s
-    """The flows' windows after the batch."""
+    """Shape (flows, 2): the units counted in the flows' windows after the batch."""
 
 
 def _through_windows(
     decisions: DecisionDraft, entered: BatchFlows, policy: CompiledPolicy, queued: int, *, now_ms: int
 ) -> _PegasusVerdicts:
-    """Ask the Pegasus rules about the arrivals of flows that have any, and reject what they reject."""
+    """Apply the Pegasus rules to the arrivals of flows that have any, and reject the rows that they reject."""
     has_rule = policy.namespace_windows.has_rule[entered.matches.rule]
     if not has_rule.any():
         nothing = np.zeros(0, dtype=np.int64)
@@ -173,7 +173,7 @@ def _through_windows(
 
 
 def _of_size(large: OversizedRows) -> Causes:
-    """Return the causes of rows that are too large, which no time makes smaller."""
+    """Return the causes for rows that are too large, for which waiting is of no use."""
     return Causes.of(
         Reason.SIZE_TOO_LARGE, level=large.level, dimension=Dimension.BYTES, scope=large.scope, wait_ms=NEVER_MS
     )
@@ -184,7 +184,7 @@ def _mark_oversized(
 ) -> Int64s:
     """Mark the admitted rows that an observing scope would have rejected for their size.
 
-    Returns those of them that are not among `quota_marks`.
+    Returns the positions of the rows so marked that are not among `quota_marks`.
     """
     large = oversized(rows.flow, rows.size_bytes, entered.matches, policy, observed=True)
     at = np.flatnonzero(decisions.verdict[large.row] == Verdict.ADMIT)
@@ -206,24 +206,26 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     now_ms: int,
     shards: int,
 ) -> Bools:
-    """Decide the rows behind the admitted ones of their flow, and mark those that an observing scope would stop.
+    """Decide the rows behind the admitted ones of their flow, and mark the rows that an observing scope would stop.
 
-    Returns which of the former are delayed; the others are rejected.
+    Returns whether each of the rows `behind` is delayed; the others are rejected. A row whose scope is not leased yet
+    exceeds no quota: it is delayed even where the excess is rejected.
     """
     stops, marks = plan.outcome.stops, plan.outcome.marks
     if not len(behind) and not len(marks.row):
         return np.zeros(0, dtype=np.bool_)
-    rate = policy.shared.rate_micro_per_ms
+    rate, is_unleased = policy.shared.rate_micro_per_ms, plan.grants.is_unleased(policy)
     part = np.where(rate > 0, np.maximum(rate // shards, 1), rate)
     shared_wait_ms = throttle_time_ms(plan.grants.balance_micro, part)
     own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
 
     is_shared, of_flow = stops.scope >= 0, np.arange(len(stops.scope))
-    # A scope may have tokens that a flow has to leave to others: nobody knows how long.
+    # A scope may have tokens that a flow must leave to others, for a time that nobody can know.
     of_shared_ms = np.maximum(shared_wait_ms[stops.scope, stops.dimension], 1)
     wait_ms = np.where(is_shared, of_shared_ms, own_wait_ms[of_flow, stops.dimension])
     causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms)
     rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
+    rejects &= ~(is_shared & is_unleased[stops.scope])
     is_rejected = np.zeros(len(behind), dtype=np.bool_)
     if rejects.any():
         is_rejected[behind.queued :] = rejects[behind.flow[behind.queued :]]

@@ -1,7 +1,7 @@
-"""How rows enter a shard: what is unusable is told apart, names become positions, buckets refill.
+"""How rows enter a shard: unusable rows are set apart, names become positions, buckets refill.
 
-A shard may remember many more namespaces than a batch concerns. All of them are refilled, since what is full is
-forgotten; everything else is done for those alone that have rows, or a lead that the batch may change.
+A shard may remember many more namespaces than a batch concerns. All of them are refilled, because full buckets are
+forgotten. Everything else is done only for the namespaces with rows, or with a lead that the batch may change.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Int8s = npt.NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrivals:
-    """The rows that a batch brings to a shard, in the order in which they are to be decided."""
+    """The rows that a batch brings to a shard, in the order in which they must be decided."""
 
     namespaces: pa.StringArray
-    """May hold nulls: such a row is rejected."""
+    """The namespace of every row; a row whose namespace is null is rejected."""
 
     size_bytes: pa.Int64Array
-    """May hold nulls: such a row is rejected."""
+    """The size of every row; a row whose size is null is rejected."""
 
     is_writable: Bools | None = None
-    """Whether the sink takes the row: one that it does not take is rejected. `None` where it takes all."""
+    """Whether the sink accepts the row; a row that it does not accept is rejected. `None` if it accepts all rows."""
 
     def __len__(self) -> int:
         return len(self.namespaces)
@@ -43,41 +43,41 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownFlows:
-    """All namespaces that a shard knows in a batch, refilled to its time."""
+    """All namespaces that a shard knows in a batch, refilled to the batch's time."""
 
     flows: Flows
-    """Those of the state, at their old positions, then those that the arrivals bring."""
+    """The namespaces of the state, at their old positions, then the new ones among the arrivals."""
 
     matches: Matches
     full_micro: Int64s
-    """Shape (n, 2): what full buckets of theirs hold."""
+    """Shape (n, 2): the balances of the namespaces' buckets when full."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchFlows:
-    """The flows that a batch concerns, and where its rows belong; a flow is a position in them."""
+    """The flows that a batch concerns, and the flow of each of its rows, as a position among them."""
 
     known: KnownFlows
     at: Int64s
-    """Positions in `known` of the flows that follow, ascending: those with rows or a lead."""
+    """The positions in `known` of the flows that the batch concerns, ascending: those with rows or a lead."""
 
     flows: Flows
     matches: Matches
     limits: Limits
     queue_flow: Int64s
-    """Of every queued row: its flow."""
+    """The flow of every queued row."""
 
     flow: Int64s
-    """Of every arrival: its flow, -1 where it is unusable."""
+    """The flow of every arrival, -1 where the arrival is unusable."""
 
     size_bytes: Int64s
-    """Of every arrival: its size, 0 where it is unusable."""
+    """The size of every arrival, 0 where the arrival is unusable."""
 
     unusable: Int64s
-    """Positions of the unusable arrivals, ascending."""
+    """The positions of the unusable arrivals, ascending."""
 
     reason: Int8s
-    """Of every unusable arrival: what is wrong with it."""
+    """The `Reason` why each unusable arrival is unusable."""
 
     oversized: OversizedRows
     """The usable arrivals that are larger than a scope lets pass."""
@@ -86,7 +86,7 @@ class BatchFlows:
 def enter(
     state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
 ) -> BatchFlows:
-    """Take the arrivals of a batch in."""
+    """Return the flows that a batch concerns, with its arrivals assigned to them."""
     read = _read(arrivals)
     position = _positions(read.names, state.flows.names)
     is_new = position < 0
@@ -104,7 +104,7 @@ def enter(
         place[at] = np.arange(len(at))
         flows, matches = known.flows.take(at), taken(matches, at)
         position, queue_flow = place[position], place[state.queue.flow]
-    # A shard that knows no namespace numbers those that arrive as they are numbered already.
+    # If the shard knows no namespace yet, the arriving ones keep the numbers that they already have.
     is_numbered = not len(state.flows) and not len(read.unusable)
     flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1)[read.name]
     return BatchFlows(
@@ -126,10 +126,10 @@ class _ArrivalArrays:
     """Arrivals as arrays."""
 
     names: pa.StringArray
-    """Each usable row's, once, in the order of their first rows."""
+    """The distinct names of the usable rows, in the order of their first rows."""
 
     name: npt.NDArray[np.integer]
-    """Of every row: a position in `names`, -1 where it is unusable."""
+    """The name of every row, as a position in `names`; -1 where the row is unusable."""
 
     size_bytes: Int64s
     unusable: Int64s
@@ -137,7 +137,7 @@ class _ArrivalArrays:
 
 
 def _read(arrivals: Arrivals) -> _ArrivalArrays:
-    """Return the arrivals as arrays: at once where all are usable, which is told from the distinct names."""
+    """Return the arrivals as arrays; the distinct names and the extreme sizes show at once if all rows are usable."""
     rows = len(arrivals)
     none = np.zeros(0, dtype=np.int64)
     may_all_be = arrivals.is_writable is None or bool(arrivals.is_writable.all())
@@ -161,7 +161,7 @@ def _read(arrivals: Arrivals) -> _ArrivalArrays:
 
 
 def _unusable(arrivals: Arrivals) -> Int8s:
-    """Return the first thing that is wrong with every row."""
+    """Return the first `Reason` why each row is unusable, `NONE` where it is usable."""
     length = pc.fill_null(pc.binary_length(arrivals.namespaces), 0).to_numpy(zero_copy_only=False)
     size = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)
     size_is_null = arrivals.size_bytes.is_null().to_numpy(zero_copy_only=False)
@@ -178,10 +178,10 @@ def _unusable(arrivals: Arrivals) -> Int8s:
 
 
 def _positions(names: pa.StringArray, known: pa.StringArray) -> Int64s:
-    """Return where each of `names` stands in `known`, -1 where it does not; neither repeats a name."""
+    """Return the position of each of `names` in `known`, -1 where it is not there; neither repeats a name."""
     if len(names) >= len(known):
         return _index_in(names, known)
-    # A table of the fewer is made, and the more are looked up in it.
+    # The shorter list becomes the lookup table, in which the longer one is looked up.
     found = _index_in(known, names)
     position = np.full(len(names), -1, dtype=np.int64)
     hits = np.flatnonzero(found >= 0)
@@ -195,9 +195,9 @@ def _index_in(values: pa.StringArray, table: pa.StringArray) -> Int64s:
 
 
 def _refilled(state: ShardState, names: pa.StringArray, matches: Matches, limits: Limits, *, now_ms: int) -> KnownFlows:
-    """Return the flows at `now_ms`: known buckets refilled, new ones full, windows of other seconds cleared."""
+    """Return the flows as of `now_ms`: known buckets refilled, new ones full, windows of other seconds cleared."""
     known, new = len(state.flows), len(names) - len(state.flows)
-    # A clock that went back pays nothing, and the refill goes on from the new time.
+    # A clock that went back pays nothing, and the refill continues from the new time.
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
     full_micro = full(limits.rate_micro_per_ms, limits.burst_micro).take(matches.rule, axis=0)
     rate = limits.rate_micro_per_ms.take(matches.rule[:known], axis=0)

@@ -1,4 +1,4 @@
-"""Flows that are too far ahead leave what a scope granted to those that it is due to (`core.lending.shard_parts`)."""
+"""Flows that are too far ahead, and must leave a scope's grant to the flows it is due to (`lending.shard_parts`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BarredFlows:
-    """The flows that are too far ahead to take of what a scope of theirs granted."""
+    """The flows that are too far ahead to take any of a grant of one of their scopes."""
 
     flow: Int64s
     level: Int64s
@@ -27,7 +27,7 @@ class BarredFlows:
 
     @classmethod
     def of(cls, order: FairOrder, lead_vt: Int64s, bound_milli: Int64s) -> BarredFlows:
-        """Return them with the narrowest of these scopes; `bound_milli` is that of the grants."""
+        """Return the flows with the narrowest such scope of each; `bound_milli` is `Grants.ahead_bound_milli`."""
         is_wider = order.enforcing != order.domain[:, None]
         weight = order.weight[:, None] * np.where(is_wider, order.domain_weight[:, None], 1)
         ahead_milli = order.ahead_milli(lead_vt)[:, None, :] // weight[:, :, None]
@@ -40,13 +40,13 @@ class BarredFlows:
         return cls(flow, np.array(SHARED_LEVELS)[column], dimension, order.enforcing[flow, column])
 
     def left_out(self, eligible: Int64s) -> Int64s:
-        """Return how many first rows of each flow compete, these flows left out."""
+        """Return how many first rows of each flow compete when these flows are left out."""
         competing = eligible.copy()
         competing[self.flow] = 0
         return competing
 
     def stop(self, stops: Stops, eligible: Int64s) -> None:
-        """Say of those of them that have rows what stopped them."""
+        """Record in `stops` what stopped each of these flows that has eligible rows."""
         stopped = eligible[self.flow] > 0
         flow = self.flow[stopped]
         stops.level[flow], stops.dimension[flow] = self.level[stopped], self.dimension[stopped]

@@ -1,7 +1,7 @@
-"""What becomes of every row of a batch, and why.
+"""The decision on every row of a batch, and its cause.
 
-Few things can be the cause of many decisions: a flow was stopped by one scope, and all its rows behind that share the
-reason, the scope and the wait. So the causes are a table, and a row holds a position in it.
+One cause may explain many decisions: one scope stopped a flow, and all rows behind that point share the reason, the
+scope and the wait. So the causes are a table, and a row holds a position in it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Int32s = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Causes:
-    """Why rows are decided as they are."""
+    """The causes of decisions; arrays run over the causes."""
 
     reason: Int8s
-    """A `Reason`; on an admitted row, why an observing scope would have held it."""
+    """The `Reason` for the decision; for an admitted row, the reason why an observing scope would have held it."""
 
     level: Int8s
-    """A `Level`, -1 where no level refused or marked the row."""
+    """The `Level` that refused or marked the row, -1 where none did."""
 
     dimension: Int8s
-    """A `Dimension`, -1 where none refused or marked the row."""
+    """The `Dimension` that refused or marked the row, -1 where none did."""
 
     scope: Int64s
-    """Position of the shared scope that refused or marked the row; -1 for the row's own namespace or none."""
+    """The position of the shared scope that refused or marked the row; -1 for the row's own namespace, or for none."""
 
     throttle_time_ms: Int64s
 
@@ -49,7 +49,7 @@ class Causes:
         scope: Int64s | int = -1,
         wait_ms: Int64s | int = 0,
     ) -> Causes:
-        """Return as many causes as the longest argument has positions."""
+        """Return one cause per position of the longest argument; a scalar argument applies to all causes."""
         rows = max(np.size(column) for column in (reason, level, dimension, scope, wait_ms))
 
         def filled(value: Int8s | Int64s | int, dtype: type[np.int8 | np.int64]) -> np.ndarray:
@@ -63,11 +63,11 @@ class Causes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decisions:
-    """What becomes of every row; arrays run over the queue's rows, then the arrivals."""
+    """The decisions on all rows; arrays run over the queued rows, then the arrivals."""
 
     verdict: Int8s
     cause: Int32s
-    """Position in `causes`."""
+    """The cause of the decision, as a position in `causes`."""
 
     causes: Causes
 
@@ -102,7 +102,7 @@ class Decisions:
 
 
 class DecisionDraft:
-    """Decisions in the making: every row is admitted until it is decided otherwise; the last word counts."""
+    """Decisions in the making: a row is admitted unless it is decided otherwise, and the last decision counts."""
 
     def __init__(self, rows: int) -> None:
         self.verdict = np.full(rows, Verdict.ADMIT, dtype=np.int8)

@@ -1,7 +1,7 @@
-"""How far every flow gets in a batch, what stops it, and what that costs.
+"""How far every flow gets in a batch, what stops it, and the debits of its buckets.
 
-What a flow gets is a prefix of its rows, so that all of this is arithmetic over flows: a batch in which everything fits
-is found to be one from the sums of its flows, before any row is put in order.
+A flow gets a prefix of its rows, so all of this is arithmetic over flows. Whether everything in a batch fits is known
+from the sums of its flows, before any row is put in order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stops:
     """What stopped each flow; -1 where nothing did."""
 
     level: Int64s
-    """The `Level` that stopped the flow; -1 also where a row that may not leave yet did."""
+    """The `Level` that stopped the flow; also -1 where a row that may not leave yet stopped it."""
 
     dimension: Int64s
     scope: Int64s
@@ -50,50 +50,50 @@ class Stops:
 
     @classmethod
     def none(cls, flows: int) -> Stops:
-        """Return that no flow was stopped."""
+        """Return the stops of `flows` flows, none of which was stopped."""
         return cls(*(np.full(flows, -1, dtype=np.int64) for _ in range(3)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What is admitted; arrays run over the flows unless they say otherwise."""
+    """The admission of a batch; arrays run over the flows unless they say otherwise."""
 
     behind: Int64s
-    """Positions, ascending, of the candidates that are not admitted."""
+    """The positions, ascending, of the candidates that are not admitted."""
 
     marks: Marks
-    """What observing scopes say of those that are."""
+    """The marks of observing scopes on the admitted candidates."""
 
     stops: Stops
     wanted: Int64s
-    """Shape (flows, 2): messages and bytes of the candidates."""
+    """Shape (flows, 2): the messages and bytes of all candidates."""
 
     served: Int64s
-    """Shape (flows, 2): messages and bytes of those admitted."""
+    """Shape (flows, 2): the messages and bytes of the admitted candidates."""
 
     @classmethod
     def of_all(cls, wanted: Int64s) -> Outcome:
-        """Return that all is admitted."""
+        """Return the outcome of a batch that admits everything."""
         nothing = np.zeros(0, dtype=np.int64)
         return cls(nothing, Marks(nothing, nothing, nothing, nothing), Stops.none(len(wanted)), wanted, wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowPlan:
-    """What a batch comes to for its flows, and what it costs them."""
+    """The outcome of a batch for its flows, and the balances and leads that it leaves."""
 
     outcome: Outcome
     balance_micro: Int64s
-    """Shape (flows, 2): after the debits."""
+    """Shape (flows, 2): the balances after the debits."""
 
     lead_vt: Int64s
-    """Shape (flows, 2): after the batch."""
+    """Shape (flows, 2): the leads after the batch."""
 
     ahead_milli: Int64s
-    """Shape (flows, 2): what the leads come to, in thousandths of a token (`FairOrder.ahead_milli`)."""
+    """Shape (flows, 2): those leads in thousandths of a token (`FairOrder.ahead_milli`)."""
 
     grants: Grants
-    """After the debits."""
+    """The grants after the debits."""
 
 
 def plan_flows(
@@ -106,7 +106,7 @@ def plan_flows(
     *,
     now_ms: int,
 ) -> FlowPlan:
-    """Find how far every flow gets, and debit it."""
+    """Return the plan of a batch: how far every flow gets, and the balances and leads after its debits."""
     room = _room(grants, policy)
     own = _OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))
@@ -167,25 +167,25 @@ def plan_flows(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leads:
-    """Where a batch leaves the flows; as in `FlowPlan`."""
+    """The leads that a batch leaves; as in `FlowPlan`."""
 
     lead_vt: Int64s
     ahead_milli: Int64s
 
     @classmethod
     def of(cls, lead_vt: Int64s, order: FairOrder) -> _Leads:
-        """Return leads with what they come to."""
+        """Return the leads, with their values in thousandths of a token."""
         return cls(lead_vt, order.ahead_milli(lead_vt))
 
     @classmethod
     def none(cls, flows: int) -> _Leads:
-        """Return that nobody is ahead."""
+        """Return the leads of `flows` flows, none of which is ahead."""
         nothing = np.zeros((flows, 2), dtype=np.int64)
         return cls(nothing, nothing)
 
 
 def _lead_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:
-    """Return the leads after a batch that held nobody back: the busy period of scopes that owe nothing is over."""
+    """Return the leads after a batch that held no flow back: the busy period of scopes that owe nothing is over."""
     if not lead_vt.any():
         return lead_vt
     owes = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
@@ -194,13 +194,13 @@ def _lead_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OwnRoom:
-    """What the flows' own balances can still take; large where unlimited."""
+    """The room in the flows' own balances; large where unlimited."""
 
     messages: Int64s
-    """How many messages pass."""
+    """The number of messages that pass."""
 
     bytes: Int64s
-    """The most bytes that may go before a message, -1 for none."""
+    """The most bytes that may go before a message, -1 if none may pass."""
 
     @classmethod
     def of(cls, flows: Flows, limits: Limits) -> _OwnRoom:
@@ -211,7 +211,7 @@ class _OwnRoom:
         )
 
     def prefixes(self, layout: Layout) -> tuple[Int64s, Int64s]:
-        """Return how many first rows of each flow the messages let pass, and how many both; large if all."""
+        """Return how many first rows of each flow the messages alone let pass, and how many both do; large if all."""
         by_messages = self.messages
         by_bytes = layout.rows_within(self.bytes)
         by_bytes = np.where(by_bytes < layout.segments.counts, by_bytes, _UNBOUNDED)
@@ -228,7 +228,7 @@ def _wanted_if_all_fits(
     *,
     now_ms: int,
 ) -> Int64s | None:
-    """Return messages and bytes by flow if every row may leave and no balance runs short of them, else `None`."""
+    """Return the messages and bytes of every flow if all rows may leave and no balance runs short, else `None`."""
     if candidates.holds(now_ms):
         return None
     limited = np.append(policy.shared.is_limited.any(axis=1), False)[matches.shared_scope]
@@ -253,7 +253,7 @@ def _room(grants: Grants, policy: CompiledPolicy) -> Room:
 
 
 def _is_overdrawn(room: Room, policy: CompiledPolicy) -> Bools:
-    """Return which shared scopes have given bytes beyond what they had, and hold rows back for it."""
+    """Return whether each shared scope has given more bytes than it had, and holds rows back for that."""
     shared = policy.shared
     return shared.is_limited[:, _BYTES] & (shared.on_excess != OnExcess.OBSERVE) & (room.bytes < 0)
 
@@ -269,7 +269,7 @@ def _taken(served: Int64s, matches: Matches, policy: CompiledPolicy) -> Int64s:
 
 
 def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Int64s:
-    """Return `scope`, shape (flows, levels), without those that have room for all that their flows want."""
+    """Return `scope`, shape (flows, levels), with -1 for each scope that has room for all that its flows want."""
     wanted_messages = np.zeros_like(room.messages)
     wanted_bytes = np.zeros_like(room.bytes)
     for column in scope.T:
@@ -282,7 +282,7 @@ def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Ro
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Contest:
-    """The flows of a batch before its shared scopes."""
+    """The competition of a batch's flows for its shared scopes."""
 
     layout: Layout
     order: FairOrder
@@ -292,18 +292,19 @@ class _Contest:
     now_ms: int
 
     def decide(self, eligible: Int64s, scope: Int64s) -> tuple[Int64s, Stops]:
-        """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped it.
+        """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped the flow.
 
         Parameters
         ----------
         scope
-            Shape (flows, 3): those of its scopes that run short, -1 for the others.
+            Shape (flows, 3): the scopes of each flow that run short, -1 for its other scopes.
         """
         stops = Stops.none(len(eligible))
         contenders = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (eligible > 0))
         if not len(contenders):
             return eligible, stops
-        # No row can pass that its own flow alone would keep out; the first such row shows what stopped the flow.
+        # A row that would not fit even if its flow were alone cannot pass; the first such row shows what stopped the
+        # flow.
         messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[scope])
         within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[scope]))
         most = np.minimum(eligible, np.minimum(messages, within) + 1)[contenders]
@@ -319,13 +320,13 @@ class _Contest:
         return count, stops
 
     def marked_from(self, count: Int64s) -> list[MarkStarts]:
-        """Return from which of the first `count` rows of each flow on its observing scopes find their balance short."""
+        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks."""
         scope = _running_short(self.order.observing, count, self.layout.bytes_of_first(count), self.room)
         watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
         if not len(watched):
             return []
         rows, levels = self._rows(watched), []
-        # Of messages alone: a row behind that end is short of messages, whatever else it is short of.
+        # By messages alone: a row behind that end is short of messages, whatever else it is short of.
         messages_only = Room(self.room.messages, np.full_like(self.room.bytes, _UNBOUNDED))
         for column, level in enumerate(SHARED_LEVELS):
             at = np.flatnonzero(scope[watched, column] >= 0)
@@ -338,7 +339,7 @@ class _Contest:
         return levels
 
     def _rows(self, flows: Int64s) -> FairRows:
-        """Return the rows of `flows`, which ascend, for `contention`."""
+        """Return the rows of `flows`, which ascend, in the form that `contention` takes."""
 
         def ties(at: Int64s) -> Int64s:
             return self.layout.ties(flows[at], self.candidates, self.names, now_ms=self.now_ms)
@@ -358,7 +359,7 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     *,
     floors: DebtFloors,
 ) -> FlowPlan:
-    """Debit what was admitted."""
+    """Return the plan of a batch, with the admitted rows debited."""
     taken = _taken(outcome.served, matches, policy)
     return FlowPlan(
         outcome,

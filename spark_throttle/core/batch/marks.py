@@ -1,8 +1,8 @@
-"""What observing scopes say of rows that are admitted: which would have been stopped, by what.
+"""The marks of observing scopes on admitted rows: which rows they would have stopped, and why.
 
-An observing scope marks all admitted rows of a flow from some rank on, since its balance only falls. A row that several
-levels would have stopped is marked by the narrowest. Each of these levels takes the row for one that it would not have
-let pass: beyond a burst it adds to no debt (`token_bucket.observed_floor`).
+An observing scope marks all admitted rows of a flow from some rank on, because its balance only falls. A row that
+several levels would have stopped is marked by the narrowest. Each of these levels treats the row as one that it would
+not have let pass: the row adds no debt beyond a burst (`token_bucket.observed_floor`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from spark_throttle.core.quota import MIN_BALANCE_MICRO, Dimension, Int64s, Leve
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MarkStarts:
-    """From which row of every flow on one level marks."""
+    """The first row of every flow that a level marks; it marks all rows from there on."""
 
     level: Level
     scope: Int64s
     """The shared scope of the level, -1 for the namespace itself."""
 
     rank: Int64s
-    """Of the first row that is marked; the flow's count where none is."""
+    """The rank of the first marked row; the flow's count where no row is marked."""
 
     messages_rank: Int64s
-    """Of the first row that finds the messages balance negative."""
+    """The rank of the first row that finds the balance of messages negative."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class Marks:
     """The marked rows."""
 
     row: Int64s
-    """Positions among the candidates."""
+    """The positions of the marked rows among the candidates."""
 
     level: Int64s
     dimension: Int64s
@@ -65,13 +65,13 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DebtFloors:
-    """Where the debts that a batch leaves stop: `MIN_BALANCE_MICRO` but for observing scopes that mark rows in it."""
+    """The floors of the debts that a batch leaves: `MIN_BALANCE_MICRO`, except where an observing scope marks rows."""
 
     own: Int64s | int
-    """Shape (flows, 2)."""
+    """Shape (flows, 2): the floors of the namespaces' own buckets."""
 
     shared: Int64s | int
-    """Shape (scopes, 2)."""
+    """Shape (scopes, 2): the floors of the shared scopes."""
 
     @classmethod
     def none(cls) -> DebtFloors:
@@ -89,7 +89,7 @@ class DebtFloors:
         shared_micro: Int64s,
         shared: Limits,
     ) -> DebtFloors:
-        """Return the floors of a batch whose first `count` rows of every flow `levels` mark."""
+        """Return the floors of a batch that admits the first `count` rows of every flow, with the marks of `levels`."""
         own_floor = np.full_like(own_micro, MIN_BALANCE_MICRO)
         is_marking = np.zeros(len(shared), dtype=np.bool_)
         unmarked = np.zeros((len(shared), 2), dtype=np.int64)

@@ -1,17 +1,18 @@
-"""What the queue may hold: rows past their age leave it, and rows over its bounds, those of the longest queues first.
+"""What the queue may hold: rows that are too old leave it, as do rows over its bounds, the longest queues' first.
 
-The bounds of a job are divided equally among its shards. The share of a row is, of the bounds on messages and on bytes,
-the larger part that its namespace's queue takes up to it. Where not all that is to wait fits, the rows with the least
-shares are kept and the others put out, whether they waited already or are new: room is divided max-min among the
-namespaces by dominant share. This is the policy of shared-memory switches that drops from the longest queue (Drop on
-Demand of Wei, Coyle & Hsiao 1991; Longest Queue Drop of Hahne, Kesselman & Mansour 2001).
+The bounds of a job are divided equally among its shards. Up to each row, a namespace's queue takes some part of the
+bound on messages and some part of the bound on bytes; the larger of the two is the row's share. If not all rows that
+should wait fit, the rows with the smallest shares are kept and the others put out, whether they waited already or are
+new: room is divided max-min among the namespaces by dominant share. This is the policy of shared-memory switches that
+drop from the longest queue (Drop on Demand of Wei, Coyle & Hsiao 1991; Longest Queue Drop of Hahne, Kesselman & Mansour
+2001).
 
-So what a namespace keeps is a prefix of its queue; one whose share is below the level loses nothing, whoever came
-first; and a row that is over a bound by itself takes no room. Where two rows have the same share, the one nearer to the
-head of its queue goes first, then the one whose namespace waits longest (`Layout.ties`).
+So a namespace keeps a prefix of its queue. A namespace whose share is below the level loses nothing, whoever came
+first, and a row that is over a bound by itself takes no room. Of two rows with the same share, the one nearer to the
+head of its queue is kept first, then the one whose namespace has waited longest (`Layout.ties`).
 
-Shares are counted in 2**-30ths, rounded up. The level is searched for in the sums of the namespaces' queues; rows are
-put in order only at the level.
+Shares are counted in 2**-30ths, rounded up. The search for the level uses only the sums of the namespaces' queues; rows
+are put in order only at the level.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from spark_throttle.errors import QueueOverflowError
 
 
 def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
-    """Return which queued rows are older than the queue's age bound."""
+    """Return whether each queued row is older than the queue's bound on age."""
     if bounds.age_ms is None:
         return np.zeros(len(queue), dtype=np.bool_)
     return now_ms - queue.arrival_ms > bounds.age_ms
@@ -52,11 +53,11 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     Parameters
     ----------
     waiting
-        Positions of the candidates that are to wait, ascending.
+        The positions of the candidates that should wait, ascending.
     rows
-        Those candidates.
+        The candidates at those positions.
     names
-        Of the flows.
+        The names of the flows.
 
     Raises
     ------
@@ -74,7 +75,7 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     flows = np.flatnonzero(layout.segments.counts)
     queues = layout.of_flows(flows)
     share, kept = room.level(queues)
-    if share < WHOLE:  # else the others are over a bound by themselves
+    if share < WHOLE:  # otherwise the remaining rows are over a bound by themselves
         equal = room.rows_up_to(share + 1, queues) - kept
         at = np.flatnonzero(equal)
         counts = np.bincount(candidates.flow, minlength=len(names))
@@ -88,22 +89,22 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What the queue of a shard may hold."""
+    """The messages and bytes that the queue of a shard may hold."""
 
     messages: int
     bytes: int
 
     def fits(self, messages: int, size_bytes: int) -> bool:
-        """Return whether so much may wait."""
+        """Return whether that many messages and bytes may wait."""
         return messages <= self.messages and size_bytes <= self.bytes
 
     def rows_up_to(self, share: int, queues: Layout) -> Int64s:
-        """Return how many first rows of each queue have at most `share`, which is at most the whole."""
+        """Return how many first rows of each queue have a share of at most `share`, which is at most the whole."""
         within = queues.rows_of(share * self.bytes >> FACTOR_BITS)
         return np.minimum(within, share * self.messages >> FACTOR_BITS)
 
     def level(self, queues: Layout) -> tuple[int, Int64s]:
-        """Return the largest share up to which all rows fit, and how many first rows of each queue those are."""
+        """Return the largest share up to which all rows fit, and the number of first rows of each queue up to it."""
         share, kept = 0, np.zeros_like(queues.segments.counts)
         beyond = WHOLE + 1
         while beyond - share > 1:
@@ -116,7 +117,7 @@ class _Room:
         return share, kept
 
     def first_that_fit(self, queue: Int64s, place: Int64s, queues: Layout, kept: Int64s) -> int:
-        """Return how many rows, at `place` in `queue`, fit one after the other beside those that are `kept`."""
+        """Return how many of the rows at `place` in `queue` fit, in order, in addition to those that are `kept`."""
         size_bytes = queues.bytes_before(queue, place + 1) - queues.bytes_before(queue, place)
         left_bytes = self.bytes - int(queues.bytes_of_first(kept).sum())
         by_bytes = int(np.searchsorted(running_total(size_bytes), left_bytes, side="right")) - 1

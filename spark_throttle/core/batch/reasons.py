@@ -1,4 +1,4 @@
-"""Why a row was delayed, rejected or marked: a closed set, stored as numbers, shown as words."""
+"""The reasons for which a row is delayed, rejected or marked: a closed set, stored as numbers and shown as words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Why a row was not simply admitted; `NONE` where it was."""
+    """The reason why a row was not simply admitted; `NONE` if it was."""
 
     NONE = 0
     QUOTA = 1
     THROTTLING = 2
-    """A Pegasus rule of the namespace."""
+    """A Pegasus rule of the namespace delayed or rejected the row."""
 
     QUEUE_FULL = 3
     QUEUE_AGE = 4
@@ -21,11 +21,11 @@ class Reason(IntEnum):
     SIZE_NEGATIVE = 8
     SIZE_TOO_LARGE = 9
     PARTITION_UNWRITABLE = 10
-    """The sink has no place for the value that the row is partitioned by (`spark.rows.partition_names`)."""
+    """The sink cannot store the value by which the row is partitioned (`spark.rows.partition_names`)."""
 
 
 REASONS = ("", *(reason.name.lower() for reason in list(Reason)[1:]))
-"""The word of every `Reason`, by its number."""
+"""The word for every `Reason`, by its number."""
 
 MAX_NAMESPACE_BYTES = 1024
-"""Longest name of a namespace, in UTF-8."""
+"""The greatest length of a namespace's name, in bytes."""

@@ -1,4 +1,4 @@
-"""Who goes next when a shared scope runs short: start-time fair queueing, and where each scope's tokens end.
+"""The order of rows when a shared scope runs short: start-time fair queueing, and the row at which tokens run out.
 
-It may import `core.state`, `core.limits` and what is below. Begin with `fair_queue`, then `contention`.
+It may import `core.state`, `core.limits` and the packages below. Start with `fair_queue`, then `contention`.
 """

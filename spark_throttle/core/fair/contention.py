@@ -1,17 +1,18 @@
 """Who gets the tokens that several namespaces want: one scan in fair order, over all shared scopes at once.
 
-The meaning is a loop. Rows of all flows are taken in fair order; a row whose flow still goes, and whose shared
-scopes all have a balance that is not negative, is admitted and debited everywhere; any other row stops its
-flow for this batch. What a flow gets is thus a prefix of its rows, and only the prefixes' lengths are computed:
+By definition, the result is that of a loop. It takes the rows of all flows in fair order. A row whose flow is not
+stopped, and whose shared scopes all have a balance that is not negative, is admitted and debited everywhere; any other
+row stops its flow for this batch. So a flow gets a prefix of its rows, and only the lengths of the prefixes are
+computed:
 
-1. assume that every undecided row is admitted, and find in each scope its end: the first row that it does not cover;
-2. the rows of a flow that go before the ends of all its scopes are surely admitted: no scope can have less left for
-   them than assumed;
-3. a scope's end is exact when all its rows before it are admitted; what comes after it is surely refused;
-4. repeat with the rows still undecided and the balances left. The scope whose end comes first is exact in every
-   round, so there are at most as many rounds as scopes that run short; disjoint scopes take one.
+1. Assume that every undecided row is admitted, and find the end of each scope: the first row that it does not cover.
+2. The rows of a flow that go before the ends of all its scopes are certainly admitted: no scope can have less left for
+   them than assumed.
+3. A scope's end is exact when all its rows before the end are admitted; the rows after it are then certainly refused.
+4. Repeat with the rows still undecided and the balances left. In every round, the scope whose end comes first is exact,
+   so there are at most as many rounds as scopes that run short; disjoint scopes take one round.
 
-Rows are not put in order to find an end: `ends` searches for its key.
+Rows are not sorted to find an end: `ends` searches for its key.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def admit_in_order(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room) 
         if not len(flow):
             return admitted
         of_scope, first, end = scope[flow, level], admitted[flow], until[flow]
-        # The last row that a scope covers may overdraw it, and be admitted before others that come earlier: these stay
-        # covered, and what they take is set aside.
+        # The last row that a scope covers may overdraw it, and may be admitted before rows that come earlier: these
+        # stay covered, and what they take is set aside.
         sure = np.maximum(covered[flow, level], first)
         left = room.less(sums(of_scope, sure - first, scopes), sums(of_scope, _bytes(rows, flow, first, sure), scopes))
         covered[flow, level] = sure + rows_before_end(rows, Claims(flow, of_scope, sure, end), left)
@@ -59,28 +60,28 @@ def admit_in_order(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room) 
 
 
 def _bytes(rows: OrderedRows, flow: Int64s, first: Int64s, until: Int64s) -> Int64s:
-    """Return the bytes of rows `first` up to `until` of flows."""
+    """Return the bytes of rows `first` up to `until` of each flow."""
     return rows.bytes_before(flow, until) - rows.bytes_before(flow, first)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refusals:
-    """Which scope stopped each stopped flow."""
+    """The scopes that stopped the stopped flows."""
 
     flow: Int64s
     level: Int64s
-    """Position among the columns of the flows' scopes: the first whose scope was short."""
+    """The position, among the columns of the flow's scopes, of the first scope that was short."""
 
     scope: Int64s
     dimension: Int64s
-    """Messages where that balance was negative, else bytes."""
+    """The `Dimension` that was short: messages where that balance was negative, else bytes."""
 
 
 def first_refusals(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room, admitted: Int64s) -> Refusals:
     """Return what stopped each flow that was stopped, at its first refused row.
 
-    The arguments are those of `admit_in_order`, and what it returned. A scope that ran short is short for the rows
-    that come after the last one that it admitted, and for them alone; and what it has taken is then the same for all.
+    The arguments are those of `admit_in_order`, and its result. A scope that ran short is short only for the rows that
+    come after the last row that it admitted, and its balance is the same for all of them.
     """
     stopped = np.flatnonzero(admitted < count)
     scopes = len(room.messages)
@@ -100,9 +101,9 @@ def first_refusals(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room, 
 def _after_last(
     rows: OrderedRows, flow: Int64s, of_scope: Int64s, scope: Int64s, stopped: Int64s, admitted: Int64s
 ) -> Bools:
-    """Return whether the first refused rows of `stopped` come after the last admitted one of each of their scopes.
+    """Return whether each stopped flow's first refused row comes after the last admitted row of each of its scopes.
 
-    The rows that were admitted are those of `flow` in `of_scope`; `scope` is of shape (stopped, levels).
+    The admitted rows are those of `flow` in `of_scope`; `scope` has the shape (stopped, levels).
     """
     if int(by_row(np.add, (scope >= 0).astype(np.int8)).max(initial=0)) <= 1:
         return scope >= 0  # a flow's only scope is the one that stopped it

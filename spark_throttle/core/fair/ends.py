@@ -1,15 +1,15 @@
-"""Where each of many shared scopes runs short, if rows are taken from it in fair order.
+"""The row at which each of many shared scopes runs short, if rows are served in fair order.
 
-The end of a scope is the first row that finds its balance negative. It is found without putting the rows in order.
-Keys ascend within a flow, so that the rows up to a key are a prefix of every flow, and its length can be told without
-looking at the rows (`fair_rows`):
+The end of a scope is the first row that finds its balance negative. It is found without sorting the rows. Keys ascend
+within a flow, so the rows up to a key are a prefix of every flow, whose length can be computed without looking at the
+rows (`fair_rows`):
 
-1. search for the largest key up to which everything fits, all scopes at once. Where to look next is guessed from a
-   small sample of the rows still in question, put in order; every third look halves the keys in question, so that a bad
-   guess costs time and nothing else;
-2. once few rows are left, put them in order: the end is among the rows of the first key up to which not everything
-   fits, or right behind them;
-3. flows that are equal in that key are taken in the order of their ties, each with all its rows of that key.
+1. Search for the largest key up to which everything fits, for all scopes at once. The next key to try is guessed from a
+   small sorted sample of the rows still in question. Every third step halves the keys in question, so that a bad guess
+   costs time and nothing else.
+2. Once few rows are left, sort them: the end is among the rows of the first key up to which not everything fits, or
+   right behind them.
+3. Flows that are equal in that key are taken in the order of their ties, each with all its rows of that key.
 """
 
 from __future__ import annotations
@@ -23,62 +23,62 @@ from spark_throttle.core.arithmetic.segments import Segments, ranges, running_to
 from spark_throttle.core.quota import Bools, Int64s
 
 _FEW_ROWS = 1024
-"""So many rows are put in order rather than searched on."""
+"""With at most this many rows left, they are sorted rather than searched further."""
 
 _SAMPLE_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """What the shared scopes can still take, in tokens."""
+    """The room left in the shared scopes, in tokens."""
 
     messages: Int64s
-    """Shape (scopes,): how many messages pass; large where unlimited."""
+    """Shape (scopes,): the number of messages that pass; large where unlimited."""
 
     bytes: Int64s
-    """Shape (scopes,): the most bytes that may go before a message, -1 for none; large where unlimited."""
+    """Shape (scopes,): the most bytes that may go before a message, -1 if none may pass; large where unlimited."""
 
     def less(self, messages: Int64s, size_bytes: Int64s) -> Room:
-        """Return the room after `messages` and `size_bytes` were taken, by scope."""
+        """Return the room that is left after `messages` and `size_bytes` are taken, by scope."""
         return Room(self.messages - messages, self.bytes - size_bytes)
 
     def is_short(self, scope: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Bools:
-        """Return whether a row finds a negative balance after what went before it in its scope."""
+        """Return whether a row finds a negative balance, given the messages and bytes before it in its scope."""
         return (messages_before >= self.messages[scope]) | (bytes_before > self.bytes[scope])
 
 
 class PrefixCounts(Protocol):
-    """Asks many flows for their rows up to a key."""
+    """The numbers of many flows' rows up to a key."""
 
     def take(self, at: Int64s) -> PrefixCounts:
-        """Return this for those at `at` only."""
+        """Return the counts for the flows at `at` only."""
 
     def up_to(self, key: Int64s) -> Int64s:
-        """Return, for each flow asked, how many of its first rows have at most its `key`."""
+        """Return, for each flow, how many of its first rows have at most its `key`."""
 
 
 class OrderedRows(Protocol):
-    """The rows of many flows; a row is a flow and a rank in it. Order is by key, then by the flows' ties."""
+    """The rows of many flows, each a flow and a rank in it; they are ordered by key, then by the flows' ties."""
 
     def keys(self, flow: Int64s, rank: Int64s) -> Int64s:
         """Return the keys of rows: never negative, and ascending within a flow."""
 
     def ties(self, flow: Int64s) -> Int64s:
-        """Return, for distinct flows in ascending order, a number each that orders them where keys are equal."""
+        """Return the numbers that order distinct flows, given in ascending order, where their keys are equal."""
 
     def bytes_before(self, flow: Int64s, rank: Int64s) -> Int64s:
-        """Return the bytes that go before rows in their own flows."""
+        """Return the bytes that go before each row in its own flow."""
 
     def rows_within(self, flow: Int64s, size_bytes: Int64s) -> Int64s:
         """Return how many first rows of each flow have at most `size_bytes`, not negative, before them."""
 
     def counts(self, flow: Int64s, most: Int64s) -> PrefixCounts:
-        """Prepare to ask for the rows of `flow` up to keys, each at most `most`."""
+        """Prepare to count the rows of each `flow` up to a key, at most `most` of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """That rows `first` up to `until` of a flow want the tokens of a scope; a flow claims of several scopes."""
+    """Claims of rows `first` up to `until` of a flow on a scope's tokens; a flow has a claim on each of its scopes."""
 
     flow: Int64s
     scope: Int64s
@@ -93,7 +93,7 @@ class Claims:
 def rows_before_end(rows: OrderedRows, claims: Claims, room: Room) -> Int64s:
     """Return how many rows of each claim come before the first row that the scope has no room for.
 
-    Every row that is claimed is debited, whether another scope stops it or not.
+    Every row of a claim is debited, even if another scope stops it.
     """
     wanted = claims.until - claims.first
     size_bytes = rows.bytes_before(claims.flow, claims.until) - rows.bytes_before(claims.flow, claims.first)
@@ -109,28 +109,28 @@ def rows_before_end(rows: OrderedRows, claims: Claims, room: Room) -> Int64s:
 
 @dataclass(slots=True, eq=False)
 class _Bracket:
-    """Between which keys the end of every scope lies; arrays run over the scopes, or over the claims.
+    """The keys between which the end of every scope lies; arrays run over the scopes, or over the claims.
 
-    All rows of a scope up to the key `low` fit together; those up to `high` do not, or are all that there are.
+    All rows of a scope up to the key `low` fit together; the rows up to `high` do not, or are all of its rows.
     """
 
     low: Int64s
     high: Int64s
     fitting: Int64s
-    """Of a claim: how many rows have keys up to `low`."""
+    """The number of rows of each claim with keys up to `low`."""
 
     until: Int64s
-    """Of a claim: how many rows have keys up to `high`."""
+    """The number of rows of each claim with keys up to `high`."""
 
     room: Room
-    """What the scopes can take after the rows up to `low`."""
+    """The room left in the scopes after the rows up to `low`."""
 
     def open_rows(self, at: Int64s) -> Int64s:
-        """Return how many rows of the claims at `at` are in question."""
+        """Return how many rows of each of the claims at `at` are still in question."""
         return self.until[at] - self.fitting[at]
 
     def narrow(self, rows: OrderedRows, claims: Claims, at: Int64s, key: Int64s, count: Int64s) -> None:
-        """Move a bound of every scope to `key`, up to which the claims at `at` have `count` rows."""
+        """Move one bound of every scope to its `key`, up to which the claims at `at` have `count` rows."""
         flow, scope, scopes = claims.flow[at], claims.scope[at], len(key)
         count = np.clip(count, self.fitting[at], self.until[at])
         size_bytes = rows.bytes_before(flow, count) - rows.bytes_before(flow, self.fitting[at])
@@ -171,7 +171,7 @@ def _search(rows: OrderedRows, claims: Claims, room: Room) -> Int64s:
 def _guess(
     rows: OrderedRows, claims: Claims, bracket: _Bracket, at: Int64s, otherwise: Int64s, *, is_above: bool
 ) -> Int64s:
-    """Return a key of every scope, probably a little below its end or above it; `otherwise` without a sample."""
+    """Return a key for every scope, probably a little below its end or above it; `otherwise` if it has no sample."""
     running = running_total(bracket.open_rows(at))
     sample = np.arange(0, running[-1], max(1, running[-1] // _SAMPLE_ROWS))
     claim = np.searchsorted(running, sample, side="right") - 1
@@ -184,7 +184,7 @@ def _guess(
     messages = sums(of_scope, bracket.open_rows(at), scopes)
     size_bytes = rows.bytes_before(flow, bracket.until[at]) - rows.bytes_before(flow, bracket.fitting[at])
     size_bytes = sums(of_scope, size_bytes, scopes)
-    # The part of the rows in question for which there is room, in rows of the sample.
+    # The rows in question for which there is room, counted in rows of the sample.
     by_messages = bracket.room.messages // np.maximum(messages // np.maximum(sampled, 1), 1)
     by_bytes = bracket.room.bytes // np.maximum(size_bytes // np.maximum(sampled, 1), 1)
     margin = 1 + sampled // 32
@@ -195,9 +195,9 @@ def _guess(
 
 
 def _narrow_to_one_key(rows: OrderedRows, claims: Claims, bracket: _Bracket) -> None:
-    """Leave in question, of every scope, the rows of the first key up to which not everything fits.
+    """Leave in question, for every scope, only the rows of the first key up to which not everything fits.
 
-    What goes before that key passes in any order, and behind all rows of that key there is no room.
+    All rows before that key pass in any order, and there is no room behind the rows of that key.
     """
     at = np.flatnonzero((bracket.until > bracket.fitting) & (bracket.high - bracket.low > 1)[claims.scope])
     if not len(at):
@@ -212,7 +212,7 @@ def _narrow_to_one_key(rows: OrderedRows, claims: Claims, bracket: _Bracket) -> 
     total = running_total(size_bytes[in_order])
     size_with = total[1:] - total[segments.starts[scope]]
     is_over = (segments.rank + 1 > bracket.room.messages[scope]) | (size_with > bracket.room.bytes[scope])
-    # Where none is over, everything up to `high` passes.
+    # If no row is over, everything up to `high` passes.
     end_key = bracket.high + 1
     np.minimum.at(end_key, scope[is_over], keys[in_order[is_over]])
     row_end = end_key[claims.scope[claim]]
@@ -224,7 +224,7 @@ def _narrow_to_one_key(rows: OrderedRows, claims: Claims, bracket: _Bracket) -> 
 
 
 def _passing_in_ties(rows: OrderedRows, claims: Claims, room: Room) -> Int64s:
-    """Return how many rows of each claim pass where all of a scope have one key: flow by flow, by their ties."""
+    """Return how many rows of each claim pass where all rows of a scope have one key: flow by flow, by their ties."""
     passing = np.zeros(len(claims.flow), dtype=np.int64)
     left = np.flatnonzero(claims.first < claims.until)
     if not len(left):

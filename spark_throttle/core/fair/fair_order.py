@@ -1,4 +1,4 @@
-"""The fair order of a batch's rows: domains, start tags, and the leads that the batch leaves (see `fair_queue`)."""
+"""The fair order of a batch's rows: domains, start tags, and the leads that the batch leaves (`fair_queue`)."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dim
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 _WIDER_COLUMNS = (0, 2)
-"""Columns of `Matches.shared_scope` of scopes that may be wider than a domain: the tenant, the job."""
+"""The columns of `Matches.shared_scope` whose scopes may be wider than a domain: the tenant, the job."""
 
 _JOB_COLUMN = 2
 
 _MESSAGES_RATE: Final = 1_000_000
 _BYTES_RATE: Final = _MESSAGES_RATE << 10
 _LEAST_BYTES_RATE: Final = _MESSAGES_RATE
-"""In the common time, in micro-tokens a millisecond."""
+"""Rates in the common time, in micro-tokens per millisecond (`_in_common_time`)."""
 
 
 MESSAGE_MILLI: Final = np.array([1, MAX_SIZE_BYTES], dtype=np.int64) * 1000
-"""By `Dimension`, in thousandths of a token: the largest message, by which a flow is ahead at most."""
+"""The largest message, by `Dimension` and in thousandths of a token; a flow is ahead by at most that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FairOrder:
-    """What decides whose row goes next; arrays run over the flows."""
+    """The data that decides whose row goes next; arrays run over the flows."""
 
     enforcing: Int64s
     """Shape (flows, 3): the shared scopes that can stop the flow, -1 where there is none."""
@@ -51,39 +51,44 @@ class FairOrder:
     """The shared scope whose tokens the flow competes for, -1 for none."""
 
     has_clock: Bools
-    """Shape (flows, 2): the dimensions that a scope limits which can stop the flow."""
+    """Shape (flows, 2): whether a scope that can stop the flow limits the dimension."""
 
     is_counted: Bools
-    """Shape (flows, 2): those of them that its domain limits, or, where some scopes are short, that these do."""
+    """Shape (flows, 2): whether the dimension counts in the order: whether the domain limits it, or, once it is known
+    which scopes run short, whether any of those does."""
 
     binding: Int64s
-    """Shape (flows, 3): those of `enforcing` that competition is for; all, where it is for none of them."""
+    """Shape (flows, 3): the scopes of `enforcing` for which flows compete, -1 for the others; all of `enforcing` if
+    flows compete for none of them."""
 
     lead_rate_micro_per_ms: Int64s
-    """Shape (flows, 2): of the domain, or of a wider scope where only that limits the dimension, in the common time.
-    Leads are kept in it."""
+    """Shape (flows, 2): the rates in which leads are kept, in the common time: those of the domain, or of a wider scope
+    where only that one limits the dimension."""
 
     rate_micro_per_ms: Int64s
-    """Shape (flows, 2): what service counts in, in this batch: of the widest scope that competition is for."""
+    """Shape (flows, 2): the rates by which service counts in this batch: those of the widest scope in `binding`, or
+    `lead_rate_micro_per_ms` where that scope does not limit the dimension."""
 
     memory_vt: Int64s
-    """How far behind the virtual time the lesser of two clocks is remembered: `MEMORY_SECONDS` of that scope."""
+    """How far behind the virtual time the lesser of two clocks is remembered: `MEMORY_SECONDS` at the own rates of the
+    widest scope in `binding`."""
 
     weight: Int64s
     domain_weight: Int64s
-    """Claim of the domain in wider scopes; 1 where it is the job."""
+    """The weight of the domain in wider scopes; 1 where the domain is the job."""
 
     clock_vt: Int64s
-    """Shape (flows, 2): virtual time at which the flow enters the batch; 0 before it is known who is ahead."""
+    """Shape (flows, 2): the virtual time at which the flow enters the batch; 0 until `entered`."""
 
     @classmethod
     def of(cls, limits: Limits, matches: Matches, policy: CompiledPolicy, is_loose: Bools | None = None) -> FairOrder:
-        """Find the domain of every flow, and the time that it counts in.
+        """Find the domain of every flow, and the rates by which its service counts.
 
         Parameters
         ----------
         is_loose
-            Of every scope: whether others stop its flows before it does (`state.NO_CONTEST`). By default, none is.
+            Whether, for every scope, other scopes stop its flows before it does (`state.NO_CONTEST`). By default, none
+            is loose.
         """
         shared = policy.shared
         enforcing = enforcing_scopes(matches.shared_scope, policy)
@@ -120,14 +125,14 @@ class FairOrder:
         )
 
     def entered(self, lead_vt: Int64s, short: Int64s, policy: CompiledPolicy) -> FairOrder:
-        """Return the order of a batch, which flows enter with their leads: service counts in what is scarce.
+        """Return the order of a batch that flows enter with their leads: service counts in the scarce dimensions.
 
         Parameters
         ----------
-        lead
-            Shape (flows, 2).
+        lead_vt
+            Shape (flows, 2): the leads of the flows.
         short
-            Shape (flows, 3): the scopes that run short, -1 where none does.
+            Shape (flows, 3): the scopes of each flow that run short, -1 for its other scopes.
         """
         short = _first_of(np.where(short == self.binding, short, -1), short)
         limited = limited_by(short, policy.shared.is_limited)
@@ -136,11 +141,11 @@ class FairOrder:
         return replace(self, is_counted=is_counted, clock_vt=base_clocks(told, is_counted, self.memory_vt))
 
     def take(self, at: Int64s) -> FairOrder:
-        """Return this of the flows at `at`, in that order."""
+        """Return the order of the flows at `at`, in that sequence."""
         return FairOrder(*(getattr(self, field.name).take(at, axis=0) for field in fields(self)))
 
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
-        """Return the start tags of rows, relative to their domain's virtual time; 0 without a domain."""
+        """Return the start tags of rows, relative to the virtual time of their domain; 0 without a domain."""
         tag = np.full(len(flow), -VT_MAX, dtype=np.int64)
         for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
             is_counted = self.is_counted[flow, dimension]
@@ -150,11 +155,11 @@ class FairOrder:
         return np.where(self.domain[flow] >= 0, tag, 0)
 
     def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
-        """Return what rows of different domains are ordered by: a domain of twice the weight goes twice as far."""
+        """Return the keys that order rows across domains: a domain of twice the weight goes twice as far."""
         return self.tags(flow, messages_before, bytes_before) // self.domain_weight[flow]
 
     def ahead_milli(self, lead_vt: Int64s) -> Int64s:
-        """Return by how many thousandths of a token flows are ahead of their competitors, shape (flows, 2)."""
+        """Return how far flows are ahead of their competitors, in thousandths of a token; shape (flows, 2)."""
         ahead = np.where(self.has_clock, np.maximum(lead_vt, 0), 0)
         return np.minimum(least_service(ahead, self.lead_rate_micro_per_ms, self.weight[:, None]), MESSAGE_MILLI)
 
@@ -169,15 +174,17 @@ class FairOrder:
     ) -> Int64s:
         """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
 
-        The virtual time of a scope is the largest key that was served in it. A flow competes where that is least, among
-        its contended scopes that are not loose: there it was stopped first. So those whom one scope stops keep a common
-        order, whatever their domains are, and however far others of their domains went. In a dimension that is not
-        counted, a flow stays as far ahead as it was, while a scope that limits it holds anybody back.
+        The virtual time of a scope is the largest key that was served in it. Among its contended scopes that are not
+        loose, a flow competes in the one whose virtual time is least: that scope stopped it first. So the flows that
+        one scope stops keep a common order, whatever their domains are, and however far other flows of those domains
+        went. In a dimension that does not count, a flow stays as far ahead as it was while a scope that limits the
+        dimension holds any flow back.
 
         Parameters
         ----------
         is_contended
-            Of every scope, and at last of none: whether it held a flow back, or is overdrawn. Others forget leads.
+            Whether each scope held a flow back or is overdrawn, with one more position for no scope. Other scopes
+            forget leads.
         """
         holding = np.where(is_contended[self.enforcing], self.enforcing, -1)
         contended = _first_of(np.where(holding == self.binding, holding, -1), holding)
@@ -204,14 +211,14 @@ class FairOrder:
 
 
 def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
-    """Return which dimensions some of the scopes of every flow limit, shape (flows, 2).
+    """Return whether any of the scopes of each flow limits the dimension, shape (flows, 2).
 
     Parameters
     ----------
     scopes
-        Shape (flows, k); -1 stands for none.
+        Shape (flows, k): the scopes of each flow; -1 stands for none.
     is_limited
-        Shape (scopes, 2).
+        Shape (scopes, 2): whether each scope limits the dimension.
     """
     table = np.concatenate([is_limited, np.zeros((1, 2), dtype=np.bool_)])
     out = table[scopes[:, 0]]
@@ -221,7 +228,7 @@ def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
 
 
 def _without(scopes: Int64s, is_left_out: Bools) -> Int64s:
-    """Return the scopes of every flow, shape (flows, 3), without some; all of them where none is left."""
+    """Return the scopes of every flow, shape (flows, 3), without those left out; all of them where none remains."""
     return _first_of(np.where(np.append(is_left_out, False)[scopes], -1, scopes), scopes)
 
 
@@ -232,12 +239,12 @@ def _widest_of(scopes: Int64s) -> Int64s:
 
 
 def _first_of(scopes: Int64s, otherwise: Int64s) -> Int64s:
-    """Return the scopes of every flow, or the others where it has none of them."""
+    """Return `scopes` for every flow that has any of them, and `otherwise` for the others."""
     return np.where(by_row(np.logical_or, scopes >= 0)[:, None], scopes, otherwise)
 
 
 def _told_in(lead_vt: Int64s, of: Int64s, rate: Int64s) -> Int64s:
-    """Return leads that were told at the rates `of` as leads at `rate`; all of shape (flows, 2)."""
+    """Return leads at the rates `of`, converted to leads at `rate`; all have the shape (flows, 2)."""
     flow, dimension = np.nonzero((of != rate) & (lead_vt != 0)) if rate is not of else ((), ())
     if not len(flow):
         return lead_vt
@@ -248,16 +255,17 @@ def _told_in(lead_vt: Int64s, of: Int64s, rate: Int64s) -> Int64s:
 
 
 def _in_common_time(rate: Int64s) -> Int64s:
-    """Return the rates of scopes, shape (n, 2), in the time that all of them count in.
+    """Return the rates of scopes, shape (n, 2), in the common time in which all scopes count.
 
-    In that time a message takes a thousandth of a second in every scope that limits messages, and 1,024 bytes do in
-    every scope that limits bytes alone. The bytes of a scope that limits both keep their proportion to its messages.
-    But a byte takes no longer than a message does elsewhere, so that no clock saturates where messages have no real
-    limit.
+    In that time, a message takes a thousandth of a second in every scope that limits messages, as 1,024 bytes do in
+    every scope that limits bytes alone. The bytes of a scope that limits both keep their proportion to its messages,
+    except that a byte takes at most as long as a message does elsewhere, so that no clock saturates where messages have
+    no real limit.
 
     Examples
     --------
-    Of 10 messages and 20,480 bytes a second, of bytes alone, and of messages alone; told as messages and KiB a second:
+    Scopes of 10 messages and 20,480 bytes per second, of bytes alone, and of messages alone; the result is shown in
+    messages and KiB per second:
 
     >>> rates = np.array([[10_000, 20_480_000], [-1, 77], [5, -1]])
     >>> (_in_common_time(rates) / [1_000, 1_024_000]).tolist()
@@ -274,7 +282,7 @@ def _in_common_time(rate: Int64s) -> Int64s:
 
 
 def _memory(rate: Int64s, common: Int64s) -> Int64s:
-    """Return, of every scope and at last of none, what `MEMORY_SECONDS` at its own rates take in the common time."""
+    """Return how long `MEMORY_SECONDS` at its own rates take in the common time, for every scope, then for no scope."""
     seconds = np.full(rate.shape, MEMORY_SECONDS << VT_BITS)
     told = proportional(seconds, rate, np.maximum(common, 1), most_bits=VT_MAX.bit_length() - 1)
     return np.append(by_row(np.maximum, told), 0)

@@ -1,9 +1,9 @@
-"""The rows of flows in fair order, as `contention` asks for them: by key, and by how many come up to a key.
+"""The rows of flows in fair order, as `contention` takes them: a row's key, and the number of rows up to a key.
 
-A row's key is its start tag (`fair_queue`) over its domain's weight: a domain of twice the weight goes twice as far.
-As the tag is the larger of two clocks that only advance, the rows up to a key are a prefix of the flow, and its length
-is the lesser of what each clock allows: messages by the inverse of virtual time, bytes by that and a search in the
-running total of bytes.
+A row's key is its start tag (`fair_queue`) divided by its domain's weight: a domain of twice the weight goes twice as
+far. The tag is the larger of two clocks that only advance, so the rows up to a key are a prefix of the flow. Its length
+is the smaller of the two that the clocks allow: for messages by the inverse of virtual time, for bytes by that inverse
+and a search in the running total of bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.quota import Dimension, Int64s
 
 _LARGEST_TAG = 1 << 62
-"""Above every tag: a clock and a service are at most 2**60 each, but for what one message adds."""
+"""A bound above every tag: a clock and a service are at most 2**60 each, except for what one message adds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,35 +28,35 @@ class FairRows:
 
     layout: Layout
     order: FairOrder
-    """Of these flows."""
+    """The fair order of these flows."""
 
     starts: Int64s
-    """Where their rows begin in the layout."""
+    """The positions in the layout at which the flows' rows begin."""
 
     ties_of: Callable[[Int64s], Int64s]
-    """`ties`."""
+    """The function behind `ties`."""
 
     def keys(self, flow: Int64s, rank: Int64s) -> Int64s:
         """Return the keys of rows."""
         return self.order.keys(flow, rank, self.bytes_before(flow, rank))
 
     def ties(self, flow: Int64s) -> Int64s:
-        """Return, for distinct flows in ascending order, a number each that orders them where keys are equal."""
+        """Return the numbers that order distinct flows, given in ascending order, where their keys are equal."""
         return self.ties_of(flow)
 
     def bytes_before(self, flow: Int64s, rank: Int64s) -> Int64s:
-        """Return the bytes that go before rows in their own flows."""
+        """Return the bytes that go before each row in its own flow."""
         start = self.starts[flow]
         return self.layout.total[start + rank] - self.layout.total[start]
 
     def rows_within(self, flow: Int64s, size_bytes: Int64s) -> Int64s:
         """Return how many first rows of each flow have at most `size_bytes`, not negative, before them."""
         start, total = self.starts[flow], self.layout.total
-        # More than all bytes are not asked for, so that the sum stays in int64.
+        # The search is for at most all bytes, so that the sum stays in int64.
         return np.searchsorted(total, total[start] + np.minimum(size_bytes, total[-1] - total[start]), "right") - start
 
     def counts(self, flow: Int64s, most: Int64s) -> FairCounts:
-        """Prepare to ask for the rows of `flow` up to keys, each at most `most`."""
+        """Prepare to count the rows of each `flow` up to a key, at most `most` of them."""
         order = self.order
         weight, rate, is_counted = order.weight[flow], order.rate_micro_per_ms, order.is_counted
         messages, size_bytes = (
@@ -70,7 +70,7 @@ class FairRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FairCounts:
-    """Asks flows for their rows up to a key."""
+    """The numbers of flows' rows up to a key."""
 
     rows: FairRows
     flow: Int64s
@@ -80,13 +80,13 @@ class FairCounts:
     bytes: ServiceCurve
 
     def take(self, at: Int64s) -> FairCounts:
-        """Return this for those at `at` only."""
+        """Return the counts for the flows at `at` only."""
         return FairCounts(
             self.rows, self.flow[at], self.most[at], self.domain_weight[at], self.messages.take(at), self.bytes.take(at)
         )
 
     def up_to(self, key: Int64s) -> Int64s:
-        """Return, for each flow asked, how many of its first rows have at most its `key`, which is not negative."""
+        """Return, for each flow, how many of its first rows have at most its `key`, which is not negative."""
         weight = self.domain_weight
         tag = np.minimum(key, _LARGEST_TAG // weight - 1) * weight + weight - 1
         by_messages = self.messages.within(tag) + 1

@@ -1,4 +1,4 @@
-"""The rows of a batch laid out by namespace, with what goes before each."""
+"""The rows of a batch laid out by namespace, with the bytes that go before each row."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from spark_throttle.core.state import Queue
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Rows of a batch, or those of them that compete: first the queued ones, oldest first, then those that arrived."""
+    """All rows of a batch, or those that compete: first the queued ones, oldest first, then the arrivals."""
 
     row: Int64s | None
-    """Position among all rows of the batch, ascending; `None` where these are all."""
+    """The position among all rows of the batch, ascending; `None` if these are all of them."""
 
     flow: Int64s
-    """-1 for an arrival that is unusable."""
+    """The row's flow; -1 for an unusable arrival."""
 
     size_bytes: Int64s
     arrival_ms: Int64s
     release_ms: Int64s
-    """Batch time before which the row may not leave; 0 where only quotas hold it."""
+    """The batch time before which the row may not leave; 0 where only quotas hold it back."""
 
     queued: int
-    """How many of them were queued."""
+    """The number of these rows that were queued."""
 
     def __len__(self) -> int:
         return len(self.flow)
@@ -37,7 +37,7 @@ class Candidates:
     def of_batch(
         cls, queue: Queue, queue_flow: Int64s, flow: Int64s, size_bytes: Int64s, release_ms: Int64s, *, now_ms: int
     ) -> Candidates:
-        """Return all rows of a batch: those of `queue`, whose flows are `queue_flow`, then the arrivals."""
+        """Return all rows of a batch: the rows of `queue`, whose flows are `queue_flow`, then the arrivals."""
         just_now = np.broadcast_to(np.int64(now_ms), flow.shape)
         if not len(queue):
             return cls(None, flow, size_bytes, just_now, release_ms, 0)
@@ -51,33 +51,33 @@ class Candidates:
         )
 
     def take(self, at: Int64s) -> Candidates:
-        """Return those at `at`, which ascends."""
+        """Return the rows at `at`, which ascends."""
         return Candidates(
             self.row_at(at), self.flow[at], self.size_bytes[at], _taken(self.arrival_ms, at),
             _taken(self.release_ms, at), int(np.searchsorted(at, self.queued)),
         )  # fmt: skip
 
     def is_held(self, now_ms: int) -> Bools:
-        """Return which may not leave yet."""
+        """Return whether each row may not leave yet."""
         return self.release_ms > now_ms
 
     def holds(self, now_ms: int) -> bool:
-        """Return whether any may not leave yet."""
+        """Return whether any row may not leave yet."""
         release_ms = self.release_ms[: 1 if _is_constant(self.release_ms) else None]
         return int(release_ms.max(initial=0)) > now_ms
 
     def row_at(self, at: Int64s) -> Int64s:
-        """Return the positions among all rows of the batch of those at `at`."""
+        """Return the positions of the rows at `at` among all rows of the batch."""
         return at if self.row is None else self.row[at]
 
     def tally(self, at: Int64s, flows: int) -> Int64s:
-        """Return, by flow, messages and bytes of those at `at`; shape (flows, 2)."""
+        """Return the messages and bytes of the rows at `at`, by flow; shape (flows, 2)."""
         flow = self.flow[at]
         return np.stack([np.bincount(flow, minlength=flows), sums(flow, self.size_bytes[at], flows)], axis=1)
 
 
 def _is_constant(values: Int64s) -> bool:
-    """Return whether `values` is a view of one number."""
+    """Return whether `values` is a broadcast view of one number."""
     return values.strides == (0,)
 
 
@@ -91,21 +91,21 @@ class Layout:
 
     segments: Segments
     total: Int64s
-    """Running total of bytes over the whole layout, one longer than it."""
+    """The running total of bytes over the whole layout; it is longer than the layout by one."""
 
     @classmethod
     def of(cls, candidates: Candidates, counts: Int64s) -> Layout:
-        """Lay `candidates` out; `counts` are those of every flow."""
+        """Lay `candidates` out; `counts` has the number of rows of every flow."""
         segments = Segments.with_counts(candidates.flow, counts)
         return cls(segments, running_total(candidates.size_bytes[segments.order]))
 
     def of_flows(self, flows: Int64s) -> Layout:
-        """Return the layout told by `flows` alone, which ascend and have all rows of it."""
+        """Return the layout over `flows` alone, which ascend and have all of its rows."""
         segments = self.segments
         return Layout(Segments(segments.order, segments.starts[flows], segments.counts[flows]), self.total)
 
     def bytes_before(self, flows: Int64s, rank: Int64s) -> Int64s:
-        """Return the bytes that go, in each of `flows`, before its row `rank`."""
+        """Return the bytes that go before row `rank` in each of `flows`."""
         starts = self.segments.starts[flows]
         return self.total[starts + rank] - self.total[starts]
 
@@ -114,14 +114,14 @@ class Layout:
         return self.total[self.segments.starts + rows] - self.total[self.segments.starts]
 
     def rows_within(self, room_bytes: Int64s) -> Int64s:
-        """Return, by flow, how many first rows have at most `room_bytes` before them; none where it is negative."""
+        """Return, by flow, how many first rows have at most `room_bytes` before them; 0 where that is negative."""
         starts, counts = self.segments.starts, self.segments.counts
         last = self.total[starts] + np.clip(room_bytes, 0, self.total[-1])
         within = np.searchsorted(self.total[:-1], last, side="right") - starts
         return np.where(room_bytes < 0, 0, np.minimum(within, counts))
 
     def rows_of(self, size_bytes: int) -> Int64s:
-        """Return, by flow, how many first rows have at most `size_bytes`, not negative, together."""
+        """Return, by flow, how many first rows sum to at most `size_bytes`, which is not negative."""
         starts = self.segments.starts
         last = self.total[starts] + min(size_bytes, int(self.total[-1]))
         return np.minimum(np.searchsorted(self.total, last, side="right") - 1 - starts, self.segments.counts)
@@ -134,9 +134,10 @@ class Layout:
         return np.flatnonzero(is_beyond)
 
     def ties(self, flows: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
-        """Return the place of each of `flows`, which ascend, among them if they are equal otherwise.
+        """Return the rank that each of `flows`, which ascend, has among them when they are otherwise equal.
 
-        The one whose first row waits longest goes first, then by a hash of the name, so that no spelling is preferred.
+        The flow whose first row has waited longest goes first, then a hash of the name decides, so that no spelling is
+        preferred.
         """
         present = self.segments.counts[flows] > 0
         head_ms = np.full(len(flows), now_ms, dtype=np.int64)

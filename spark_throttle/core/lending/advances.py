@@ -1,12 +1,12 @@
 """How far each shard is ahead of its due in every shared scope, from one epoch to the next (`shard_parts`).
 
-What a shard used beyond what it was lent, the last message and what a standing grant grew by, puts it ahead. What it
-did not use gives no credit, but for the credit that it had. A scope in which nobody was held back forgets all of it, as
-a domain forgets its leads.
+A shard gets ahead by using more than it was lent: the last message overdraws, and a standing grant grows. Tokens that
+it did not use give it no credit beyond the credit that it already had. A scope in which no flow was held back forgets
+all of this, as a domain forgets its leads.
 
-Where the limits of a scope changed, or an active flow entered, left or has another weight in it, a shard is ahead by
-what its flows take with them: each the message by which it is ahead itself (`policy_change` carries that, too). What
-a shard was behind under other rules concerns no one under the new ones.
+Where the limits of a scope changed, or an active flow entered it, left it or has another weight in it, a shard is ahead
+by what its flows take with them: each takes the message by which it is ahead itself (`policy_change` carries that,
+too). How far a shard was behind under the old rules does not matter under the new ones.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from spark_throttle.core.usage import UsageReport
 
 _MICRO_PER_MILLI = MICRO // 1000
 _MOST_TOKENS = 1 << 40
-"""An advance of more is a burst that was never lent; it keeps sums in int64."""
+"""The largest advance; a larger one would be a burst that was never lent. The bound keeps sums in int64."""
 
 _PART_BITS = 52
-"""Of what all flows of a seat are ahead by, together."""
+"""The bits that the sum of the leads of a seat's flows may take."""
 
 
 def advance_after(lending: Lending, reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
@@ -34,7 +34,8 @@ def advance_after(lending: Lending, reports: list[UsageReport], policy: Compiled
     Parameters
     ----------
     reports
-        Of those batches, of `policy`'s revision. A shard without one has used what it was lent.
+        The reports of those batches, of `policy`'s revision. A shard without a report counts as having used what it was
+        lent.
     """
     lent_micro = lent_tokens(lending.balance_micro) * MICRO
     used_micro = np.zeros_like(lent_micro)
@@ -59,12 +60,12 @@ def advance_after(lending: Lending, reports: list[UsageReport], policy: Compiled
 def scopes_that_stand(
     before: CompiledPolicy, after: CompiledPolicy, reports: list[UsageReport], rematched: list[UsageReport]
 ) -> Int64s:
-    """Return, for every shared scope of `after`, the same scope of `before` if nothing about it changed; else -1.
+    """Return, for every shared scope of `after`, its position in `before` if nothing about it changed, else -1.
 
     Parameters
     ----------
     reports, rematched
-        The flows that were active, under the old policy and under the new.
+        The flows that were active, under the old policy and under the new one.
     """
     old = former_scopes(before, after)
     is_same = old >= 0
@@ -92,16 +93,16 @@ def carried_advance(
 ) -> Int64s:
     """Return how far each shard is ahead in the scopes of `after`, shape (shards, scopes, 2).
 
-    Where nothing about a scope changed, that is what it was. In any other, a shard is ahead by what its flows are that
-    are now in it: as far as each accounts for what the shard was ahead in the scopes that it was in, and by a message
-    of its own at most. So a change forgets what no flow that stays accounts for, and nothing else.
+    Where nothing about a scope changed, the advance stays. In any other scope, a shard is ahead by the sum over the
+    flows that are now in it: each accounts for its part of the shard's advance in the scopes that it was in, and for at
+    most one message of its own. So a change forgets the advance for which no remaining flow accounts, and nothing else.
 
     Parameters
     ----------
     advance_micro
-        In the scopes of `before`.
+        How far each shard is ahead in the scopes of `before`.
     reports, rematched
-        The flows that were active, by their last reports, under the old policy and under the new.
+        The flows that were active, by their last reports, under the old policy and under the new one.
     """
     scopes = len(after.shared)
     carried_micro = np.zeros((len(advance_micro), scopes, 2), dtype=np.int64)
@@ -121,11 +122,12 @@ def carried_advance(
 
 
 def _owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
-    """Return what every flow owes of its seat's debt, shape (n, k): no more than it is ahead, and in that proportion.
+    """Return the part of its seat's debt that every flow owes, shape (n, k): in proportion to its lead, and at most it.
 
     Examples
     --------
-    One flow is ahead by a large message, one by a small one; the other seat owes more than its flow is ahead by:
+    In one seat, one flow is ahead by a large message and one by a small one; the other seat owes more than its flow is
+    ahead by:
 
     >>> debt, ahead = np.array([[0, 55_000], [0, 9]]), np.array([[0, 59_000], [0, 1_000], [0, 7]])
     >>> _owed_by_those_ahead(debt, ahead, np.array([0, 0, 1]))[:, 1].tolist()

@@ -1,18 +1,18 @@
-"""Weighted max-min division: how much each claimant gets of what several of them want.
+"""Weighted max-min division: how much each claimant gets of the tokens that several of them want.
 
 Two resources are divided at once, by dominant share. A claimant wants `demand` messages and bytes, in that
-proportion; its dominant share is the larger of the two parts of what there is, divided by its weight. `water_fill`
-returns, for every scope, the allocation that a common level sets:
+proportion: one part of the available messages, and one part of the available bytes. The larger part, divided by its
+weight, is its dominant share. `water_fill` returns, for every scope, the allocation that a common level sets:
 
-- a claimant whose dominant share is at most the level gets all that it wants,
-- any other gets its demand scaled down to the level, both resources alike,
-- the level is the highest at which neither resource is given out twice.
+- a claimant whose dominant share is at most the level gets all that it wants;
+- any other claimant gets its demand scaled down to the level, both resources alike;
+- the level is the highest at which no more is given out of either resource than is available.
 
-So nobody can get more without taking it from one who has no more (Ghodsi et al., Dominant Resource Fairness, 2011;
-for one resource, max-min). One who wants nothing of the resource that ran out stops at the level as well.
+So no claimant can get more without taking it from one that has no more (Ghodsi et al., Dominant Resource Fairness,
+2011; for one resource, max-min). A claimant that wants nothing of the resource that ran out stops at the level as well.
 
-Levels are whole 2**-30ths of what there is, and everything is rounded down. So a scope that runs short, with `n`
-claimants of weight `w` together, gives out all but ``4 n + w`` such parts of it and ``4 n`` units.
+Levels are whole 2**-30ths of the available amount, and everything is rounded down. So a scope that runs short, with `n`
+claimants whose weights sum to `w`, gives out all but ``4 n + w`` such parts of it and ``4 n`` units.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Bools, Int64s
 
 PLENTY = 1 << 52
-"""What a scope has of a resource that it does not limit."""
+"""The available amount of a resource that the scope does not limit."""
 
 MOST_STRETCH = 4 * WHOLE
-"""Largest level: the product with a part stays in int64."""
+"""The largest level: its product with a part stays in int64."""
 
 _THOUSAND = 1000
 
 
 def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s) -> Int64s:
-    """Return what every claimant gets.
+    """Return the amounts that every claimant gets.
 
     Parameters
     ----------
     demand
-        Shape (n, 2), at most 2**50 each and 2**62 together, in any unit.
+        Shape (n, 2): the amounts wanted, at most 2**50 each and 2**62 together, in any unit.
     weight
-        Shape (n,), at least 1.
+        Shape (n,): the weights, at least 1.
     scope
-        Shape (n,): the position in `available` that the claimant draws on.
+        Shape (n,): the scope that the claimant draws on, as a position in `available`.
     available
-        Shape (scopes, 2), in the same unit; `PLENTY` where the resource is not limited.
+        Shape (scopes, 2): the available amounts, in the same unit; `PLENTY` where the resource is not limited.
 
     Examples
     --------
@@ -64,23 +64,23 @@ def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filling:
-    """Claims on scopes, ready to be asked what they come to at a level; arrays run over the claims of short scopes."""
+    """Claims on scopes, prepared for filling to a level; arrays run over the claims on scopes that run short."""
 
     demand: Int64s
-    """Shape (n, 2): of all claims."""
+    """Shape (n, 2): the demand of all claims."""
 
     rows: Int64s
-    """Positions in `demand` of the claims of scopes that run short, by scope."""
+    """The positions in `demand` of the claims on scopes that run short, ordered by scope."""
 
     scope: Int64s
     capped: Int64s
-    """Shape (rows, 2): the demand, no more than the whole of a resource."""
+    """Shape (rows, 2): the demand, scaled down to at most the whole of a resource."""
 
     part: Int64s
-    """Shape (rows, 2): of what there is."""
+    """Shape (rows, 2): the part that `capped` is of the available amount."""
 
     share: Int64s
-    """The dominant of the parts, divided by the weight."""
+    """The dominant share: the larger of the parts, divided by the weight."""
 
     scopes: int
 
@@ -106,8 +106,8 @@ class Filling:
         Parameters
         ----------
         stretch
-            Shape (scopes, 2), at most `MOST_STRETCH`: what the whole of a resource counts as in a dominant share, in
-            2**-30ths; 0 for one that does not count. By default, both count as a whole.
+            Shape (scopes, 2): the factor at which the whole of a resource counts in a dominant share, in 2**-30ths and
+            at most `MOST_STRETCH`; 0 for a resource that does not count. By default, both factors are 1.
         """
         rows = np.flatnonzero(is_short[scope])
         rows = rows[np.argsort(scope[rows], kind="stable")]
@@ -119,7 +119,7 @@ class Filling:
         return cls(demand, rows, scope[rows], capped, part, share, len(available))
 
     def levels(self) -> Int64s:
-        """Return, for every scope, the highest level that a claim reaches before more is given out than there is."""
+        """Return, for every scope, the highest level that a claim reaches without giving out more than is available."""
         levels = np.full(self.scopes, MOST_STRETCH, dtype=np.int64)
         if len(self.rows):
             found, starts, counts = np.unique(self.scope, return_index=True, return_counts=True)
@@ -128,7 +128,7 @@ class Filling:
         return levels
 
     def granted(self, levels: Int64s) -> Int64s:
-        """Return what every claimant gets at the level of its scope, shape (n, 2)."""
+        """Return the amounts that every claimant gets at the level of its scope, shape (n, 2)."""
         granted = self.demand.copy()
         level = levels[self.scope]
         factor = np.where(self.share <= level, WHOLE, (level << FACTOR_BITS) // np.maximum(self.share, 1))
@@ -136,7 +136,7 @@ class Filling:
         return granted
 
     def passed(self, levels: Int64s) -> Int64s:
-        """Return what every claim comes to at a level that others set, even if it is more than there is."""
+        """Return the amounts of every claim at a level that other claims set, even if they exceed what is available."""
         demand, share = self.demand[self.rows], np.maximum(self.share, 1)
         times_whole, rest = np.divmod(levels[self.scope], share)
         most = demand // np.maximum(self.capped, 1)
@@ -147,9 +147,9 @@ class Filling:
 
 
 def _capped(demand: Int64s, whole: Int64s) -> Int64s:
-    """Return each demand, scaled down in its own proportion where it is more than the whole of a resource."""
+    """Return each demand, scaled down in proportion where it is more than the whole of a resource."""
     is_over = demand > whole
-    # 60 bits of a ratio below 1, so that a long backlog of a slow scope keeps its proportion.
+    # 60 bits for a ratio below 1, so that a long backlog in a slow scope keeps its proportion.
     ratio = np.where(is_over, quotient(np.minimum(demand, whole), demand, 2 * FACTOR_BITS), 1 << 2 * FACTOR_BITS)
     least = ratio.min(axis=1, keepdims=True)
     high, low = least >> FACTOR_BITS, least & (WHOLE - 1)
@@ -166,7 +166,7 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
         at_level = np.where((share <= level)[:, None], part, -(-part * level[:, None] // shares[:, None]))
         return np.logical_and.reduce(np.add.reduceat(at_level, starts, axis=0) <= WHOLE, axis=1)
 
-    # What is given out grows with the level, so a bracket that holds at both ends holds the level.
+    # The amount given out grows with the level, so a bracket that is right at both ends contains the level.
     guess, slack = _guessed_level(part, shares, starts, counts), 4 * counts + 16
     low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, MOST_STRETCH)
     is_bracket = fits(low) & ((high == MOST_STRETCH) | ~fits(np.minimum(high + 1, MOST_STRETCH)))
@@ -180,7 +180,7 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
 
 
 def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
-    """Return each scope's level but for rounding: what those below it leave, by what the others take a unit of it."""
+    """Return each scope's level up to rounding: what claims below it leave, over what others take per unit of it."""
     scope = np.repeat(np.arange(len(starts)), counts)
     order = np.lexsort((share, scope))
     share = share[order]
@@ -192,7 +192,7 @@ def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) 
     steepness -= steepness[first]
     rest = np.add.reduceat(slope, starts, axis=0)[scope] - steepness
     level = (np.maximum(WHOLE - taken, 0) << FACTOR_BITS) // np.maximum(rest, 1)
-    # Of each resource, the level of the first claimant that is above it.
+    # For each resource, the level at the first claimant whose share is above it.
     position = np.arange(len(share))[:, None]
     above = np.minimum.reduceat(np.where(level <= share[:, None], position, len(share)), starts, axis=0)
     found = np.where(
@@ -202,19 +202,19 @@ def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) 
 
 
 def divide_whole(total: int, claims: Int64s, *, turn: int, urgency: Int64s | None = None) -> Int64s:
-    """Divide `total` whole units: to each its claim, rounded up while there are units; then what is left, equally.
+    """Divide `total` whole units: each claim, rounded up while units last, and then equal parts of what is left.
 
-    The most urgent parts of a unit are rounded up first, by default the largest. The caller keeps what rounding
-    withheld (`shard_parts`): so nobody starves where there is a unit a turn. The sum is exact.
+    The most urgent fractions of a unit are rounded up first, by default the largest. The caller accounts for what
+    rounding withheld (`shard_parts`), so no claim starves if there is one unit per turn. The sum is exact.
 
     Parameters
     ----------
     claims
-        In thousandths of a unit; their sum is at most `total` units.
+        The claims, in thousandths of a unit; their sum is at most `total` units.
     turn
-        Rotates who is first among equals.
+        A number that rotates the first place among equals.
     urgency
-        Of every claim, not negative.
+        The urgency of every claim, not negative.
 
     Examples
     --------

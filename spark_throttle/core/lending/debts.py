@@ -1,20 +1,21 @@
-"""What every flow owes of what its shard is ahead by, and which flows are too far ahead to take part in a division.
+"""What each flow owes of its shard's account, and which flows are too far ahead to take part in a division.
 
-A scope's virtual time is what a flow of weight 1 has been due. A shard's account says how far its flows together are
-ahead of it; a flow's lead, how far it is ahead of its shard's own virtual time. That lags behind the scope's where a
-flow of the shard took what was due to its mates: a large message of one that came anew takes all that the shard was
-lent. So the lag follows from both, and a flow's *place* with it::
+A scope's virtual time is the service that a flow of weight 1 has been due. A shard's account is how far its flows
+together are ahead of that time; a flow's lead is how far it is ahead of its shard's own virtual time. The shard's time
+lags behind the scope's where one flow took the tokens that were due to the shard's other flows: a large message of a
+new flow takes all that the shard was lent. So the account and the leads determine the lag, and with it each flow's
+*place*::
 
     account = sum over the flows of place_f,     place_f = ahead_f - weight_f * lag
 
 The flows that count in a shard are those that would not have had all they want by the scope's virtual time. A flow owes
-its place. Whoever is behind has a credit; but nobody owes less than nothing: the division begins at an earlier virtual
-time, at which the one that is furthest behind owes nothing, and all others owe so much more.
+its place. A flow that is behind has a credit, but no flow may owe less than nothing: the division begins at an earlier
+virtual time, at which the flow that is furthest behind owes nothing, and every other flow owes that much more.
 
-Debts are counted in messages and in bytes. Whether a flow takes part is asked in time, not in tokens: how long its
-scope takes to earn what the flow owes, of the resource that takes longer. That time is owed in the order in which the
-shard itself serves them: who is further ahead owes more. So the one that a division leaves out is never the one whose
-turn it is in its shard.
+Debts are counted in messages and in bytes. Whether a flow takes part is decided by time, not by tokens: how long its
+scope takes to earn what the flow owes, in the resource that takes longer. Flows owe time in the order in which the
+shard itself serves them: a flow that is further ahead owes more. So the flow that a division leaves out is never the
+one whose turn it is in its shard.
 """
 
 from __future__ import annotations
@@ -36,32 +37,33 @@ class Contestants:
     """The flows that divide one level of scopes; arrays run over them."""
 
     demand: Int64s
-    """Shape (n, 2)."""
+    """Shape (n, 2): the tokens that each flow claims."""
 
     ahead: Int64s
-    """Shape (n, 2): how far each is ahead of its shard's virtual time."""
+    """Shape (n, 2): how far each flow is ahead of its shard's virtual time."""
 
     weight: Int64s
     scope: Int64s
     seat: Int64s
-    """A shard and a scope: ``shard * scopes + scope``."""
+    """The flow's shard and scope as one number: ``shard * scopes + scope``."""
 
     @property
     def wants(self) -> Bools:
-        """Who claims anything."""
+        """Whether the flow claims any tokens."""
         return by_row(np.logical_or, self.demand > 0)
 
     def places(self, account: Int64s) -> tuple[Int64s, Bools]:
-        """Return the flows' places, and which flows count; both of the shape (n, k) of `demand` and `ahead`.
+        """Return the flows' places, and whether each flow counts; both have the shape (n, k) of `demand` and `ahead`.
 
         Parameters
         ----------
         account
-            Shape (seats, k).
+            Shape (seats, k): how far each seat is ahead.
 
         Examples
         --------
-        A large message of one flow took what its mate was due, 3,000 bytes. The third flow is alone in its shard:
+        A large message of the first flow took the 3,000 bytes that its neighbour was due. The third flow is alone in
+        its shard:
 
         >>> flows = Contestants(
         ...     demand=np.array([[0], [9_000], [9_000]]),
@@ -78,11 +80,11 @@ class Contestants:
         return np.stack(place, axis=1), np.stack(counts, axis=1)
 
     def _places(self, demand: Int64s, ahead: Int64s, account: Int64s) -> tuple[Int64s, Bools]:
-        """Return places in one resource.
+        """Return the places, and whether each flow counts, in one resource.
 
-        A flow counts while the lag is less than that at which it would have had all it wants. Without the flows that
-        have, the lag is no less; so those that count are the last in the order of these lags, from the first on that
-        is more than the lag of it and all behind it.
+        A flow counts while the lag is less than the lag at which it would have had all it wants. To leave out the flows
+        that have had it never makes the lag smaller. So the flows that count are the last ones in the order of those
+        lags, from the first flow whose own lag is more than the lag of it and all flows behind it.
         """
         wanted = demand + ahead
         enough = np.where(wanted > 0, -(-wanted // self.weight), -NOBODY)
@@ -105,28 +107,28 @@ class Debts:
     """What flows owe; arrays run over the flows of one level of scopes."""
 
     tokens: Int64s
-    """Shape (n, 2)."""
+    """Shape (n, 2): the tokens that each flow owes."""
 
     time: Int64s
-    """In which their scopes earn what they owe."""
+    """The time in which the flow's scope earns what the flow owes."""
 
     @classmethod
     def of(
         cls, flows: Contestants, account: Int64s, most_set_back: Int64s, scope_time: ScopeTime
     ) -> tuple[Debts, Int64s]:
-        """Return what flows owe, and by how much more the seats are ahead of the time at which the division begins.
+        """Return what flows owe, and how much further the seats are ahead of the time at which the division begins.
 
         Parameters
         ----------
         account
-            Shape (seats, 2), not negative.
+            Shape (seats, 2): how far each seat is ahead of its scope's virtual time; not negative.
         most_set_back
             Shape (scopes, 2): how much earlier than the scope's virtual time a division may begin.
 
         Returns
         -------
         tuple of Debts and Int64s
-            The latter of shape (seats, 2).
+            The second has the shape (seats, 2).
         """
         place, counts = flows.places(account)
         weight, wants, scope = flows.weight[:, None], flows.wants, flows.scope
@@ -150,19 +152,19 @@ class Debts:
 
 
 def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, takes_part: Bools) -> Int64s:
-    """Return the bounds on how far ahead a flow may be, between those that take part and those that are out.
+    """Return the bounds on how far ahead a flow may be, which separate the flows that take part from those left out.
 
     Parameters
     ----------
     ahead_milli, time
-        Shape (n, 2): how far each flow is ahead for its weight, and in how much time it earns what it is ahead by.
+        Shape (n, 2): how far each flow is ahead for its weight, and the time in which its scope earns what it is ahead.
     takes_part
-        Of every seat: whether a flow that wants something does.
+        Whether, for every seat, any flow that wants tokens takes part.
 
     Returns
     -------
     Int64s
-        Shape (seats, 2), of a flow of weight 1; `NO_BOUND` where there is none.
+        Shape (seats, 2): the bounds for a flow of weight 1; `NO_BOUND` where there is none.
     """
     bound = np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
     out, stays = np.flatnonzero(is_out), np.flatnonzero(~is_out)

@@ -1,19 +1,19 @@
-"""How a quota is divided between jobs: what each may use, of what several of them want.
+"""How a quota is divided between jobs: the part that each may use of what several of them want.
 
-Each job has a *seat* in every scope that it uses. What it wants there is a small histogram of its namespaces' demands
-and weights (`demand_bins`), not one sum: with a sum, a namespace would be worse off for living in a busier job. Rates
-are micro-tokens a millisecond, by `Dimension`.
+Each job has a *seat* in every scope that it uses. Its demand there is a small histogram of its namespaces' demands and
+weights (`demand_bins`), not one sum: with a sum, a namespace would be worse off for living in a busier job. Rates are
+micro-tokens per millisecond, by `Dimension`.
 
-`max_min` is ours: weighted max-min over demand (`allocation.water_fill`), and what nobody wants is handed out equally,
-as headroom. It is a pure function of what the jobs reported, so all who hold the same reports come to the same parts;
-the parts sum to no more than the quota; after a change of demand they are right at once. `static` gives equal
-parts. The others are PIP-82's, beside what Pulsar made of it (`sharing.pip82`):
+`max_min` is this project's own: weighted max-min over demand (`allocation.water_fill`), with the tokens that nobody
+wants handed out equally, as headroom. It is a pure function of the jobs' reports, so all jobs with the same reports
+compute the same parts. The parts sum to no more than the quota, and are right at once after a change of demand.
+`static` gives equal parts. The others are PIP-82's, in addition to the way that Pulsar implements (`sharing.pip82`):
 
-- `residual`: each adds the whole of what is unused,
-- `steal`: a job that uses less than its counterpart goes half-way towards it: the lowest to the highest, the second
-  lowest to the second highest.
+- `residual`: each job adds the whole of what is unused;
+- `steal`: a job that uses less than its counterpart goes half-way towards it; the lowest user is paired with the
+  highest, the second lowest with the second highest, and so on.
 
-These follow *usage*, need several rounds, and may give out more than there is.
+These two follow *usage*, need several rounds, and may give out more than the quota.
 
 Source: PIP-82, "Example of usage distribution".
 """
@@ -28,11 +28,11 @@ from spark_throttle.core.lending.allocation import PLENTY, water_fill
 from spark_throttle.core.quota import Bools, Int64s
 
 _EXACT_FLOWS = 16
-"""A scope with no more flows than this has a bin for each."""
+"""A scope with at most this many flows has a bin for each of them."""
 
 _BINS = 64
 _BINS_AN_OCTAVE_BITS = 2
-"""Four bins to a doubling of the share: the flows of a bin differ by a quarter at most."""
+"""Four bins per doubling of the share: the shares of a bin's flows differ by at most a quarter."""
 
 _SHARE_BITS = 30
 
@@ -40,17 +40,17 @@ _SHARE_BITS = 30
 def demand_bins(scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return the histogram of every scope's flows: the scope, the demand and the weight of each bin.
 
-    Flows of a scope are put in the order of their dominant share by weight, the order in which a rising level satisfies
-    them. Up to 16 keep a bin each. Of more, those above the level that they alone would come to share a bin, as no
-    level will satisfy one of them; below, a bin spans a quarter of an octave, and the last one the rest. A level
-    between two bins divides exactly as it would by flows.
+    A scope's flows are ordered by their dominant share over their weight, the order in which a rising level satisfies
+    them. Up to 16 flows keep a bin each. If there are more, the flows above the level that they would reach alone share
+    one bin, as no level will satisfy any of them; below it, a bin spans a quarter of an octave, and the last bin takes
+    the rest. A level between two bins divides exactly as it would by flows.
 
     Parameters
     ----------
     scope, demand, weight
-        Of every flow; `demand` of shape (n, 2).
+        The scope, the demand and the weight of every flow; `demand` has the shape (n, 2).
     available
-        Shape (scopes, 2).
+        Shape (scopes, 2): the quotas.
 
     Examples
     --------
@@ -79,37 +79,46 @@ def demand_bins(scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s
 
 
 def _share(demand: Int64s, weight: Int64s, whole: Int64s) -> Int64s:
-    """Return the dominant shares by weight."""
+    """Return the dominant shares, divided by the weights and rounded up."""
     return -(-quotient(np.minimum(demand, whole), whole, _SHARE_BITS).max(axis=1) // weight)
 
 
 def _quarter_octave(share: Int64s) -> Int64s:
-    """Return in which quarter of which octave a share lies."""
+    """Return the number of the quarter octave that each share lies in."""
     octave = bit_length(np.maximum(share, 1))
     lead = (np.maximum(share, 1) << _SHARE_BITS) >> octave
     return (octave << _BINS_AN_OCTAVE_BITS) + (lead >> (_SHARE_BITS - 1 - _BINS_AN_OCTAVE_BITS))
 
 
 def max_min(
-    seat_scope: Int64s, floor: Int64s, bin_seat: Int64s, demand: Int64s, weight: Int64s, available: Int64s
+    seat_scope: Int64s,
+    floor: Int64s,
+    bin_seat: Int64s,
+    demand: Int64s,
+    weight: Int64s,
+    available: Int64s,
+    rank: Int64s | None = None,
 ) -> Int64s:
     """Return the part of every seat, shape (seats, 2).
 
     Parameters
     ----------
     seat_scope
-        Shape (seats,): the position in `available`.
+        Shape (seats,): the scope of every seat, as a position in `available`.
     floor
-        Shape (seats, 2): what a seat gets at least; the floors of a scope are at most what is available.
+        Shape (seats, 2): the least that a seat gets; the floors of a scope sum to at most what is available.
     bin_seat, demand, weight
-        The histograms: of every bin its seat, the demand of its namespaces, shape (bins, 2), and their weight.
+        The histograms: the seat of every bin, the demand of its namespaces, shape (bins, 2), and their weight.
     available
-        Shape (scopes, 2); `PLENTY` where there is no limit.
+        Shape (scopes, 2): the quotas; `PLENTY` where there is no limit.
+    rank
+        The order of the seats in which those that want something and would get nothing, as parts are rounded down, get
+        a unit each of what the rounding leaves. By default nobody gets it.
 
     Examples
     --------
-    PIP-82's fairness example: two jobs with a load of 70 of a quota of 100 get a half each, whatever they used before;
-    a job that wants 10 leaves the rest to the other.
+    PIP-82's fairness example: two jobs that each want 70 of a quota of 100 get half of it each, whatever they used
+    before; a job that wants 10 leaves the rest to the other.
 
     >>> def parts(*demands, floor=0):
     ...     seats, wanted = np.arange(len(demands)), np.array([[d * 1000, 0] for d in demands])
@@ -118,10 +127,17 @@ def max_min(
     >>> parts(70, 70), parts(10, 200)
     ([50.0, 50.0], [10.0, 90.0])
 
-    What nobody wants is headroom; a floor is kept for one who wants nothing yet:
+    What nobody wants is headroom; a floor is kept for a job that wants nothing yet:
 
     >>> parts(10, 30), parts(90, 90, 0, floor=5_000)
     ([40.0, 60.0], [47.5, 47.5, 5.0])
+
+    Three seats want two units, of which nobody has a whole part:
+
+    >>> seats, ones = np.arange(3), np.ones((3, 2), dtype=np.int64)
+    >>> quota = np.array([[2, PLENTY]])
+    >>> max_min(0 * seats, 0 * ones, seats, 9 * ones, 0 * seats + 1, quota, seats)[:, 0].tolist()
+    [1, 1, 0]
     """
     seats = len(seat_scope)
     lifted = np.zeros((seats, 2), dtype=np.bool_)
@@ -129,17 +145,18 @@ def max_min(
     open_scopes = np.ones(len(available), dtype=np.bool_)
     while True:
         rows = np.flatnonzero(open_scopes[seat_scope])
-        part[rows] = _filled(seat_scope, np.where(lifted, floor, -1), bin_seat, demand, weight, available, open_scopes)
+        fixed = np.where(lifted, floor, -1)
+        part[rows] = _filled(seat_scope, fixed, bin_seat, demand, weight, available, open_scopes, rank)
         short = (part < floor) & ~lifted
         if not short.any():
             return part
-        # A seat that is lifted to its floor leaves less to the others, and so may bring more of them below theirs.
+        # A seat that is lifted to its floor leaves less to the others, which may bring more of them below their floors.
         lifted |= short
         open_scopes[:] = False
         open_scopes[seat_scope[short.any(axis=1)]] = True
 
 
-def _filled(
+def _filled(  # noqa: PLR0913, PLR0917 - the histograms and what bounds them
     seat_scope: Int64s,
     fixed: Int64s,
     bin_seat: Int64s,
@@ -147,8 +164,9 @@ def _filled(
     weight: Int64s,
     available: Int64s,
     is_open: Bools,
+    rank: Int64s | None,
 ) -> Int64s:
-    """Return the parts of the seats of open scopes, those that `fixed` sets (-1 for none) being served first."""
+    """Return the parts of the seats of open scopes, after those that are `fixed` (-1 where they are not) are served."""
     rows = np.flatnonzero(is_open[seat_scope])
     scope, fixed = seat_scope[rows], fixed[rows]
     is_fixed = fixed >= 0
@@ -163,11 +181,19 @@ def _filled(
     spare = np.maximum(left - sums(scope, part, len(available)), 0)
     sharers = sums(scope, (~is_fixed).astype(np.int64), len(available))
     part += (spare // np.maximum(sharers, 1))[scope]
+    if rank is not None:
+        rest = np.where(left == PLENTY, 0, spare - spare // np.maximum(sharers, 1) * sharers)
+        hungry = ~is_fixed & (part == 0) & (sums(seat, wanted, len(rows)) > 0) & (rest > 0)[scope]
+        for dimension in np.flatnonzero(hungry.any(axis=0)):
+            each = np.flatnonzero(hungry[:, dimension])
+            each = each[np.lexsort((rank[rows[each]], scope[each]))]
+            turn = Segments.by_key(scope[each], len(available)).rank
+            part[each, dimension] += turn < rest[scope[each], dimension]
     return np.where(is_fixed, fixed, part)
 
 
 def residual(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
-    """Return PIP-82's first way: each job adds all that is unused; beyond the quota each gives up its proportion.
+    """Return the parts by PIP-82's first way: each job adds all that is unused; over the quota, all scale down alike.
 
     Examples
     --------
@@ -180,14 +206,14 @@ def residual(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
 
 
 def steal(scope: Int64s, quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
-    """Return PIP-82's second way: who uses less than its counterpart goes half-way towards it.
+    """Return the parts by PIP-82's second way: a job that uses less than its counterpart goes half-way towards it.
 
-    The counterpart of the lowest user of a scope is the highest, of the second lowest the second highest. Beside that,
-    a job gets its proportion, which is how the dominant one gives way once the other uses more.
+    The counterpart of a scope's lowest user is the highest, that of the second lowest the second highest, and so on. A
+    job gets at least its proportion of the quota, which is how the dominant job gives way once the other uses more.
 
     Examples
     --------
-    PIP-82's example, 80 and 20 of 100: the low one may rise to 50.
+    PIP-82's example, where two jobs use 80 and 20 of 100: the lower one may rise to 50.
 
     >>> usage = np.array([80, 20])
     >>> steal(np.zeros(2, dtype=int), np.full(2, 100), usage, np.full(2, usage.sum())).tolist()
@@ -205,18 +231,18 @@ def steal(scope: Int64s, quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
 
 
 def _proportion(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
-    """Return ``quota * usage / total``, rounded down; the quota while nobody uses anything."""
+    """Return ``quota * usage / total``, rounded down; the whole quota while nobody uses anything."""
     used = np.minimum(usage, total)
     whole = quotient(used, total, 2 * _SHARE_BITS)
     part = times(quota, whole >> _SHARE_BITS)
     for _ in range(2):
-        # What is missing fits in 64 bits, and so is right although the products may not be.
+        # The difference fits in 64 bits, and so is right even where the products overflow.
         part += quota * used - (part + 1) * total >= 0
     return np.where(total == 0, quota, part)
 
 
 def static(quota: Int64s, seats: Int64s) -> Int64s:
-    """Return equal parts of `quota`, by the number of seats of each scope.
+    """Return equal parts of each scope's `quota`, one per seat.
 
     Examples
     --------

@@ -1,14 +1,14 @@
-"""When a batch is worth planning for rows that wait: the first moment at which one of them can leave or expire.
+"""When a batch is worth planning for waiting rows: the first moment at which one of them can leave or expire.
 
-A shard knows what its namespaces' own limits and rules say of their first waiting rows; what its grants say of the
-shared scopes is no more than what it was lent. The control plane knows the buckets themselves. A row can leave once its
-own limits let it and none of the scopes that hold it is in debt:
+A shard knows when its namespaces' own limits and rules let their first waiting rows leave, but of the shared scopes it
+knows only what it was lent. The control plane knows the buckets themselves. A row can leave once its own limits let it
+and none of the scopes that hold it back is in debt:
 
-    event of a flow = max(what its shard reported, the end of every scope's debt)
+    event of a flow = max(the time that its shard reported, the end of every scope's debt)
 
-It can expire whatever holds it. A wait is rounded up to the millisecond in which the balance is no longer negative, so
-that at the event the row passes (KIP-599's rule, `token_bucket`), and not a millisecond sooner. A scope that has a rate
-of 0, or a share of 0, never ends its debt; one that only observes holds nothing.
+A row can expire whatever holds it back. A wait is rounded up to the millisecond in which the balance is no longer
+negative, so that the row passes at the event (KIP-599's rule, `token_bucket`), and not a millisecond sooner. A scope
+with a rate of 0, or a share of 0, never leaves its debt; a scope that only observes holds nothing back.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def next_event_ms(reports: Iterable[UsageReport], buckets: Buckets, policy: Comp
     Parameters
     ----------
     reports
-        The last of every shard, of `policy`'s revision.
+        The last report of every shard, of `policy`'s revision.
     buckets
-        Less all that was used.
+        The buckets after everything that was used has been debited.
     policy
-        With a job's shares as its rates, where it has some.
+        The policy, with the job's shares as its rates if it has any.
     """
     open_ms = _open_ms(buckets.balance_micro, policy, buckets.as_of_ms)
     return min((min(report.expires_ms, _leaves_ms(report, open_ms, policy)) for report in reports), default=NEVER_MS)
@@ -47,10 +47,10 @@ def lent_turn(
     lend_at: Callable[[int], Lending],
     turn: int,
 ) -> Lending:
-    """Return what is lent at `turn`, or at the first of the next turns at which a waiting row can leave if one may.
+    """Return the lending of `turn`, or of the next turn that lets a waiting row leave, if the buckets let one leave.
 
-    What little a slow scope has goes to few shards, and a row needs all its scopes in its own shard: a turn may open
-    them apart, or where nothing waits. Such an epoch would be in vain.
+    The few tokens of a slow scope go to few shards, and a row needs all its scopes open in its own shard. A turn may
+    open them in different shards, or in a shard where nothing waits; an epoch of such a turn would be in vain.
     """
     now_ms = buckets.as_of_ms
     lending = lend_at(turn)
@@ -67,7 +67,7 @@ def lent_turn(
 
 
 def _leaves_ms(report: UsageReport, open_ms: Int64s, policy: CompiledPolicy) -> int:
-    """Return when the first waiting row of a shard can leave, its scopes being open from `open_ms` on."""
+    """Return when the first waiting row of a shard can leave, where the shared scopes open at `open_ms`."""
     waits = np.flatnonzero(report.leaves_ms < NEVER_MS) if report.leaves_ms is not None else ()
     if report.leaves_ms is None or not len(waits):
         return NEVER_MS
@@ -80,7 +80,7 @@ def _leaves_ms(report: UsageReport, open_ms: Int64s, policy: CompiledPolicy) -> 
 
 
 def _open_ms(balance_micro: Int64s, policy: CompiledPolicy, as_of_ms: int) -> Int64s:
-    """Return of every shared scope when it holds nothing back any more."""
+    """Return the time from which each shared scope holds nothing back."""
     shared = policy.shared
     wait_ms = by_row(np.maximum, throttle_time_ms(balance_micro, shared.rate_micro_per_ms))
     wait_ms = np.where(shared.on_excess == OnExcess.OBSERVE, 0, wait_ms)

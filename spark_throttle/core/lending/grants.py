@@ -1,14 +1,14 @@
-"""Grants: how the buckets that shards share are refilled, vended and settled.
+"""Grants: how the buckets that shards share are refilled, lent and settled.
 
-The control plane holds one bucket for every shared scope. At every epoch it takes from each what the shards used
-since, overdraft included, at the time of their batches; refills it to its own time; and lends what it holds to the
-shards, whole. What a shard does not use comes back with the next epoch. So a scope's admitted messages are those of one
-bucket, but for what the last message of every shard overdraws, which the next epochs repay.
+The control plane holds one bucket for every shared scope. At every epoch it debits each bucket by what the shards used
+since the last epoch, overdraft included, at the time of their batches; refills it to its own time; and lends its whole
+balance to the shards. What a shard does not use comes back with the next epoch. So a scope admits the messages that one
+bucket would admit, except for what the last message of every shard overdraws, which the next epochs repay.
 
 The division is weighted max-min over the demand of every active flow, one by one: first within the tenants, then
-within the resource groups, then within the job, each claim being cut by the levels before. What nobody claims is lent
-equally, as headroom for what the next batch may bring. Messages are lent in whole ones, so that many shards at a low
-rate do not overdraw by one each.
+within the resource groups, then within the job, where the narrower levels cut each claim first. What nobody claims is
+lent equally, as headroom for what the next batch may bring. Only whole messages are lent, so that many shards at a low
+rate do not overdraw by one message each.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Buckets:
     """The buckets of all shared scopes, at one time of the control plane's paying clock."""
 
     balance_micro: Int64s
-    """Shape (scopes, 2)."""
+    """Shape (scopes, 2): the tokens that the buckets hold, negative in debt."""
 
     as_of_ms: int
 
     @classmethod
     def full(cls, policy: CompiledPolicy, *, now_ms: int) -> Buckets:
-        """Return new buckets, holding their burst."""
+        """Return new buckets, which hold their burst."""
         return cls(full(policy.shared.rate_micro_per_ms, policy.shared.burst_micro), now_ms)
 
     def debit(self, used: Int64s, policy: CompiledPolicy) -> Buckets:
         """Return these buckets less `used` tokens, shape (scopes, 2).
 
-        A scope that observes is overdrawn by no more than a burst, or a message of the mean size of those used where
-        that is more: which rows the shards marked in it is not reported (`token_bucket.observed_floor`).
+        An observing scope is overdrawn by at most a burst, or by a message of the mean size of the admitted ones where
+        that is more: the shards do not report which rows they marked in it (`token_bucket.observed_floor`).
         """
         shared = policy.shared
         used = np.where(shared.is_limited, used, 0)
@@ -61,8 +61,8 @@ class Buckets:
     def settle(self, used: Int64s, policy: CompiledPolicy, *, at_ms: int) -> Buckets:
         """Return these buckets after `used` tokens, shape (scopes, 2), were taken at `at_ms`.
 
-        The time before is paid first, up to the burst: a grant that stood through a pause is not followed by what the
-        pause has earned.
+        The time before `at_ms` is paid first, up to the burst. So after a grant that stood through a pause, the tokens
+        that the pause earned are not paid again.
         """
         return self.refill(policy, now_ms=max(at_ms, self.as_of_ms)).debit(used, policy)
 
@@ -75,26 +75,27 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lending:
-    """What every shard is lent; see `state.Grants`."""
+    """The grants of all shards; see `state.Grants`."""
 
     balance_micro: Int64s
-    """Shape (shards, scopes, 2)."""
+    """Shape (shards, scopes, 2): the tokens lent."""
 
     headroom_micro: Int64s
-    """Shape (shards, scopes, 2)."""
+    """Shape (shards, scopes, 2): by how much each balance may grow while the grant stands."""
 
     advance_micro: Int64s
-    """Shape (shards, scopes, 2): how far each shard is ahead once it has used what it is lent (`shard_parts`)."""
+    """Shape (shards, scopes, 2): how far ahead each shard is once it has used what it is lent (`shard_parts`)."""
 
     credit_micro: Int64s
-    """Shape (shards, scopes, 2): how far it is behind; so much it keeps if it cannot use what it is lent."""
+    """Shape (shards, scopes, 2): how far behind each shard is; it keeps this credit if it cannot use what it is
+    lent."""
 
     ahead_bound_milli: Int64s | None = None
-    """Shape (shards, scopes, 2): as `state.Grants.ahead_bound_milli`."""
+    """Shape (shards, scopes, 2): the bound for flows that are ahead, as in `state.Grants.ahead_bound_milli`."""
 
 
 def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
-    """Return the claims of all reports."""
+    """Return the claims of all flows in the reports."""
     tenants = len(policy.tenant_names)
     pairs = np.zeros((0, 2), dtype=np.int64)
     scopes, shards, weights, demands, ahead = [np.zeros((0, 3), np.int64)], [], [], [pairs], [pairs]
@@ -112,7 +113,7 @@ def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
 
 
 def scopes_of(report: UsageReport, tenants: int) -> Int64s:
-    """Return the shared scopes of a report's flows, shape (n, 3), as `matching.Matches.shared_scope`."""
+    """Return the shared scopes of a report's flows, shape (n, 3), as in `matching.Matches.shared_scope`."""
     tenant = np.where(report.tenant >= 0, 1 + report.tenant, -1)
     group = np.where(report.group >= 0, 1 + tenants + report.group, -1)
     job = np.where(report.weight > 0, 0, -1)  # an exempt namespace is charged nowhere
@@ -122,7 +123,7 @@ def scopes_of(report: UsageReport, tenants: int) -> Int64s:
 def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
     """Return the messages and bytes that the shards admitted, by shared scope; shape (scopes, 2).
 
-    The reports are of `policy`'s revision.
+    The reports must belong to `policy`'s revision.
     """
     used = np.zeros((len(policy.shared), 2), dtype=np.int64)
     for report in reports:
@@ -131,7 +132,7 @@ def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
 
 
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
-    """Return the sums of an amount of shape (n, 2) over the flows of every scope."""
+    """Return the sums, over the flows of every scope, of an amount of shape (n, 2)."""
     total = np.zeros((scopes, 2), dtype=np.int64)
     for scope in shared_scope.T:
         held = scope >= 0
@@ -154,12 +155,12 @@ def lend(
     Parameters
     ----------
     turn
-        Rotates who is first among equals; the epoch's number.
+        The number of the epoch, which rotates the first place among equals.
     advance_micro
         Shape (shards, scopes, 2): how far each shard is ahead (`shard_parts`); by default, none is.
     is_by_turn
-        Whether `turn` alone says whose part of a token is rounded up, and who is lent any where there are fewer than
-        shards: so all scopes open the same shard.
+        Whether `turn` alone decides which shards' parts of a token are rounded up, and which shards are lent any tokens
+        where there are fewer tokens than shards: so all scopes open the same shard.
     """
     shape = (shards, len(policy.shared), 2)
     limited = policy.shared.is_limited
@@ -201,29 +202,29 @@ def lend(
 
 
 def lent_tokens(balance_micro: Int64s) -> Int64s:
-    """Return the messages and bytes that balances lend, shape (…, 2)."""
+    """Return the messages and bytes that can be lent from balances, shape (…, 2)."""
     messages = admissible_messages(balance_micro[..., Dimension.MESSAGES])
     return np.stack([messages, np.maximum(byte_room(balance_micro[..., Dimension.BYTES]), 0)], axis=-1)
 
 
 def _divided(whole: int, part_milli: Int64s, urgency: Int64s, turn: int) -> Int64s:
-    """Divide whole tokens by parts, which are rounded and may together be a little more than the whole."""
+    """Divide whole tokens by parts, which are rounded and may sum to a little more than the whole."""
     parts = np.diff(np.minimum(np.cumsum(part_milli), whole * 1000), prepend=0)
     return divide_whole(whole, parts, turn=turn, urgency=urgency)
 
 
 def _messages_balance(lent: Int64s, micro: int) -> Int64s:
-    """Return every shard's balance of messages in one scope, whose own is `micro`."""
+    """Return every shard's balance of messages in one scope, whose own balance is `micro`."""
     if micro < 0:
         return np.full(len(lent), micro // len(lent), dtype=np.int64)
     return np.where(lent > 0, (lent - 1) * MICRO, -1)
 
 
 def _bytes_balance(lent: Int64s, micro: int, next_ahead: Int64s, account_micro: Int64s, turn: int) -> Int64s:
-    """Return every shard's balance of bytes in one scope, whose own is `micro`.
+    """Return every shard's balance of bytes in one scope, whose own balance is `micro`.
 
-    A balance of 0 lets a message pass: only a shard that is lent something may, or, if none is, the one whose next flow
-    is least ahead; among equals the shard that is.
+    A balance of 0 lets a message pass. So only the shards that are lent bytes get a balance of 0 or more. If none is
+    lent any, the shard whose next flow is least ahead gets it; among equals, the shard that is least ahead itself.
     """
     shards = len(lent)
     if micro < 0:

@@ -1,4 +1,4 @@
-"""What one level of scopes comes to, the tenants, the groups or the job, when its flows divide it (`shard_parts`)."""
+"""The division of one level of scopes (the tenants, the groups or the job) among its flows (`shard_parts`)."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from spark_throttle.core.quota import MICRO, Bools, Int64s
 from spark_throttle.core.state import NO_BOUND
 
 FINE_BITS = 20
-"""Demand is counted in ``2**-20`` tokens."""
+"""Demand is counted in *fine units* of ``2**-20`` tokens."""
 
 MOST_TOKENS_BITS = 42
 _NO_CREDIT = 1 << 62
 _SUM_BITS = 50
-"""What the claims on a scope together may take: they are at most twice what it has."""
+"""The bits that the sum of the claims on a scope may take: the claims are at most twice what the scope has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holding:
-    """What the shared scopes have to give; arrays run over the scopes."""
+    """The tokens that the shared scopes have to give; arrays run over the scopes."""
 
     tokens: Int64s
-    """Shape (scopes, 2)."""
+    """Shape (scopes, 2): the tokens."""
 
     rate_micro_per_ms: Int64s
-    """Shape (scopes, 2): what dominant shares are measured by."""
+    """Shape (scopes, 2): the rates, by which dominant shares are measured."""
 
     is_limited: Bools
-    """Shape (scopes, 2)."""
+    """Shape (scopes, 2): whether the scope limits the resource."""
 
     is_shut: Bools
     """Whether the scope admits nothing now."""
@@ -50,45 +50,49 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelParts:
-    """What a level comes to, in fine units."""
+    """The result of dividing a level, in fine units; arrays run over the seats unless they say otherwise."""
 
     granted: Int64s
-    """Of every flow, shape (n, 2)."""
+    """Shape (n, 2): the tokens that each flow gets."""
 
     due: Int64s
-    """Of every seat, as are the others: shape (seats, 2)."""
+    """Shape (seats, 2): as `ShardParts.due_micro`."""
 
     account: Int64s
+    """Shape (seats, 2): as `ShardParts.account_micro`."""
+
     is_counted: Bools
     is_filled: Bools
     ahead_bound_milli: Int64s
     next_ahead: Int64s
     is_short: Bools
-    """Of every scope."""
+    """Shape (scopes,): whether the scope is open and has fewer tokens than its flows claim."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
-    """The claims at one level of scopes: a flow is in one of them, and has its seat there with its shard."""
+    """The claims at one level of scopes: each flow is in one scope, and has its shard's seat there."""
 
     demand: Int64s
-    """Shape (n, 2), in fine units."""
+    """Shape (n, 2): the tokens that each flow wants, in fine units."""
 
     ahead_by_weight_milli: Int64s
-    """Shape (n, 2), as is `ahead_milli`."""
+    """Shape (n, 2): `ahead_milli`, divided by the flow's weight."""
 
     ahead_milli: Int64s
+    """Shape (n, 2): how far each flow is ahead, in thousandths of a token."""
+
     weight: Int64s
     scope: Int64s
     seat: Int64s
-    """A shard and a scope: ``shard * scopes + scope``."""
+    """The flow's shard and scope as one number: ``shard * scopes + scope``."""
 
     holding: Holding
     advance_micro: Int64s
-    """Shape (seats, 2)."""
+    """Shape (seats, 2): how far each seat is ahead."""
 
     def divided(self) -> LevelParts:
-        """Return what the flows get, and what becomes of the seats."""
+        """Return the parts of the flows, and the accounts of the seats."""
         scopes, seats = len(self.holding.tokens), len(self.advance_micro)
         seat_scope = np.arange(seats) % scopes
         bits = self._bits(seat_scope)
@@ -116,7 +120,7 @@ class Level:
         filled, is_out, repaid = fill.filled, fill.is_out, fill.repaid
         takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
         claimed = demand + repaid.tokens
-        # What flows that are too far ahead, and seats without flows, are ahead by passes at the level of the others.
+        # The debts of flows that are too far ahead, and of seats without flows, fall by the level of the others.
         idle = np.flatnonzero(by_row(np.logical_or, debt > 0) & ~has_flow)
         out = np.flatnonzero(is_out)
         passes = Filling.of_scopes(
@@ -157,14 +161,14 @@ class Level:
     def _ahead(self, bits: Int64s, most: Int64s) -> Int64s:
         """Return how far each flow is ahead of its shard's virtual time.
 
-        It is no more than `most` of its scope, so that no sum leaves int64.
+        The result is at most its scope's `most`, so that no sum leaves int64.
         """
         tokens, rest_milli = np.divmod(self.ahead_milli, 1000)
         fine = bits[self.scope]
         return np.minimum(shifted(tokens, fine) + shifted(rest_milli, fine) // 1000, most[self.scope])
 
     def _ahead_bound(self, is_out: Bools, takes_part: Bools, scope_time: ScopeTime) -> Int64s:
-        """Return the bounds, by seat, between flows that take part and those that are out."""
+        """Return, for every seat, the bounds that separate the flows that take part from those left out."""
         if not is_out.any():
             return np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
         in_milli = replace(scope_time, bits=np.zeros_like(scope_time.bits))
@@ -172,18 +176,18 @@ class Level:
         return ahead_bound(self.ahead_by_weight_milli, time, self.seat, is_out, takes_part)
 
     def _next_ahead(self, owed_time: Int64s, wants: Bools) -> Int64s:
-        """Return what those flows that want something, and owe least for their weight, owe; by seat."""
+        """Return, for every seat, the least that a flow that wants tokens owes for its weight."""
         least = np.full(len(self.advance_micro), NOBODY, dtype=np.int64)
         np.minimum.at(least, self.seat[wants], (owed_time // self.weight)[wants])
         return least
 
     def _stands(self, seat_scope: Int64s) -> Bools:
-        """Return where nothing is lent, so that no account changes: in scopes of this level that are shut."""
+        """Return whether nothing is lent to a seat, so that its account stands: in shut scopes of this level."""
         is_here = np.bincount(self.scope, minlength=len(self.holding.tokens)) > 0
         return (is_here & self.holding.is_shut)[seat_scope][:, None] & self.holding.is_limited[seat_scope]
 
     def _bits(self, seat_scope: Int64s) -> Int64s:
-        """Return in how fine parts of a token each scope counts, shape (scopes, 2): so that no sum leaves int64."""
+        """Return the binary places in which each scope counts tokens, shape (scopes, 2): so no sum leaves int64."""
         scopes = len(self.holding.tokens)
         advance = sums(seat_scope, np.abs(self.advance_micro) // MICRO + 1, scopes)
         most = np.zeros((scopes, 2), dtype=np.int64)
@@ -193,9 +197,9 @@ class Level:
         return np.minimum(_SUM_BITS - bit_length(top) - bit_length(flows)[:, None], FINE_BITS)
 
     def _coarse_bits(self, bits: Int64s) -> Int64s:
-        """Return by how many bits each claim is counted coarser, shape (n, 2).
+        """Return the number of bits that each claim drops when it is counted, shape (n, 2).
 
-        A claim of far more than there is keeps its proportion, and is still more than there is.
+        A claim for far more than is available keeps its proportion, and is still for more than is available.
         """
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << MOST_TOKENS_BITS), 1)
         surplus = (bit_length(self.demand >> FINE_BITS) - bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
@@ -203,14 +207,14 @@ class Level:
 
 
 def _common_credit(account: Int64s, weights: Int64s, has_flow: Bools, seat_scope: Int64s) -> Int64s:
-    """Return the credit that all seats of a scope have, by their weights: it is owed by nobody."""
+    """Return the credit that all seats of a scope have in common, by their weights: nobody owes it."""
     least = np.full((int(seat_scope.max(initial=0)) + 1, 2), _NO_CREDIT, dtype=np.int64)
     np.minimum.at(least, seat_scope[has_flow], np.maximum(-account, 0)[has_flow] // weights[has_flow, None])
     return np.where(least == _NO_CREDIT, 0, least)[seat_scope] * weights[:, None]
 
 
 def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
-    """Return what of each seat's credit a division takes up: together, half of what there is."""
+    """Return the part of each seat's credit that a division takes up: together, at most half of what is available."""
     credit = np.maximum(credit, 0)
     claimed = sums(seat_scope, credit, len(held))
     part = quotient(np.minimum(held >> 1, claimed), claimed, FACTOR_BITS)
@@ -218,6 +222,6 @@ def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
 
 
 def _raised(granted: Int64s, seat: Int64s, lent: Int64s, due: Int64s) -> Int64s:
-    """Return what the flows of every seat get when not `lent` but `due` is there for them, which is more."""
+    """Return the flows' parts, raised where `due`, which is more than `lent`, is there for the flows of a seat."""
     gained = quotient(np.minimum(due - lent, lent), lent, FACTOR_BITS, round_up=True)
     return granted + times(granted, gained[seat])

@@ -1,4 +1,4 @@
-"""Claims that are filled to a common level, of which everyone has had what it owes (`shard_parts`)."""
+"""The filling of claims to a common level, of which every flow has already had what it owes (`shard_parts`)."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import Bools, Int64s
 
 _LOST_BITS, _LOST_UNITS = 28, 4
-"""Rounding takes no more from one claim than ``2**-28`` of what a level gives out, and 4 units (`allocation`)."""
+"""Rounding takes at most ``2**-28`` of what a level gives out, and 4 units, from one claim (`allocation`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stock:
-    """What the scopes have; arrays run over the scopes."""
+    """The tokens that the scopes have to give; arrays run over the scopes."""
 
     held: Int64s
-    """Shape (scopes, 2)."""
+    """Shape (scopes, 2): the tokens."""
 
     is_short: Bools
-    """Whether it is less than what is claimed."""
+    """Whether the tokens are fewer than the claims on them."""
 
     time: ScopeTime
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fill:
-    """What claims come to; arrays run over the claims, or over the scopes."""
+    """The result of filling claims; arrays run over the claims, or over the scopes."""
 
     filled: Int64s
-    """Shape (n, 2): of those who take part, what they have had of their level included; 0 of the others."""
+    """Shape (n, 2): the tokens due to each claim that takes part, including those that it owes; 0 for the others."""
 
     repaid: Debts
-    """What is held against everyone: what it owes, or nothing where that is forgiven."""
+    """The debt that each claim is held to: what it owes, or nothing where that is forgiven."""
 
     is_out: Bools
-    """Who owes more than the level gives."""
+    """Whether the claim owes more than the level gives, and so takes no part."""
 
     is_cut: Bools
-    """Who takes part and gets less than is claimed."""
+    """Whether the claim takes part and gets less than it claims."""
 
     levels: Int64s
     available: Int64s
-    """Shape (scopes, 2): what there was to fill them from."""
+    """Shape (scopes, 2): the tokens from which the claims are filled."""
 
     stretch: Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepayingFill:
-    """Claims of flows, and what is there for them."""
+    """The claims of flows, what they owe, and the tokens that are there for them."""
 
     flows: Contestants
     owed: Debts
     stock: Stock
     credit: Int64s
-    """Shape (seats, 2): what a seat that takes part gets beside what its level gives."""
+    """Shape (seats, 2): what a seat that takes part gets in addition to what its level gives."""
 
     def fill(self) -> Fill:
-        """Fill the claims of those who owe no more than their level gives them.
+        """Fill the claims of the flows that owe no more than their level gives them.
 
-        What all of those leave goes to the others, who are too far ahead: nobody is left whom they owe, so it is
-        forgiven.
+        What all of these leave goes to the other flows, which are too far ahead: nobody is left to whom they owe
+        anything, so their debts are forgiven.
         """
         flows, scopes = self.flows, len(self.stock.held)
         wants = flows.wants
@@ -81,9 +81,9 @@ class RepayingFill:
             is_forgiven |= is_left
 
     def _filled(self, owed: Debts) -> Fill:
-        """Fill claims, round by round, until nobody who takes part owes more than is due to it.
+        """Fill claims, round by round, until no flow that takes part owes more than is due to it.
 
-        Somebody who wants something always takes part: where all of a scope owe more, they do.
+        Some flow that wants tokens always takes part: if all of them in a scope owe more, they all do.
         """
         flows, stock, time = self.flows, self.stock, self.stock.time
         scope, seat, wants = flows.scope, flows.seat, flows.wants
@@ -104,7 +104,7 @@ class RepayingFill:
                 claimed[rows], flows.weight[rows], scope[rows], available, stock.is_short, stretch
             )
             found = filling.levels()
-            # Where all are too far ahead, no time passes.
+            # Where all flows are too far ahead, no time passes.
             found = np.where(np.bincount(scope[rows], minlength=scopes) > 0, found, 0)
             levels = np.where(again, found, levels)
             filled[is_asked] = 0

@@ -1,6 +1,6 @@
-"""The time in which a scope earns tokens: what its messages and its bytes are compared by.
+"""The time in which a scope earns tokens: the measure by which its messages and its bytes are compared.
 
-Time is told in tokens of one resource of the scope, that one of which a unit takes longer; so no number grows.
+Time is expressed in tokens of one resource of the scope, the one whose unit takes longer to earn; so no number grows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from spark_throttle.core.quota import Bools, Dimension, Int64s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScopeTime:
-    """How tokens of scopes are told in time; arrays run over the scopes.
+    """The conversion of scopes' tokens to time; arrays run over the scopes.
 
     Examples
     --------
-    Of 2 messages and 1,000 bytes a second, a message and a half, told in 1024ths, takes as long as 750 bytes:
+    At 2 messages and 1,000 bytes per second, one and a half messages, counted in 1024ths, take as long as 750 bytes:
 
     >>> per_second = np.array([[2, 1000]])
     >>> time = ScopeTime(per_second * 1000, per_second > 0, np.array([[10, 0]]))
@@ -30,16 +30,16 @@ class ScopeTime:
     """
 
     rate_micro_per_ms: Int64s
-    """Shape (scopes, 2)."""
+    """Shape (scopes, 2): the rates at which the scopes earn tokens."""
 
     is_limited: Bools
-    """Shape (scopes, 2): a resource that is not limited takes no time."""
+    """Shape (scopes, 2): whether the resource is limited; one that is not takes no time."""
 
     bits: Int64s
-    """Shape (scopes, 2): tokens are counted in ``2**-bits``."""
+    """Shape (scopes, 2): tokens are counted in units of ``2**-bits``."""
 
     def of_each(self, tokens: Int64s, scope: Int64s) -> Int64s:
-        """Return the times that tokens of scopes take, of each resource; shape (n, 2)."""
+        """Return the time that tokens of `scope` take, for each resource; shape (n, 2)."""
         limited = np.where(self.is_limited[scope], tokens, 0)
         is_both = by_row(np.logical_and, self.is_limited)[scope]
         if not is_both.any():
@@ -54,21 +54,21 @@ class ScopeTime:
         return np.where(is_both[:, None] & (slower[scope][:, None] != np.arange(2)), told, limited)
 
     def of(self, tokens: Int64s, scope: Int64s) -> Int64s:
-        """Return the time that tokens of scopes take, shape (n,): of the resource that takes longer."""
+        """Return the time that tokens of `scope` take, in the resource that takes longer; shape (n,)."""
         return by_row(np.maximum, self.of_each(tokens, scope))
 
     def of_signed(self, tokens: Int64s, scope: Int64s) -> Int64s:
-        """Return as `of` does the time of tokens of either sign: where none is owed, the lesser of two credits."""
+        """Return, as `of` does, the time of tokens of either sign; if both are credits, the smaller of the two."""
         each = self.of_each(np.abs(tokens), scope) * np.sign(tokens)
         is_limited = self.is_limited[scope]
         lesser = by_row(np.maximum, np.where(is_limited, each, -(1 << 62)))
         return np.where(by_row(np.logical_or, is_limited), lesser, 0)
 
     def stretch(self, available: Int64s) -> Int64s:
-        """Return what the whole of each resource counts as: the time in which it is earned, against the other's.
+        """Return the factor at which the whole of each resource counts: the time to earn it, relative to the other's.
 
         So a level is a span of virtual time, as in `fair_queue`, however full either bucket is. The shorter time counts
-        as the whole, but where the other is more than four times as long.
+        as the whole, unless the other time is more than four times as long.
         """
         time, exponent = self._time_to_earn(available)
         ratio = np.minimum((time << FACTOR_BITS) // np.maximum(time[:, ::-1], 1), WHOLE << 3)
@@ -80,7 +80,7 @@ class ScopeTime:
         return np.where(by_row(np.logical_and, self.is_limited)[:, None], both, np.where(self.is_limited, WHOLE, 0))
 
     def _time_to_earn(self, available: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the time in which each rate earns what is there, as numbers of 31 bits and exponents of 2."""
+        """Return the time in which each rate earns the available tokens, as numbers of 31 bits and exponents of 2."""
         room = np.minimum(62 - bit_length(available), 62)
         rate = np.maximum(self.rate_micro_per_ms, 1)
         wide = np.maximum(bit_length(rate) - 31, 0)

@@ -1,39 +1,42 @@
-"""What every shard's flows are due of what the shared scopes hold, and how far each shard is ahead of its due.
+"""How much every shard's flows are due of the tokens in the shared scopes, and how far each shard is ahead of its due.
 
 The division is weighted max-min over the demand of every active flow, one by one (`allocation`): first within the
-tenants, then within the resource groups, then within the job, each demand being cut by the levels before. What a wider
-level keeps a flow from taking of a narrower one goes to the others of that, in a second pass. A scope that has more
-than is then taken of it is *loose*: nobody competes for it, and it does not say in which order flows go.
+tenants, then within the resource groups, then within the job, where the narrower levels cut each demand first. What a
+wider level keeps a flow from taking in a narrower scope goes to the other flows of that scope, in a second pass. A
+scope that has more than is then taken from it is *loose*: nobody competes for it, and it does not determine the order
+of flows.
 
-A shard may take more than it was lent: the last message overdraws, and what stands between two epochs grows. The
-scope's bucket repays that; so all shards would, again and again, for one that has large messages. So a scope in which
-somebody is held back keeps an *account* for every shard: how far its flows were served beyond their due. The next
-division starts from there. The account is owed by its flows as their leads say, some of which may be behind (`debts`).
-At the level that flows are filled to, each is due so much, has had what it owes of it, and the rest is lent to its
-shard. One that owes more takes no part, and what it owes falls by what it was due::
+A shard may take more than it was lent: the last message overdraws, and a grant grows while it stands between two
+epochs. The scope's bucket repays that; so all shards would repay, again and again, for one shard with large messages.
+Therefore a scope in which any flow is held back keeps an *account* for every shard: how far its flows were served
+beyond their due. The next division starts from there. The shard's flows owe its account, according to their leads; some
+of them may be behind (`debts`). The level to which flows are filled sets what each of them is due. A flow has already
+had the part of this that it owes, and the rest is lent to its shard. A flow that owes more than it is due takes no
+part, and its debt falls by what it is due::
 
     lent_k = sum over the flows of max(0, due_f(level) - owed_f),     over all shards what the scope holds
 
-What is lent is due to the flows that take part, and the others leave it to them: with what is lent goes a bound on how
-far a flow may be ahead that takes of it. So a small message that waits beside large ones neither lets them through nor
-waits for them, and repays nothing of theirs. What nobody else wants goes to those who are too far ahead, and what they
-owe is forgiven.
+The tokens lent are due to the flows that take part, and the others must leave them. So each grant comes with a bound on
+how far ahead a flow may be to take any of it. Thus a small message that waits next to large ones neither lets them
+through nor waits for them, and repays none of their debt. What no other flow wants goes to the flows that are too far
+ahead, and their debts are forgiven.
 
 A level is a span of virtual time at the scope's rates. So this is start-time fair queueing between shards, as
-`fair_queue` is within one: of two namespaces in different shards that stay backlogged, neither gets further ahead than
-by a message of its shard, whatever the sizes, for ever, but for the rounding of levels. In a scope above their domains
-flows count by their own weights times their domains'. Where a scope is short of both resources and the flows of one
-shard differ in which of them dominates, the mixture that they will be served in is taken from what they ask for, and
-they may fall behind by a few hundredths; where two levels run short at once and their rates differ in proportion, by a
-fifth, and by more where a shard is lent only a few messages an epoch. A flow that comes anew is due nothing in the
-epoch that it comes in: what it takes then is lost to the others of its shard, up to its part of one epoch.
+`fair_queue` is within one: of two namespaces in different shards that stay backlogged, neither ever gets further ahead
+than by a message of its shard, whatever the sizes, except for the rounding of levels. In a scope above their domains,
+flows count by their own weights times their domains'. The order is inexact in two cases. Where a scope is short of both
+resources and the flows of one shard differ in which of them dominates, the mixture in which they will be served is
+estimated from their demand, and they may fall behind by a few hundredths. Where two levels run short at once and their
+rates differ in proportion, flows may fall behind by a fifth, and by more where a shard is lent only a few messages per
+epoch. A new flow is due nothing in the epoch in which it first appears: what it takes then is lost to the other flows
+of its shard, up to its part of one epoch.
 
-An account below 0 is a credit: what rounding withheld, or what a shard was due of one resource while it was too far
-ahead in the other. A division takes up credits of half of what there is at most. A shard without demand keeps none, and
-what it is ahead passes as for one flow of weight 1. When nobody is held back, all accounts are closed, as leads
-are forgotten.
+An account below 0 is a credit: tokens that rounding withheld, or that a shard was due of one resource while it was too
+far ahead in the other. A division takes up credits of at most half of what is available. A shard without demand keeps
+no credit, and its debt falls as that of one flow of weight 1 would. When no flow is held back, all accounts are closed,
+as leads are forgotten.
 
-Amounts are counted in ``2**-20`` tokens, or in coarser parts where a scope holds so much that sums would leave int64.
+Amounts are counted in ``2**-20`` tokens, or in coarser units where a scope holds so much that sums would leave int64.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ _FINE_MASK = (1 << FINE_BITS) - 1
 _HALF_MILLI = (1 << FINE_BITS) // 2000
 _MOST_WEIGHT = 1000
 _LOOSE_BITS, _LEAST_BOUND = 4, 15
-"""A scope is loose when more than so small a part of it is left over, ``2**-4``: rounding leaves less."""
+"""A scope is loose when more than ``2**-4`` of it is left over: rounding leaves less."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,50 +66,52 @@ class Claims:
 
     shard: Int64s
     shared_scope: Int64s
-    """Shape (n, 3), as `matching.Matches.shared_scope`."""
+    """Shape (n, 3): the shared scopes of each flow, as in `matching.Matches.shared_scope`."""
 
     weight: Int64s
     demand: Int64s
-    """Shape (n, 2), in messages and bytes."""
+    """Shape (n, 2): the messages and bytes that each flow wants."""
 
     ahead_milli: Int64s
-    """Shape (n, 2), as `UsageReport.ahead_milli`."""
+    """Shape (n, 2): how far each flow is ahead, as in `UsageReport.ahead_milli`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardParts:
-    """What a division comes to; arrays of shape (shards, scopes, 2)."""
+    """The result of a division; arrays have the shape (shards, scopes, 2) unless they say otherwise."""
 
     part_milli: Int64s
-    """What the shard's flows are to be lent, in thousandths of a token; the rest is spare."""
+    """The tokens to lend to the shard for its flows, in thousandths; the rest of what the scope holds is spare."""
 
     due_micro: Int64s
-    """What the scope by itself would lend them."""
+    """The tokens that the scope by itself would lend to the shard."""
 
     account_micro: Int64s
-    """How far the shard is ahead before it has had that: of what the level gives its flows, all is still to come."""
+    """How far the shard is ahead once the level has passed and before it has used any of `due_micro`."""
 
     is_counted: Bools
-    """Whether what the shard is lent counts: where its flows run short."""
+    """Whether the tokens lent to the shard count in its account: where its flows run short."""
 
     is_filled: Bools
-    """Whether it takes part in the division; else it is too far ahead."""
+    """Whether the shard takes part in the division; else it is too far ahead."""
 
     ahead_bound_milli: Int64s
-    """How far ahead a flow of weight 1 may be to take of what is lent; `NO_BOUND` where none is too far."""
+    """How far ahead a flow of weight 1 must be to take none of the tokens lent; `NO_BOUND` where no flow is too far
+    ahead."""
 
     next_ahead: Int64s
-    """Shape (shards, scopes): how far ahead for its weight that flow still is which is least; `NOBODY` where none runs
-    short. Comparable within a scope."""
+    """Shape (shards, scopes): how far the shard's least advanced flow is still ahead, for its weight; `NOBODY` where no
+    flow runs short. Comparable within a scope."""
 
     is_loose: Bools
-    """Of every scope, while any runs short: it has more than is taken of it, as others stop its flows before."""
+    """Shape (scopes,): whether, while any scope runs short, this one has more than is taken from it, because others
+    stop its flows first."""
 
 
 def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
-    """Divide what the scopes hold.
+    """Divide the tokens that the scopes hold.
 
-    What a wider scope keeps a flow from taking of a narrower one is divided among the others of that, once.
+    What a wider scope keeps a flow from taking in a narrower one is divided, once, among the other flows there.
 
     Parameters
     ----------
@@ -115,7 +120,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     """
     surplus_bits = np.maximum(bit_length(claims.demand.max(axis=1, initial=0)) - MOST_TOKENS_BITS, 0)
     demand = claims.demand >> surplus_bits[:, None]
-    # A message of no bytes needs a shard that may take bytes.
+    # Even a message of no bytes needs a shard that may take bytes.
     demand[:, Dimension.BYTES] = np.maximum(demand[:, Dimension.BYTES], demand[:, Dimension.MESSAGES] > 0)
     demand <<= FINE_BITS
     found = _Pass.of(claims, demand, holding, advance_micro, policy)
@@ -127,10 +132,10 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seating:
-    """Which flows draw on scopes of one level, and where; arrays run over those flows."""
+    """The flows that draw on scopes of one level, with their seats; arrays run over those flows."""
 
     rows: Int64s
-    """Positions among all flows."""
+    """The positions of the flows among all flows."""
 
     scope: Int64s
     seat: Int64s
@@ -138,10 +143,10 @@ class _Seating:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
-    """All levels, each of which divides what those before it leave of the demand."""
+    """One pass over all levels, each of which divides the demand that the narrower ones have left."""
 
     demand: Int64s
-    """Shape (n, 2): what is left of it after all levels."""
+    """Shape (n, 2): the demand that is left after all levels."""
 
     levels: list[tuple[_Seating, LevelParts]]
 
@@ -157,7 +162,7 @@ class _Pass:
             rows = np.flatnonzero(scope >= 0)
             at = _Seating(rows, scope[rows], claims.shard[rows] * advance_micro.shape[1] + scope[rows])
             weight = _weights_in(at.scope, claims.weight[rows], domain[rows], policy)
-            # Who is stopped by a narrower scope takes nothing here: it is ahead of others there, and of none here.
+            # A flow that a narrower scope stops takes nothing here: it is ahead of others there, but of none here.
             is_stopped = by_row(np.logical_and, demand[rows] == 0) & by_row(np.logical_or, claims.demand[rows] > 0)
             ahead_milli = np.where(is_stopped[:, None], 0, claims.ahead_milli[rows])
             parts = Level(
@@ -169,9 +174,9 @@ class _Pass:
         return cls(demand, levels)
 
     def can_be_taken(self, demand: Int64s, policy: CompiledPolicy) -> Int64s | None:
-        """Return the demand less what wider levels keep flows from taking, if others want that; else `None`.
+        """Return the demand less what wider levels keep flows from taking, if other flows want that; else `None`.
 
-        A scope that observes keeps nothing from anybody, so there is nothing in it to take up.
+        An observing scope keeps nothing from any flow, so it has nothing for the others to take up.
         """
         enforces = policy.shared.on_excess != OnExcess.OBSERVE
         out, is_wanted = demand, False
@@ -188,7 +193,7 @@ class _Pass:
         return out if is_wanted else None
 
     def parts(self, holding: Holding, shape: tuple[int, ...], policy: CompiledPolicy) -> ShardParts:
-        """Return what all levels come to, in arrays of `shape`."""
+        """Return the result of all levels, in arrays of `shape`."""
         seats = shape[0] * shape[1]
         observes = policy.shared.on_excess == OnExcess.OBSERVE
         part, due, account = np.zeros((3, seats, 2), dtype=np.int64)
@@ -214,13 +219,13 @@ class _Pass:
 
 
 def _weights_in(scope: Int64s, weight: Int64s, domain: Int64s, policy: CompiledPolicy) -> Int64s:
-    """Return the claims of flows on scopes of one level: their weights, times their domains' if those are narrower."""
+    """Return the weights of flows in scopes of one level: their own, times their domains' if those are narrower."""
     is_within = (domain >= 0) & (domain != scope)
     return weight * np.where(is_within, policy.shared.weight[domain], 1) if is_within.any() else weight
 
 
 def _scaled(weight: Int64s, scope: Int64s, scopes: int) -> Int64s:
-    """Return weights in proportion, of which none of a scope is larger than `_MOST_WEIGHT`."""
+    """Return the weights, scaled down where one in the same scope is larger than `_MOST_WEIGHT`."""
     most = np.full(scopes, 1, dtype=np.int64)
     np.maximum.at(most, scope, weight)
     most = most[scope]
@@ -228,5 +233,5 @@ def _scaled(weight: Int64s, scope: Int64s, scopes: int) -> Int64s:
 
 
 def _in_units(fine: Int64s, unit: int) -> Int64s:
-    """Return fine units as parts of a token of which `unit` make one, rounded down."""
+    """Return amounts in fine units as parts of a token, of which `unit` make one; rounded down."""
     return (fine >> FINE_BITS) * unit + ((fine & _FINE_MASK) * unit >> FINE_BITS)

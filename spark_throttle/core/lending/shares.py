@@ -1,9 +1,9 @@
-"""A job's shares of quotas: its buckets of what it shares with other jobs.
+"""A job's shares of quotas: its own buckets for the scopes that it shares with other jobs.
 
-A share is a part of a scope's rate; the same part of its burst goes with it. So the buckets of all jobs together hold
-and earn what the scope's one bucket would, as long as the shares sum to no more than the quota. A bucket that is given
-a larger share fills from what it holds; one whose share shrank is cut to its smaller burst. No bucket gains by a
-change of shares.
+A share is a part of a scope's rate, and the same part of the scope's burst goes with it. So the buckets of all jobs
+together hold and earn what the scope's one bucket would, as long as the shares sum to no more than the quota. A bucket
+whose share grows fills up from its present balance; a bucket whose share shrinks is cut to its smaller burst. No bucket
+gains tokens when shares change.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SHARE_BITS = 30
 
 
 def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> CompiledPolicy:
-    """Return a policy whose shared scopes have a job's shares as their rates, and as much of their bursts.
+    """Return a policy whose shared scopes have a job's shares as their rates, and their bursts in proportion.
 
     Parameters
     ----------
     share_micro_per_ms
-        Shape (scopes, 2), `UNLIMITED` where the scope has no limit; `None` returns the policy as it is.
+        Shape (scopes, 2), `UNLIMITED` where the scope has no limit; `None` leaves the policy unchanged.
     """
     if share_micro_per_ms is None:
         return policy
@@ -39,7 +39,7 @@ def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Co
 def refill_share(
     buckets: Buckets, policy: CompiledPolicy, share_micro_per_ms: Int64s | None, *, now_ms: int
 ) -> Buckets:
-    """Return the buckets at `now_ms`, having earned at the job's shares; one of 0 admits nothing and keeps a debt."""
+    """Return the buckets at `now_ms`, refilled at the job's shares; a share of 0 admits nothing and keeps a debt."""
     filled = buckets.refill(under_share(policy, share_micro_per_ms), now_ms=now_ms)
     if share_micro_per_ms is None:
         return filled

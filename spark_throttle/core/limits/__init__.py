@@ -1,4 +1,4 @@
-"""What holds one scope to its limit: token buckets, the time that pays them, bounds on sizes, Pegasus' rules.
+"""The limits of a scope: token buckets, the time that pays them, bounds on message size, and Pegasus' rules.
 
-It may import `core.names` and what is below. Begin with `token_bucket`.
+It may import `core.names` and the packages below it. Start with `token_bucket`.
 """

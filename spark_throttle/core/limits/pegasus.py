@@ -1,14 +1,14 @@
-"""Pegasus' throttling rules: so many units a wall-clock second, then delay, then reject.
+"""Pegasus' throttling rules: beyond one number of units per wall-clock second, delay; beyond another, reject.
 
 A namespace's second starts at ``floor(now_ms / 1000)`` with nothing counted. A row adds its units (1, or its
-size); if the total then exceeds the reject threshold the units are taken back and the row is rejected;
-else if it exceeds the delay threshold the row waits `delay_ms`. Rejection is asked first, so equal thresholds
-never delay. A threshold of 0 is off (Apache Pegasus, `throttling_controller`). By count is asked before by size, and
-a row that either rejects is counted in neither.
+size). If the total then exceeds the reject threshold, the units are taken back and the row is rejected; else,
+if it exceeds the delay threshold, the row waits `delay_ms`. Rejection is tested first, so equal thresholds
+never delay. A threshold of 0 is off (Apache Pegasus, `throttling_controller`). The rule by count is tested before the
+rule by size, and a row that either rejects is counted in neither.
 
-Units that are taken back leave room for a smaller row, so what passes by size is not a prefix. It is found
-in rounds over all namespaces at once: a round passes each namespace's rows up to the first that does not fit,
-and drops every following row that could not fit even alone; each round that is not the last passes a row.
+Units that are taken back leave room for a smaller row, so the rows that pass by size are not a prefix. They are found
+in rounds over all namespaces at once. A round passes each namespace's rows up to the first that does not fit,
+and drops every later row that would not fit even alone; each round but the last passes at least one row.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _NO_THRESHOLD = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowVerdicts:
-    """What the rules say of the rows of a batch, and the windows after it."""
+    """The verdicts of the rules on the rows of a batch, and the windows after it."""
 
     rejected_by: Int64s
     """The `Dimension` whose rule rejects the row, -1 where none does."""
 
     release_ms: Int64s
-    """Batch time before which the row may not leave; 0 where no rule delays it."""
+    """The batch time before which the row may not leave; 0 where no rule delays it."""
 
     units: Int64s
-    """Shape (flows, 2): what passed in this second."""
+    """Shape (flows, 2): the units that have passed in this second."""
 
 
 def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRules, *, now_ms: int) -> WindowVerdicts:
-    """Ask the rules about the arrivals of a batch.
+    """Apply the rules to the arrivals of a batch.
 
     Parameters
     ----------
     flow, size_bytes
-        Of every arrival, in order.
+        The flow and the size of every arrival, in order.
     used
-        Shape (flows, 2): units that already passed in the second of `now_ms`.
+        Shape (flows, 2): the units that have already passed in the second of `now_ms`.
     rules
-        One position a flow.
+        The rules, one position per flow.
 
     Examples
     --------
-    ``2*delay*100,3*reject*50``: two pass, one waits, the fourth is rejected.
+    Under ``2*delay*100,3*reject*50``, two rows pass, one waits, and the fourth is rejected:
 
     >>> pair = lambda n: np.array([[n, 0]])
     >>> rules = WindowRules(pair(2), pair(100), pair(3), pair(50))
@@ -82,7 +82,7 @@ def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRu
 
 
 def _fill(layout: Segments, cost: Int64s, used: Int64s, limit: Int64s) -> tuple[Bools, Int64s, Int64s]:
-    """Return which laid-out rows pass, which dimension refuses the others, and the totals when a row had passed."""
+    """Return which laid-out rows pass, the dimension that refuses each other row, and the totals once a row passed."""
     rows = len(cost)
     passed = np.zeros(rows, dtype=np.bool_)
     total = np.zeros((rows, 2), dtype=np.int64)

@@ -1,12 +1,12 @@
 """Pegasus' throttling strings, read as Pegasus reads them.
 
-A string is one or two rules between commas, each `<units>[K|M]*(delay|reject)*<ms>` and each of the two
+A string is one or two rules separated by commas, each `<units>[K|M]*(delay|reject)*<ms>`, and each action
 at most once: `2000*delay*100,5K*reject*50`. K is 1024 and M is 1024^2. Spaces around the parts and empty
 rules between commas are skipped, as in Pegasus; hexadecimal and octal numbers, which its number reader
-lets through, are not. 0 units turn the rule off. What Pegasus holds in 64 unsigned bits is here bounded by
-63 signed ones, and a wait by `MAX_DURATION_MS`.
+accepts, are refused. 0 units turn the rule off. Units, which Pegasus holds in 64 unsigned bits, are at most
+2^63 - 1 here, and a wait is at most `MAX_DURATION_MS`.
 
-Pegasus divides units by a table's partitions and adds one; here a rule holds for a namespace as a whole.
+Pegasus divides units by a table's partitions and adds one; here a rule applies to a namespace as a whole.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ _FIELDS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PegasusRule:
-    """What may pass within a wall-clock second, and what becomes of the rest; 0 units is off."""
+    """The units that may pass within a wall-clock second, and the treatment of the rest; 0 units means off."""
 
     delay_units: int = 0
-    """What may pass before delay begins."""
+    """The units that may pass before delay begins."""
 
     delay_ms: int = 0
     """How long a delayed message waits."""
 
     reject_units: int = 0
-    """What may pass before rejection begins."""
+    """The units that may pass before rejection begins."""
 
     reject_ms: int = 0
-    """The throttle time that a rejected message is told."""
+    """The throttle time reported with a rejected message."""
 
 
 def parse_throttling(text: str) -> PegasusRule:
-    """Return the rule that `text` writes.
+    """Return the rule that `text` spells.
 
     Raises
     ------
     PolicyError
-        If Pegasus would refuse it; the problem uses Pegasus' words where it has some.
+        If Pegasus would refuse the text; the problem uses Pegasus' own words where it has any.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def parse_throttling(text: str) -> PegasusRule:
 
 
 def parse_units(text: str) -> int:
-    """Return a number of units, in which K and M are powers of 1024.
+    """Return a number of units, where the suffixes K and M are powers of 1024.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""How large a message may be: what each namespace's own rule, its tenant, its group and the job say of it.
+"""How large a message may be: the bounds of its namespace's own rule, its tenant, its group and the job.
 
-A row larger than the least of those bounds is rejected before it is charged anywhere, for one message can put whoever
-shares a quota in debt for hours. This concerns arrivals: a row that was taken in waits on under whatever bound comes
-after. An observing scope rejects nothing: it marks what it admits and would have rejected, and such a row puts it into
-debt as one of the largest that it lets pass would.
+A row larger than the least of those bounds is rejected before it is charged anywhere, because one message can put all
+who share a quota into debt for hours. Only arrivals are tested: a row that is already queued waits on, whatever bound
+comes later. An observing scope rejects nothing. It marks the admitted rows that it would have rejected, and such a row
+puts it no further into debt than the largest message that it lets pass would.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, CompiledPolicy, Dim
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OversizedRows:
-    """Rows that are larger than a bound."""
+    """The rows that are larger than a bound."""
 
     row: Int64s
-    """Their positions, ascending."""
+    """The positions of the rows, ascending."""
 
     level: Int64s
-    """Whose bound it is, a `Level`."""
+    """The `Level` of the scope that sets the bound."""
 
     scope: Int64s
-    """The shared scope, -1 for the namespace itself."""
+    """The shared scope that sets the bound, -1 for the namespace itself."""
 
     @classmethod
     def none(cls) -> OversizedRows:
-        """Return no rows."""
+        """Return an empty set of rows."""
         return cls(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
 
 
@@ -43,9 +43,9 @@ def oversized(
     Parameters
     ----------
     flow
-        Of every row: a position in `matches`, -1 for one that passes no scope.
+        The flow of every row, as a position in `matches`; -1 for a row that passes no scope.
     observed
-        Whether the scopes that observe are asked, or those that enforce.
+        Whether to ask the scopes that observe, rather than those that enforce.
     """
     own = _bounds(policy.namespace_limits, observed=observed)
     shared = _bounds(policy.shared, observed=observed)
@@ -56,7 +56,7 @@ def oversized(
         bounds[:-1, 0] = own[matches.rule]
     if shared is not None:
         bounds[:-1, 1:] = np.append(shared, MAX_SIZE_BYTES)[matches.shared_scope]
-    # The first of equal ones: columns stand by `Level`, the narrowest first.
+    # Of equal bounds, the first: the columns are ordered by `Level`, the narrowest first.
     level = bounds.argmin(axis=1)
     row = np.flatnonzero(size_bytes > bounds.min(axis=1)[flow])
     at = flow[row]
@@ -65,7 +65,7 @@ def oversized(
 
 
 def _bounds(limits: Limits, *, observed: bool) -> Int64s | None:
-    """Return the bounds of the scopes that observe, or of the others; `None` where none has one."""
+    """Return the bounds of the scopes that observe, or of the others; `None` if none of them has one."""
     if limits.max_message_bytes is None:
         return None
     is_asked = (limits.on_excess == OnExcess.OBSERVE) == observed
@@ -74,7 +74,7 @@ def _bounds(limits: Limits, *, observed: bool) -> Int64s | None:
 
 
 def bounded_floor(floor_micro: Int64s, balance_micro: Int64s, limits: Limits) -> Int64s:
-    """Return the floors of debts, shape (n, 2), raised where an observing scope would have rejected what is larger."""
+    """Return the floors of debts, shape (n, 2), raised where an observing scope bounds the size of a message."""
     bounds = _bounds(limits, observed=True)
     if bounds is None:
         return floor_micro

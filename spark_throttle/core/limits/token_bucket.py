@@ -1,17 +1,17 @@
-"""Token buckets: refill, what passes, throttle time; many at a time.
+"""Token buckets, many at a time: refill, the messages that pass, debit, throttle time.
 
-Balances are int64 micro-tokens and rates are micro-tokens a millisecond, the clock that pays ticking in
-milliseconds, so a refill is exact however many steps it is taken in::
+Balances are int64 micro-tokens, rates are micro-tokens per millisecond, and the paying clock ticks in
+milliseconds. So a refill is exact, in however many steps it is taken::
 
     refill(refill(b, t1), t2) == refill(b, t1 + t2)
 
-A replayed micro-batch rests on that equality. The rule is KIP-599's: a message passes while the balance
-is not negative, and then takes what it costs. So a balance may end below zero, by one message at most; a
-message larger than the burst passes, late, instead of never. A rate of 0 admits nothing: its balance is
-held below zero.
+The replay of a micro-batch rests on that equality. The rule is KIP-599's: a message passes while the balance
+is not negative, and then takes its whole cost. So a balance may end below zero, by at most one message, and a
+message larger than the burst passes late instead of never. A rate of 0 admits nothing: it holds the balance
+below zero.
 
-What passes of a row of messages that meet one balance `K` at one instant is a prefix, because nothing
-refills in between: message `i` passes while what the messages before it took is at most `K`.
+Of a sequence of messages that meet a balance `K` at one instant, a prefix passes, because nothing is refilled
+in between: message `i` passes if the messages before it took at most `K`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import numpy as np
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Int64s
 
 _MOST_DEBITED_TOKENS = 1 << 42
-"""Beyond it every balance is at `MIN_BALANCE_MICRO` anyway; it keeps the product in int64."""
+"""A larger debit leaves every balance at `MIN_BALANCE_MICRO` anyway; the bound keeps the product in int64."""
 
 _MOST_EARNED_MICRO = 1 << 62
-"""What may be added to any balance, which is at most 2**60, and stay in int64."""
+"""The largest amount that may be added to any balance, which is at most 2**60, without leaving int64."""
 
 
 def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s, elapsed_ms: int) -> Int64s:
     """Return the balances `elapsed_ms` later, at most `burst_micro`.
 
-    A burst that shrank cuts the balance. A rate of 0 holds the balance below zero and keeps a debt; unlimited positions
-    come back as 0.
+    A smaller burst cuts the balance. A rate of 0 holds the balance below zero and keeps a debt; the balance of an
+    unlimited position is 0.
 
     Examples
     --------
-    A rate of 5 tokens a second, 60 tokens in debt, 12 s (KIP-599's worked number):
+    At 5 tokens per second, a debt of 60 tokens is repaid in 12 s (KIP-599's worked example):
 
     >>> refill(np.array([-60_000_000]), np.array([5_000]), np.array([500_000_000]), 12_000).tolist()
     [0]
@@ -55,7 +55,7 @@ def refill(balance_micro: Int64s, rate_micro_per_ms: Int64s, burst_micro: Int64s
 
 
 def full(rate_micro_per_ms: Int64s, burst_micro: Int64s) -> Int64s:
-    """Return the balances of new buckets: their burst, or what stands for nothing where the rate is 0.
+    """Return the balances of full buckets: the burst, just below zero where the rate is 0, and 0 where unlimited.
 
     Examples
     --------
@@ -66,11 +66,11 @@ def full(rate_micro_per_ms: Int64s, burst_micro: Int64s) -> Int64s:
 
 
 def admissible_messages(balance_micro: Int64s) -> Int64s:
-    """Return how many messages pass a messages balance at one instant.
+    """Return how many messages a balance of messages lets pass at one instant.
 
     Examples
     --------
-    Half a token lets one message pass, into debt; a debt lets none pass:
+    Half a token lets one message pass, which leaves a debt; a debt lets none pass:
 
     >>> admissible_messages(np.array([2_500_000, 500_000, 0, -1])).tolist()
     [3, 1, 1, 0]
@@ -79,7 +79,7 @@ def admissible_messages(balance_micro: Int64s) -> Int64s:
 
 
 def byte_room(balance_micro: Int64s) -> Int64s:
-    """Return the most bytes that may go before a message for it to pass a bytes balance; -1 for none.
+    """Return the most bytes that may go before a message for a balance of bytes to let it pass; -1 if none may pass.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def byte_room(balance_micro: Int64s) -> Int64s:
 
 
 def debit(balance_micro: Int64s, tokens: Int64s, floor_micro: Int64s | int = MIN_BALANCE_MICRO) -> Int64s:
-    """Return the balances less `tokens`; a debt stops at `floor_micro`.
+    """Return the balances less `tokens`; a debt stops growing at `floor_micro`.
 
     Examples
     --------
@@ -101,19 +101,20 @@ def debit(balance_micro: Int64s, tokens: Int64s, floor_micro: Int64s | int = MIN
 
 
 def observed_floor(balance_micro: Int64s, unmarked: Int64s, burst_micro: Int64s) -> Int64s:
-    """Return where the debt of scopes that only observe stops, after they let `unmarked` tokens pass without a mark.
+    """Return the floor of the debt of observing scopes that let `unmarked` tokens pass without a mark.
 
-    A row that is marked would not have passed: beyond a burst, it adds to no debt. Else the marks would go on for as
-    long after an overload as it takes to repay all that passed in it, which no enforcing scope would let pass.
+    A marked row would not have passed under enforcement, so it adds no debt beyond a burst. Otherwise the marks would
+    continue after an overload for as long as it takes to repay everything that passed in it, although an enforcing
+    scope would not have let it pass.
 
     Examples
     --------
-    A burst of 2 tokens; one that held 1 let a message of 5 pass unmarked, and one was in debt:
+    Two scopes with a burst of 2 tokens: one held 1 and let a message of 5 pass unmarked, the other was in debt:
 
     >>> observed_floor(np.array([1, -1]) * MICRO, np.array([5, 0]), np.array([2, 2]) * MICRO) // MICRO
     array([-4, -2])
     """
-    # Below zero even without a burst: what is marked in one dimension is taken in the other too.
+    # Below zero even without a burst: tokens marked in one dimension are taken in the other too.
     return np.minimum(debit(balance_micro, unmarked), np.minimum(-burst_micro, -1))
 
 
@@ -122,7 +123,7 @@ def throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s) -> Int64s
 
     Examples
     --------
-    KIP-599: 560 mutations at 5 a second against a burst of 500 throttle for 12 s.
+    KIP-599's worked example: 560 mutations against a burst of 500, at 5 per second, are throttled for 12 s:
 
     >>> throttle_time_ms(np.array([-60_000_000, 1]), np.array([5_000, 5_000])).tolist()
     [12000, 0]

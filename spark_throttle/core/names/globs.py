@@ -1,16 +1,16 @@
-"""Globs over namespaces: which of many patterns a name falls under, the most specific one first.
+"""Globs over namespaces: the most specific of many patterns that each name matches.
 
-A pattern is a name with stars; a star stands for any text, a slash and nothing included, and every other character for
-itself. So `acme/*` is every namespace of the tenant `acme`. A namespace whose own name has a star cannot be meant
-alone. Of two patterns the more specific is, in this order, the one
+A pattern is a name with stars. A star stands for any text, including a slash or no text at all; every other character
+stands for itself. So `acme/*` matches every namespace of the tenant `acme`. A namespace whose own name has a star
+cannot be named alone. The more specific of two patterns is decided by these rules, in order:
 
-1. with more bytes before its first star: `acme/*` before `*/orders`;
-2. with more bytes beside its stars: `acme/*-eu` before `acme/*`;
-3. with fewer stars;
-4. whose own bytes come first.
+1. more bytes before the first star: `acme/*` before `*/orders`;
+2. more bytes other than stars: `acme/*-eu` before `acme/*`;
+3. fewer stars;
+4. the pattern that sorts first by bytes.
 
-Names are matched column by column, never one by one: all patterns of the form `tenant/*` at once, by the tenant, and
-each other pattern by one call.
+Names are matched by column, never one by one: all patterns of the form `tenant/*` in one call, by the tenant, and each
+other pattern in a call of its own.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SPECIAL = re.compile(r"[\\.+?()\[\]{}|^$*]")
 
 
 def is_glob(name: str) -> bool:
-    """Return whether a name of a policy is a pattern."""
+    """Return whether a name in a policy is a pattern."""
     return STAR in name
 
 
 def specificity(pattern: str) -> tuple[int, int, int, bytes]:
-    """Return what patterns are sorted by, the most specific first.
+    """Return the key that sorts patterns, the most specific first.
 
     Examples
     --------
@@ -49,18 +49,18 @@ def specificity(pattern: str) -> tuple[int, int, int, bytes]:
 
 
 def is_of_tenant(pattern: str) -> bool:
-    """Return whether a pattern means all namespaces of one tenant; any number of such cost one call."""
+    """Return whether a pattern means all namespaces of one tenant; one call matches any number of such patterns."""
     tenant, slash, rest = pattern.partition("/")
     return bool(tenant and slash) and rest == STAR and STAR not in tenant
 
 
 def first_match(names: pa.StringArray, tenants: pa.StringArray, patterns: pa.StringArray) -> Int64s:
-    """Return for every name the position of the first pattern that it falls under, -1 for none.
+    """Return, for every name, the position of the first pattern that it matches, -1 for none.
 
     Parameters
     ----------
     tenants
-        Of every name: what stands before its first slash.
+        The tenant of every name: the text before its first slash.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def first_match(names: pa.StringArray, tenants: pa.StringArray, patterns: pa.Str
     if len(by_tenant):
         known = pc.utf8_slice_codeunits(patterns.take(pa.array(by_tenant)), start=0, stop=-2)
         at = pc.fill_null(pc.index_in(tenants, value_set=known), -1).to_numpy(zero_copy_only=False)
-        # A name without a slash is its own tenant, and not under `tenant/*`.
+        # A name without a slash is its own tenant, and does not match `tenant/*`.
         hit = (at >= 0) & pc.match_substring(names, pattern="/").to_numpy(zero_copy_only=False)
         found = np.where(hit, np.minimum(found, by_tenant[at]), found)
     return np.where(found == none, -1, found)
@@ -91,5 +91,5 @@ def _matches(names: pa.StringArray, pattern: str) -> pa.BooleanArray:
     if not prefix and STAR not in rest:
         return pc.ends_with(names, pattern=rest)
     parts = (_SPECIAL.sub(r"\\\g<0>", part) for part in pattern.split(STAR))
-    # In bytes: a star stands for what is no UTF-8 too, of which a regex over text matches nothing.
+    # In bytes: a star also stands for bytes that are not valid UTF-8, which a regex over text never matches.
     return pc.match_substring_regex(names.view(pa.binary()), pattern=rf"(?s)\A{'.*'.join(parts)}\z".encode())

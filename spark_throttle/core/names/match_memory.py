@@ -1,9 +1,9 @@
-"""Which scopes the namespaces pass that shards remembered last, so that a batch resolves only names that are new.
+"""The matches of the namespaces that shards remembered last, so that a batch resolves only names that are new.
 
-To resolve a name costs a hash and a split, more than anything else that a batch does for a namespace without rows. What
-a shard remembers after one batch is what it knows before the next, so its matches are kept by the process, and found
-again by content: equal names under the same policy have equal matches. Nothing else is decided by this memory, and it
-is empty in a process that starts.
+To resolve a name costs a hash and a split, which is more than anything else that a batch does for a namespace without
+rows. The names that a shard remembers after one batch are those that it knows before the next. So the process keeps
+their matches, and finds them again by content: equal names under the same policy have equal matches. No decision
+depends on this memory, which is empty when a process starts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _MOST_TABLES = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """What a shard remembered after a batch."""
+    """The names that a shard remembered after a batch, and their matches."""
 
     names: pa.StringArray
     matches: Matches
     policy: CompiledPolicy
 
     def is_of(self, names: pa.StringArray, policy: CompiledPolicy) -> bool:
-        """Return whether this holds the matches of `names` under `policy`, whose queue matches nothing."""
+        """Return whether this table holds the matches of `names` under `policy`; its queue bounds do not matter."""
         return len(names) == len(self.names) and self._is_under(policy) and names.equals(self.names)
 
     def _is_under(self, policy: CompiledPolicy) -> bool:
@@ -38,13 +38,13 @@ class _Table:
 
 
 class MatchMemory:
-    """The tables of the shards that this process decided last; it drops the oldest beyond a million names."""
+    """The matches of the shards that this process decided last; beyond a million names, the oldest are dropped."""
 
     def __init__(self) -> None:
         self._tables: list[_Table] = []
 
     def match(self, known: pa.StringArray, new: pa.StringArray, policy: CompiledPolicy) -> Matches:
-        """Resolve `known`, which may have been kept, then `new`."""
+        """Resolve `known`, whose matches may have been kept, then `new`."""
         for table in reversed(self._tables):
             if table.is_of(known, policy):
                 self._tables.remove(table)
@@ -52,7 +52,7 @@ class MatchMemory:
         return match(pa.concat_arrays([known, new]), policy)
 
     def keep(self, names: pa.StringArray, matches: Matches, policy: CompiledPolicy) -> None:
-        """Keep the matches of names that are asked for again."""
+        """Keep the matches of `names` for the shard's next batch."""
         self._tables.append(_Table(names, matches, policy))
         while len(self._tables) > _MOST_TABLES or sum(len(table.names) for table in self._tables) > _MOST_NAMES:
             del self._tables[0]

@@ -1,11 +1,10 @@
 """Which scopes a namespace passes: its own limits, its tenant, its resource group, the job.
 
-The tenant of `acme/orders` is `acme`, what stands before the first slash; a namespace without a slash is its
-own tenant. What holds for a namespace by itself is the rule that names it, else the most specific glob that it falls
-under (`globs`), else the default. Its group is the one that this rule names, or the one that its tenant names: a name
-or a glob goes before the tenant, and the tenant before the default. So a namespace is in one group, and counts once
-in it, however it came there. An exempt namespace passes no scope at all. All names are resolved at once; there is no
-call per namespace.
+The tenant of `acme/orders` is `acme`, the text before the first slash; a namespace without a slash is its own tenant.
+The rule for a namespace by itself is the one that names it, else the most specific glob that it matches (`globs`), else
+the default. Its group is the one that this rule or its tenant names: a name or a glob takes precedence over the tenant,
+and the tenant over the default. So a namespace is in one group, and counts in it once, however it came to be there. An
+exempt namespace passes no scope at all. All names are resolved at once; there is no call per namespace.
 """
 
 from __future__ import annotations
@@ -23,32 +22,32 @@ from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, OnEx
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """The scopes of many namespaces, one position a namespace."""
+    """The scopes of many namespaces, one position per namespace."""
 
     rule: Int64s
-    """Position in `CompiledPolicy.namespace_limits`."""
+    """The position in `CompiledPolicy.namespace_limits`."""
 
     tenant: Int64s
-    """Position in `tenant_names`, -1 where the policy does not name the tenant."""
+    """The position in `tenant_names`, -1 where the policy does not name the tenant."""
 
     group: Int64s
-    """Position in `group_names`, -1 for none."""
+    """The position in `group_names`, -1 for none."""
 
     shared_scope: Int64s
-    """Shape (n, 3): the shared scopes of tenant, resource group and job, -1 where there is none."""
+    """Shape (n, 3): the shared scopes of the tenant, the resource group and the job, -1 where there is none."""
 
     @property
     def is_exempt(self) -> Bools:
-        """Which namespaces no quota holds; every other one passes the job."""
+        """Whether no quota applies to the namespace; every other namespace passes the job."""
         return self.shared_scope[:, -1] < 0
 
 
 SHARED_LEVELS = (Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
-"""What the columns of `Matches.shared_scope` stand for."""
+"""The levels of the columns of `Matches.shared_scope`."""
 
 
 def enforcing_scopes(shared_scope: Int64s, policy: CompiledPolicy) -> Int64s:
-    """Return the shared scopes that can hold flows back, shape (flows, 3), -1 where there is none."""
+    """Return the shared scopes that can hold each flow back, shape (flows, 3), -1 where there is none."""
     shared = policy.shared
     enforces = by_row(np.logical_or, shared.is_limited) & (shared.on_excess != OnExcess.OBSERVE)
     return np.where(np.append(enforces, False)[shared_scope], shared_scope, -1)

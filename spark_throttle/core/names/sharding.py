@@ -1,4 +1,4 @@
-"""Which shard a namespace lives in: the CRC-32 of its bytes modulo the shards, as Spark's ``crc32`` has it."""
+"""Which shard a namespace lives in: the CRC-32 of its bytes, as by Spark's ``crc32``, modulo the number of shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_throttle.core.quota import CompiledPolicy, Int64s
 
 
 def shard_of(names: pa.Array | pa.ChunkedArray, shards: int) -> Int64s:
-    """Return the shard of every name, text that is no UTF-8 included; a missing one is where the empty name is.
+    """Return the shard of every name, even if it is not valid UTF-8; a missing name is treated as the empty name.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def shard_of(names: pa.Array | pa.ChunkedArray, shards: int) -> Int64s:
 
 
 def slice_of(policy: CompiledPolicy, shard: int, shards: int) -> CompiledPolicy:
-    """Return what one shard needs of a policy: all but the names of namespaces that live in other shards."""
+    """Return a shard's slice of a policy: everything but the names of namespaces that live in other shards."""
     here = shard_of(policy.namespace_names, shards) == shard
     unnamed = np.arange(len(policy.namespace_names), len(policy.namespace_limits))
     rows = np.concatenate([np.flatnonzero(here), unnamed])

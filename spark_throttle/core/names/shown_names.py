@@ -1,13 +1,15 @@
-r"""Names of namespaces as people and tools are shown them: text, whatever bytes a namespace has.
+r"""Names of namespaces as people and tools see them: always text, whatever bytes a namespace has.
 
-Spark's strings are bytes, and ``CAST(value AS STRING)`` makes one of any. A namespace whose name is no UTF-8 is one
-like any other: it has a shard, flows and quotas of its own, under its tenant's, a glob's or the default limits; only
-no policy can name it. What cannot hold such a name, the usage table, the status, the page, is given a form of it:
+Spark's strings are bytes, and ``CAST(value AS STRING)`` turns any bytes into one. A namespace whose name is not valid
+UTF-8 is like any other: it has its own shard, flow and quotas, under its tenant's, a glob's or the default limits; the
+one difference is that no policy can name it. The usage table, the status and the page cannot hold such a name, and get
+this form of it:
 
-- bytes that are no UTF-8 stand as ``\xE9``, and then every backslash of the name as two;
-- a name that is UTF-8 stands as it is, unless it has such a ``\xE9`` itself: then its backslashes are doubled too.
+- a byte that is not valid UTF-8 is written as ``\xE9``, and every backslash of the name is then doubled;
+- a name that is valid UTF-8 is left as it is, unless it contains such a ``\xE9`` itself: then its backslashes are
+  doubled too.
 
-So two namespaces are never shown alike.
+So no two namespaces are ever shown alike.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _ESCAPED = re.compile(rb"\\x[0-9A-Fa-f]{2}")
 
 
 def shown(names: pa.StringArray) -> pa.StringArray:
-    r"""Return names in a form that is UTF-8; nulls stay.
+    r"""Return the names in a form that is valid UTF-8; nulls stay null.
 
     Examples
     --------
@@ -39,7 +41,7 @@ def shown(names: pa.StringArray) -> pa.StringArray:
 
 
 def is_utf8(names: pa.StringArray) -> bool:
-    """Return whether all names are UTF-8."""
+    """Return whether all names are valid UTF-8."""
     try:
         names.view(pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
@@ -51,11 +53,11 @@ def _shown(name: bytes) -> str:
     try:
         text = name.decode()
     except UnicodeDecodeError:
-        # A backslash that is there becomes two before those of the escapes come.
+        # The name's own backslashes are doubled before the escapes add theirs.
         doubled = name.replace(b"\\", b"\\\\")
         return doubled.decode("utf-8", "surrogateescape").translate(_BYTES)
     return text.replace("\\", "\\\\") if _ESCAPED.search(name) else text
 
 
 _BYTES = {0xDC00 + byte: f"\\x{byte:02X}" for byte in range(0x80, 0x100)}
-"""What Python makes of a byte that is no UTF-8, to how it is shown."""
+"""The shown form of each byte that is not valid UTF-8, by the surrogate that Python decodes it to."""

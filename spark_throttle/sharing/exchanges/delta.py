@@ -1,7 +1,7 @@
-"""An exchange in a Delta table, for those who have nothing else: a row an object, a partition a row.
+"""An exchange in a Delta table, for those who have no other shared storage: each object is a row and a partition.
 
 Jobs replace different partitions, so their commits do not conflict in substance; where two commit at once, one is told
-to try again. The table's history says nothing that anyone needs: old files and log entries are removed now and then.
+to try again. Nobody needs the table's history: old files and log entries are removed now and then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 _SCHEMA = pa.schema([("name", pa.string()), ("content", pa.binary())])
 _ATTEMPTS = 20
-"""Commits that lost a race are tried again so often; each attempt loses only to one that won."""
+"""The number of attempts at a commit; each attempt that loses a race loses it to a commit that won."""
 
 _COMMITS_A_CLEANING = 200
 _KEPT = timedelta(hours=1)
@@ -75,7 +75,7 @@ class DeltaExchange:
             self._clean()
 
     def delete(self, name: str) -> None:
-        """Remove an object's row; one that is not there is no error."""
+        """Remove an object's row; a missing object is no error."""
         if name in self._files():
             DeltaTable(self._location).delete(f"name = '{name}'")
 

@@ -1,9 +1,9 @@
 """Where jobs that share quotas leave their reports: named objects, each written by one job and replaced whole.
 
-It need not be durable, nor fast, nor be there at all times: a job that cannot reach it keeps its share until its lease
-ends, then its floor. What it must be is coherent: a visit that finds the visitor's own last report must find of the
-others none that was replaced longer ago than the margin of a lease (a tenth). Disks, HDFS, object stores and Delta
-tables are; a network file system is where its attribute cache is shorter.
+An exchange need not be durable, fast or always within reach: a job that cannot reach it keeps its share until its lease
+ends, then its floor. But it must be coherent: a visit that finds the job's own latest report must not find a report of
+another job that was replaced longer ago than the margin of a lease (a tenth). Disks, HDFS, object stores and Delta
+tables are coherent; a network file system is, if its attribute cache lasts for less than that margin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DELTA_SCHEME = "delta:"
 
 
 class Exchange(Protocol):
-    """Named objects; any method may raise, or take long."""
+    """Named objects; any method may raise, or take a long time."""
 
     def names(self) -> list[str]:
         """Return the names of all objects."""
@@ -26,10 +26,10 @@ class Exchange(Protocol):
         """Return an object; `None` where there is none."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Put an object in the place of what has its name: a reader sees the old or the new."""
+        """Write an object in place of any that has its name: a reader sees the old one or the new one."""
 
     def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Remove an object; a missing object is no error."""
 
 
 def open_exchange(path: str) -> Exchange:

@@ -30,13 +30,16 @@ class FileExchange:
         return self._directory.names(".")
 
     def read(self, name: str) -> bytes | None:
-        """Return an object; `None` where there is none."""
-        return self._directory.read(name)
+        """Return an object; `None` where there is none, or a folder."""
+        try:
+            return self._directory.read(name)
+        except IsADirectoryError:
+            return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace an object: by renaming on a disk, by one put on an object store."""
+        """Replace an object: by a rename on a disk, by one put on an object store."""
         self._directory.write(name, content)
 
     def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Remove an object; a missing object is no error."""
         self._directory.delete(name)

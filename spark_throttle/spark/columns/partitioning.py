@@ -1,4 +1,4 @@
-"""Grouping keys that spread shards evenly: one a state partition, when there are as many partitions as shards."""
+"""Grouping keys that spread shards evenly: one per state partition if there are as many partitions as shards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _TRIES_A_SHARD = 64
 def shard_keys(spark: SparkSession, shards: int) -> tuple[int, ...]:
     """Return the grouping key of every shard.
 
-    Spark puts key ``k`` into partition ``pmod(hash(k), partitions)``. Shard numbers themselves collide; these keys do
-    not when ``spark.sql.shuffle.partitions`` is `shards`, and are a function of `shards` alone, for state is stored
-    under them. Runs one small Spark job.
+    Spark puts key ``k`` into partition ``pmod(hash(k), partitions)``. Shard numbers used as keys would collide. These
+    keys do not collide if ``spark.sql.shuffle.partitions`` equals `shards`. They depend on `shards` alone, because
+    state is stored under them. Runs one small Spark job.
     """
     key = F.col("id").cast("int")
     partition = F.pmod(F.hash(key), F.lit(shards))

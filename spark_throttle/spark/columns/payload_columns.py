@@ -1,4 +1,4 @@
-"""The user's columns on their way into frames and back: what must change for Arrow, and the helper columns."""
+"""Conversion of the user's columns to the form that travels in frames and back, and the helper columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ColumnLike = Column | str
 SOURCE_ORDERS: Final[Mapping[frozenset[str], tuple[str, ...]]] = {
     frozenset(("topic", "partition", "offset")): ("partition", "offset"),  # Kafka
 }
-"""By the columns that tell a source's stream: those of them that order its rows where the user gives no order."""
+"""By the columns that identify a source's stream: those that order its rows if the user gives no order."""
 
 _INTERVALS = YearMonthIntervalType | CalendarIntervalType
 _SHAPES = GeometryType | GeographyType
@@ -54,17 +54,17 @@ _CONSTANT = re.compile(r"true|false|null|user|session_user|(current|local)[a-z_]
 
 
 def as_column(value: ColumnLike) -> Column:
-    """Return a column of a SQL expression, or the column itself."""
+    """Return the column that a SQL expression describes, or the given column."""
     return F.expr(value) if isinstance(value, str) else value
 
 
 def check_columns(schema: StructType) -> None:
-    """Refuse what cannot travel in frames.
+    """Refuse columns that cannot travel in frames.
 
     Raises
     ------
     ConfigurationError
-        If a name is taken twice or belongs to the throttle, or a type has no Arrow form.
+        If two columns have the same name, a name is reserved by the throttle, or a type cannot be carried.
     """
     names = [name.lower() for name in schema.names]
     doubled = sorted({name for name in names if names.count(name) > 1})
@@ -78,12 +78,12 @@ def check_columns(schema: StructType) -> None:
         if isinstance(field.dataType, CalendarIntervalType) or (nested and _holds(field.dataType, _INTERVALS)):
             raise ConfigurationError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, an interval that Arrow does not carry: "
-                f"cast its months to int before the throttle and back behind it"
+                f"cast its months to int before the throttle and back after it"
             )
         if nested and _holds(field.dataType, _SHAPES):
             raise ConfigurationError(
-                f"column {field.name!r} is {field.dataType.simpleString()}, and Spark makes no hash of a shape inside "
-                f"another type: make the shape a column of its own, or carry its st_asbinary"
+                f"column {field.name!r} is {field.dataType.simpleString()}, and Spark cannot hash a shape inside "
+                f"another type: move the shape to a column of its own, or use its st_asbinary"
             )
 
 
@@ -97,7 +97,7 @@ def _check_order(orders: StructType) -> None:
 
 
 def _holds(data_type: DataType, kinds: type | UnionType) -> bool:
-    """Return whether a type is one of `kinds`, or has one inside."""
+    """Return whether a type is one of `kinds` or contains one of them."""
     if isinstance(data_type, StructType):
         return any(_holds(field.dataType, kinds) for field in data_type)
     if isinstance(data_type, ArrayType):
@@ -108,7 +108,7 @@ def _holds(data_type: DataType, kinds: type | UnionType) -> bool:
 
 
 def carried_schema(schema: StructType) -> StructType:
-    """Return the schema in which rows travel: year-month intervals as a number of months."""
+    """Return the schema in which rows travel: a year-month interval is carried as a number of months."""
     return StructType(
         [
             StructField(f.name, IntegerType(), f.nullable, f.metadata)
@@ -120,19 +120,19 @@ def carried_schema(schema: StructType) -> StructType:
 
 
 def to_carried(schema: StructType) -> list[Column]:
-    """Return the user's columns as they travel."""
+    """Return the user's columns converted to `carried_schema`."""
     columns = []
     for field in schema:
         column = F.col(_quoted(field.name))
         if isinstance(field.dataType, YearMonthIntervalType):
-            # A cast to a single unit is the one way from an interval to a number.
+            # Only an interval of a single unit can be cast to a number.
             column = column.cast("interval month").cast("int").alias(field.name)
         columns.append(column)
     return columns
 
 
 def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
-    """Return rows that travelled with the user's types again, and what columns stand behind them."""
+    """Return rows converted back from `carried_schema` to the user's types; columns that were added follow."""
     if not any(isinstance(field.dataType, YearMonthIntervalType) for field in schema):
         return frame
     behind = [F.col(_quoted(name)) for name in frame.columns if name not in schema.names]
@@ -153,12 +153,12 @@ def with_helpers(
     derived: Collection[str] = (),
     volatile: Collection[str] = (),
 ) -> DataFrame:
-    """Return the events as they travel, with the columns that decisions need, but for those that are `derived`.
+    """Return the events in `carried_schema`, with the helper columns that decisions need, except those in `derived`.
 
-    The size of a row without a `size` expression is the length of its JSON form: a stable stand-in for its payload. One
-    that is no number of 64 bits is missing, whether or not the session's casts would fail on it. The order defaults to
-    the source's own (`SOURCE_ORDERS`). What is `volatile` (`spark.columns.volatile`) counts
-    for neither size nor hash: rows that differ in nothing else may stand for each other.
+    Without a `size` expression the size of a row is the length of its JSON form, a stable stand-in for its payload. A
+    size that cannot be cast to a 64-bit integer counts as missing, whether or not the session's casts would fail on it.
+    The order defaults to the source's own (`SOURCE_ORDERS`). Columns in `volatile` (`spark.columns.volatile`) count for
+    neither size nor hash: rows that differ only in them are interchangeable.
     """
     schema = events.schema
     check_columns(schema)
@@ -172,7 +172,7 @@ def with_helpers(
 
 
 def row_columns(schema: StructType, size: ColumnLike | None, volatile: Collection[str]) -> tuple[Column, Column]:
-    """Return a row's size and its hash."""
+    """Return the expressions of a row's size and of its hash."""
     lasting = StructType([field for field in schema if field.name not in volatile])
     if size is not None:
         return as_column(size), _hash(lasting)
@@ -182,7 +182,7 @@ def row_columns(schema: StructType, size: ColumnLike | None, volatile: Collectio
 def deciding_columns(
     schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
 ) -> dict[str, Column]:
-    """Return what the user gave to decide by, by the name of the argument."""
+    """Return the user's expressions that decide batches, by the name of the argument."""
     given = {"namespace": namespace} | ({"size": size} if size is not None else {})
     given |= {f"order_by[{place}]": column for place, column in enumerate(_order(schema, order_by))}
     return {name: as_column(column) for name, column in given.items()}
@@ -191,7 +191,7 @@ def deciding_columns(
 def derived_columns(
     schema: StructType, namespace: ColumnLike, size: ColumnLike | None, order_by: Sequence[ColumnLike] | None
 ) -> HelperColumns:
-    """Return the helper columns that need not be sent: names of the user's columns, and the length of one.
+    """Return the helper columns that need not be sent: those that copy a column of the user, or measure its length.
 
     Examples
     --------
@@ -221,7 +221,7 @@ def derived_columns(
 
 
 def _is_name(text: str) -> bool:
-    """Return whether SQL takes a text for the name of a column, where there is such a column."""
+    """Return whether SQL reads a text as the name of a column, given that such a column exists."""
     return _NAME.fullmatch(text) is not None and _CONSTANT.fullmatch(text) is None
 
 
@@ -236,10 +236,10 @@ def _order_name(place: int) -> str:
 
 
 def _hash(schema: StructType) -> Column:
-    """Return a hash of the row's columns but those that Spark does not hash; `frames.arranged` tells equal ones apart.
+    """Return a hash of the row's columns except those that Spark cannot hash.
 
-    It sees flat values whole. Inside of arrays and structs it skips nulls and signs of zeros, and collated text it sees
-    as its key.
+    It covers flat values completely. Inside arrays and structs it ignores nulls and the sign of zero, and it sees
+    collated text as its collation key. `frames.arranged` tells rows with the same hash apart.
     """
     parts = []
     for field in schema:
@@ -247,15 +247,15 @@ def _hash(schema: StructType) -> Column:
             continue
         column = _written(field)
         if field.nullable:
-            parts.append(column.isNull())  # Spark's hash skips a null: (null, 1) would be as (1, null)
+            parts.append(column.isNull())  # Spark's hash skips nulls: (null, 1) would hash like (1, null)
         if isinstance(field.dataType, FloatType | DoubleType):
-            parts.append((column == 0) & column.cast("string").startswith("-"))  # Spark's hash takes -0.0 for 0.0
+            parts.append((column == 0) & column.cast("string").startswith("-"))  # Spark hashes -0.0 like 0.0
         parts.append(column)
     return F.xxhash64(*parts) if parts else F.lit(0).cast("bigint")
 
 
 def _written(field: StructField) -> Column:
-    """Return a column in a form that Spark hashes and writes as JSON: shapes as binary."""
+    """Return a column in a form that Spark can hash and write as JSON: a shape becomes binary."""
     column = F.col(_quoted(field.name))
     return F.st_asbinary(column).alias(field.name) if isinstance(field.dataType, _SHAPES) else column
 

@@ -1,4 +1,8 @@
-"""What a query decides by, as Spark prints it; the same on Spark Connect, for the names of columns are the server's."""
+"""The definition of a query, read from expressions as Spark prints them, with Spark Connect or without it.
+
+Spark prints an expression in the name of the column that it selects. On Spark Connect the server chooses that name, so
+the text is the same.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from spark_throttle.spark.columns.payload_columns import ColumnLike, deciding_co
 from spark_throttle.spark.rows.row_digests import VERSION
 
 _SETTINGS: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
-"""What casts, times in JSON and arithmetic depend on."""
+"""Settings of the session on which casts, times in JSON and arithmetic depend."""
 
 _NAMED: Final = re.compile(r" AS \w+$")
 
@@ -32,7 +36,7 @@ def stream_definition(
 ) -> Definition:
     """Return the definition of a query over a stream.
 
-    The sink's partition columns decide too: a row that has no folder by them is rejected.
+    The sink's partition columns are part of it: a row for which they give no folder is rejected.
     """
     schema, session = events.schema, events.sparkSession
     given = deciding_columns(schema, namespace, size, order_by)
@@ -51,6 +55,6 @@ def stream_definition(
 
 
 def _printed(events: DataFrame, expressions: Sequence[Column]) -> list[str]:
-    """Return expressions as Spark prints them, without the names that they were given."""
+    """Return expressions as Spark prints them, without their aliases."""
     names = events.select(*map(F.isnull, expressions)).columns
     return [_NAMED.sub("", name.removeprefix("(").removesuffix(" IS NULL)")) for name in names]

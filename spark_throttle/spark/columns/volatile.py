@@ -1,20 +1,22 @@
-"""What has another value when a batch is run again: refused where it decides, left out where it would.
+"""Volatile columns, whose values change when a batch is run again: refused in decisions, left out of size and hash.
 
-A batch that was stopped half-way is planned anew from the same input, and its rows must then be decided the same. Two
-things know better than a list of names what is not the same then. Spark's analyzer refuses a nondeterministic
-expression as the condition of a join, Python functions that are marked so among them. And the plan of the stream, as
-``EXPLAIN`` prints it, says from which functions a column comes that the stream itself has made.
+A batch that was stopped half-way is planned again from the same input, and must then be decided in the same way. A list
+of function names is not enough to find the values that change, so two more sources are asked. Spark's analyzer refuses
+a nondeterministic expression as the condition of a join, including Python functions that are marked as such. The plan
+of the stream, as ``EXPLAIN`` prints it, shows the functions from which the stream computes a column.
 
-Spark holds three functions for deterministic that are not (tried on 4.2.0). ``now()`` and ``current_time()`` are set
-when a batch is optimized; ``aes_encrypt()`` draws an initialization vector for each value, unless it is given one or
-its mode has none (``ECB``). ``current_timestamp()``, ``current_date()``, ``localtimestamp()`` and ``unix_timestamp()``
-are the batch's time, which is logged. A seed helps nothing: Spark draws a new one for every attempt.
-``input_file_name()`` is nondeterministic to Spark, and the same at every attempt.
+Spark treats three functions as deterministic that are not (tried on 4.2.0). ``now()`` and ``current_time()`` are set
+when a batch is optimized. ``aes_encrypt()`` draws an initialization vector for each value, unless one is given or its
+mode has none (``ECB``). ``current_timestamp()``, ``current_date()``, ``localtimestamp()`` and ``unix_timestamp()`` are
+the batch's time, which is logged. A seed does not help: Spark draws a new one for every attempt. Spark treats
+``input_file_name()`` as nondeterministic, but it is the same at every attempt.
 
-Not seen are: a function that is not what it says (a Python function that draws numbers and is not marked
-`asNondeterministic`), and one that is marked so where the stream below makes a column by it; what a function of frames
-(`mapInPandas`) does; and the user, catalog or schema that `current_user()` and its like name, if another starts the
-query.
+Not detected are:
+
+- a Python function that draws random numbers and is not marked `asNondeterministic`;
+- a function that is so marked, if it computes a column of the stream before the throttle;
+- the effects of a function of frames (`mapInPandas`);
+- the user, catalog or schema that `current_user()` and similar functions name, if another user starts the query.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _FUNCTION: Final = re.compile(
 )
 _SUBQUERY: Final = re.compile(r"\b(scalar-subquery|exists|list|lateral-subquery)#\d")
 _BRANCH: Final = ":"
-"""What Spark prints before the lines of a subquery, and of all children of a node but the last."""
+"""The mark that Spark prints before the lines of a subquery, and of every child of a node except the last."""
 
 _NO_VECTOR: Final = ("", "cast( as binary)")
 _FILE_FUNCTION: Final = re.compile(r"(?<![\w.`])input_file_(name|block_start|block_length)\(", re.IGNORECASE)
@@ -56,24 +58,24 @@ _ATTRIBUTE: Final = re.compile(r"#(\d+)")
 _PRINTED: Final = re.compile(r"^(.*)#(\d+)[^#]*$")
 _FIELDS_CONF: Final = "spark.sql.debug.maxToStringFields"
 _INDENT: Final = 3
-"""By which Spark prints a node further in than the one above it."""
+"""Characters by which Spark indents a node below its parent."""
 
 _OTHER: Final = "__throttle_other"
 _PREFIX: Final = "__throttle_asked_"
 
 
 def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> frozenset[str]:
-    """Return the columns of a stream that have other values at the next attempt, as far as its plan says.
+    """Return the columns of a stream that have other values at the next attempt, as far as its plan shows.
 
     Parameters
     ----------
     expressions
-        What decides, by the name of the argument.
+        The expressions that decide batches, by the name of the argument.
 
     Raises
     ------
     ConfigurationError
-        If one of `expressions` has another value at the next attempt, or the stream's rows are chosen by such a value.
+        If one of `expressions` has another value at the next attempt, or the stream filters its rows by such a value.
     """
     _refuse_nondeterministic(events, expressions)
     asked = {name: f"{_PREFIX}{place}" for place, name in enumerate(expressions)}
@@ -84,8 +86,8 @@ def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> fr
     plan = _Plan(text)
     if plan.chooser is not None:
         raise ConfigurationError(
-            f"the stream chooses its rows by {plan.chooser}, {_BECAUSE}; choose them by their own columns, or write "
-            f"them down before the throttle"
+            f"the stream chooses its rows by {plan.chooser}, {_BECAUSE}; choose rows by their own columns, or write "
+            f"them to a table before the throttle"
         )
     for name, column in asked.items():
         function = plan.function_of(column)
@@ -99,16 +101,16 @@ _BECAUSE: Final = "which has another value when a batch is run again after a cra
 
 def _refused(name: str, function: str, *, is_below: bool = False) -> ConfigurationError:
     remedy = (
-        "take current_timestamp(), which is the batch's own time"
+        "use current_timestamp(), which is the batch's own time"
         if function in ("now()", "current_time()")
-        else "take a column that comes with the row"
+        else "use a column that comes with the row"
     )
     verb = "depends on" if is_below else "has"
     return ConfigurationError(f"{name} {verb} {function}, {_BECAUSE}; {remedy}")
 
 
 def _refuse_nondeterministic(events: DataFrame, expressions: Mapping[str, Column]) -> None:
-    """Ask Spark's analyzer, which takes no nondeterministic condition of a join."""
+    """Refuse expressions that Spark's analyzer reports as nondeterministic, which it does in a join's condition."""
     if not expressions:
         return
     other = events.sparkSession.range(1).toDF(_OTHER)
@@ -125,7 +127,7 @@ def _refuse_nondeterministic(events: DataFrame, expressions: Mapping[str, Column
 
 
 def _problem(events: DataFrame, other: DataFrame, expressions: list[Column]) -> str | None:
-    """Return the nondeterministic expressions as Spark prints them, `None` if there are none."""
+    """Return the nondeterministic expressions as Spark prints them; `None` if there are none."""
     try:
         _ = events.join(other, reduce(and_, map(F.isnull, expressions))).schema
     except AnalysisException as error:
@@ -137,7 +139,7 @@ def _problem(events: DataFrame, other: DataFrame, expressions: list[Column]) -> 
 
 
 def _analyzed_plan(frame: DataFrame) -> str:
-    """Return the analyzed plan as Spark prints it, the empty text where it does not."""
+    """Return the analyzed plan as Spark prints it; an empty string if Spark does not print it."""
     try:
         with _whole_lists(frame.sparkSession):
             rows = frame.sparkSession.sql("EXPLAIN EXTENDED SELECT * FROM {frame}", frame=frame).collect()
@@ -149,11 +151,11 @@ def _analyzed_plan(frame: DataFrame) -> str:
 
 @contextmanager
 def _whole_lists(spark: SparkSession) -> Iterator[None]:
-    """Make Spark print all columns of a plan, not the first 25."""
+    """Make Spark print all columns of a plan, not only the first 25."""
     before = spark.conf.get(_FIELDS_CONF, None)
     try:
         spark.conf.set(_FIELDS_CONF, "100000")
-    except PySparkException:  # a platform may let nobody set it
+    except PySparkException:  # a platform may forbid the setting
         yield
         return
     try:
@@ -166,11 +168,11 @@ def _whole_lists(spark: SparkSession) -> Iterator[None]:
 
 
 class _Plan:
-    """The columns of an analyzed plan, and the functions that they come from."""
+    """The columns of an analyzed plan, and the volatile functions from which they are computed."""
 
     def __init__(self, text: str) -> None:
         self.chooser: str | None = None
-        """The first function that decides which rows there are."""
+        """The first volatile function that decides which rows the stream has."""
 
         self._output: dict[str, str] = {}
         self._made: dict[str, tuple[str | None, set[str]]] = {}
@@ -182,7 +184,7 @@ class _Plan:
             self._take(node, depth=len(line) - len(node))
 
     def function_of(self, name: str) -> str | None:
-        """Return the function that a column of the plan's output comes from, `None` if from none."""
+        """Return the volatile function from which an output column is computed; `None` if there is none."""
         seen: set[str] = set()
         ahead = [self._output[name]] if name in self._output else []
         while ahead:
@@ -212,7 +214,7 @@ class _Plan:
             self.chooser = self._function_in(node)
 
     def _take_project(self, items: list[str]) -> list[tuple[str, str]]:
-        """Return the names and numbers of what a projection gives."""
+        """Return the names and numbers of the columns of a projection."""
         names = []
         for item in items:
             made = _MADE.search(item)
@@ -223,7 +225,7 @@ class _Plan:
         return names
 
     def _join_branches(self, numbers: list[str], depth: int) -> None:
-        """Note that the columns of a union, which have the numbers of its first branch, come from the others too."""
+        """Record that the columns of a union, numbered as in its first branch, come from the other branches too."""
         for at, first in self._unions.items():
             if depth != at + _INDENT:
                 continue
@@ -239,18 +241,18 @@ class _Plan:
         self._made[number] = (function or self._function_in(expression), {*sources, *_ATTRIBUTE.findall(expression)})
 
     def _function_in(self, expression: str) -> str | None:
-        """Return the first function of an expression, or of a subquery that it may have."""
+        """Return the first volatile function of an expression, or of a subquery in it."""
         return _function_in(expression) or (self._in_subquery if _SUBQUERY.search(expression) else None)
 
 
 def _function_in(expression: str) -> str | None:
-    """Return the first function of an expression that has another value at the next attempt."""
+    """Return the first volatile function of an expression; `None` if there is none."""
     for found in _FUNCTION.finditer(expression):
         depth, end = 1, found.end()
         while depth and end < len(expression):
             depth += {"(": 1, ")": -1}.get(expression[end], 0)
             end += 1
-        is_python = expression.startswith("#", end)  # such a function is printed with its number
+        is_python = expression.startswith("#", end)  # Spark prints a Python function with a number
         name, arguments = found[1].lower(), expression[found.end() : end - 1]
         if not is_python and not (name == "aes_encrypt" and _has_vector(arguments)):
             return f"{found[1].lower()}()"
@@ -258,7 +260,7 @@ def _function_in(expression: str) -> str | None:
 
 
 def _has_vector(arguments: str) -> bool:
-    """Return whether `aes_encrypt` gives the same at every call: its initialization vector is given, or there is none.
+    """Return whether `aes_encrypt` gives the same result at every call: its vector is given, or its mode has none.
 
     Examples
     --------

@@ -1,5 +1,5 @@
-"""The native Delta writer: rows into Parquet files, files into a table's log once, without a JVM.
+"""The native Delta writer: writes rows to Parquet files and commits the files to a table's log once, without a JVM.
 
-It may import `checkpoint`, `files` and the names of partitions in `spark.rows`: it knows no operator and no frame.
-Begin with `commit`, then `table_files`.
+It may import `checkpoint`, `files` and the partition names of `spark.rows`: it knows neither the operator nor frames.
+Start with `commit`, then `table_files`.
 """

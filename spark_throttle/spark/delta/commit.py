@@ -1,12 +1,12 @@
-"""Files into the log of a Delta table, once: by the `deltalake` package, in whatever process, without a JVM.
+"""Commits of files to the log of a Delta table, each batch once, by the `deltalake` package, without a JVM.
 
 A commit carries the query's name and the batch's number as the table's transaction (``txn``). A batch that the table
-has is not committed again, and the log lets only one of two processes commit under one name at a time: the same rule,
-and the same names, as ``txnAppId`` and ``txnVersion`` of Spark's writer, so that either may go on where the other
-stopped. Beside them stands the batch's identity, as ``userMetadata``: another batch of the same number is not taken for
-the one that the table has (`checkpoint.batch_mark`).
+already has is not committed again, and the log lets only one of two processes commit under one name at a time. Spark's
+writer follows the same rule with the same names (``txnAppId``, ``txnVersion``), so either writer may continue where the
+other stopped. A commit also carries the batch's identity, as ``userMetadata``, so that another batch of the same number
+is not mistaken for the one that the table has (`checkpoint.batch_mark`).
 
-The table's log is read anew for every commit: some 10 ms, and a microsecond a file.
+The table's log is read again for every commit, which takes about 10 ms, plus one microsecond per file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def open_table(location: str) -> DeltaTable | None:
-    """Return the table at a location as it is now, or `None` where this process finds none.
+    """Return the current state of the table at a location, or `None` if this process finds no table there.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def open_table(location: str) -> DeltaTable | None:
 
 
 def table_uri(location: str) -> str:
-    """Return a location as the `deltalake` package writes it.
+    """Return a location in the form that the `deltalake` package takes.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def has_batch(table: DeltaTable, location: str, mark: BatchMark) -> bool:
     Raises
     ------
     CheckpointMismatchError
-        If it has another batch of that number, or a later one: the query went on, and its checkpoint was put back.
+        If it has a different batch of that number, or a later one: the checkpoint was put back, or a copy of it runs.
     """
     newest = table.transaction_version(mark.query)
     if newest is None or newest < mark.batch:
@@ -77,14 +77,14 @@ def has_batch(table: DeltaTable, location: str, mark: BatchMark) -> bool:
 
 
 def append_batch(table: DeltaTable, location: str, mark: BatchMark, files: list[WrittenFile]) -> None:
-    """Append the files of a batch, unless another process has done so meanwhile.
+    """Append the files of a batch, unless another process has done so in the meantime.
 
-    Commits of others in between are no conflict; a change of the table's schema or protocol is one.
+    Concurrent commits by others are not a conflict; a change of the table's schema or protocol is.
 
     Raises
     ------
     CheckpointMismatchError
-        If another process has committed another batch of the query meanwhile.
+        If another process has committed a different batch of that number, or a later one, in the meantime.
     """
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
@@ -95,7 +95,7 @@ def append_batch(table: DeltaTable, location: str, mark: BatchMark, files: list[
         for f in files
     ]
     properties = CommitProperties(
-        # Without a time, a table that forgets old transactions would forget this one at once.
+        # A table that forgets old transactions would forget one without a time at once.
         app_transactions=[Transaction(mark.query, mark.batch, now_ms)],
         custom_metadata={"userMetadata": mark.to_text()},
     )

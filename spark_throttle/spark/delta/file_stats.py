@@ -1,11 +1,11 @@
-"""What a Delta log says of a Parquet file's columns, so that readers can skip the file.
+"""Statistics of a Parquet file's columns in the form of a Delta log, by which readers skip files.
 
-The numbers are those that the Parquet writer gathered. A value is left out rather than said wrongly, and a reader then
-reads the file: text over `LONGEST_TEXT` is cut as Spark cuts it, and times are cut to milliseconds (readers add one).
-Of text that is no UTF-8 a log can say nothing.
+The numbers are those that the Parquet writer collected. A value that cannot be stated correctly is left out, and
+readers then read the file. Text longer than `LONGEST_TEXT` is cut as Spark cuts it, and times are truncated to
+milliseconds (readers add one). Text that is not valid UTF-8 has no bounds.
 
-A column that holds NaN has no numbers, in the log nor in the file itself. Spark takes NaN for the largest number, and
-pyarrow leaves it out of its bounds: asked for ``x > 100``, Spark would skip rows that it means.
+A column that holds NaN has no statistics, either in the log or in the file itself. Spark treats NaN as the largest
+number, but pyarrow leaves it out of the bounds, so with a filter ``x > 100`` Spark would skip rows that match.
 
 Source: "Per-file Statistics" of the Delta protocol.
 """
@@ -24,12 +24,12 @@ import pyarrow.compute as pc
 from pyarrow import parquet as pq
 
 LONGEST_TEXT: Final = 32
-"""Characters of text that are kept, as Delta's own writer keeps them."""
+"""Number of characters of a text that are kept, as in Delta's own writer."""
 
 _LAST_CHARACTER: Final = "\U0010ffff"
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _FIRST_DAY, _LAST_DAY = _FIRST_MS // 86_400_000, _LAST_MS // 86_400_000
-"""The years 1 to 9999: others have no form that every reader knows."""
+"""Bounds of the years 1 to 9999: not every reader can parse other years."""
 
 Path: TypeAlias = tuple[str, ...]
 Bounds: TypeAlias = tuple[Any, Any]
@@ -37,23 +37,23 @@ Bounds: TypeAlias = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class IndexedColumns:
-    """Which columns a table wants statistics of."""
+    """The columns for which a table collects statistics."""
 
     first: int = 32
-    """The first so many (``delta.dataSkippingNumIndexedCols``); negative for all."""
+    """Number of leading columns with statistics (``delta.dataSkippingNumIndexedCols``); all if negative."""
 
     named: tuple[str, ...] | None = None
-    """These instead (``delta.dataSkippingStatsColumns``), a struct with all that is in it."""
+    """Columns that replace `first` (``delta.dataSkippingStatsColumns``); a struct includes all of its fields."""
 
     def holds(self, place: int, path: Path) -> bool:
-        """Return whether the column at a place of the schema is one."""
+        """Return whether the column at this position of the schema, with this path, has statistics."""
         if self.named is not None:
             return any(".".join(path[:depth]) in self.named for depth in range(1, len(path) + 1))
         return self.first < 0 or place < self.first
 
 
 def stats_json(table: pa.Table, metadata: pq.FileMetaData, indexed: IndexedColumns) -> str:
-    """Return the statistics of a file that holds `table` and was written with those of `described_columns`.
+    """Return the statistics of a file that holds `table`, written with statistics of `described_columns`.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def stats_json(table: pa.Table, metadata: pq.FileMetaData, indexed: IndexedColum
 
 
 def described_columns(table: pa.Table) -> list[str]:
-    """Return the columns that a file may have statistics of, in Parquet's dotted form."""
+    """Return the columns that may have statistics, in Parquet's dotted form."""
     return [
         ".".join(path)
         for path, data_type in _leaves(table.schema)
@@ -93,7 +93,7 @@ def described_columns(table: pa.Table) -> list[str]:
 
 
 def _leaves(fields: pa.Schema | pa.StructType, above: Path = ()) -> Iterator[tuple[Path | None, pa.DataType]]:
-    """Yield Parquet's columns in their order; those inside a list or a map, of which nothing is said, without path."""
+    """Yield Parquet's columns in order; those inside a list or a map, which have no statistics, have no path."""
     for field in fields:
         if pa.types.is_struct(field.type):
             yield from _leaves(field.type, (*above, field.name))
@@ -118,8 +118,8 @@ def _may_hold_nan(table: pa.Table, path: Path, data_type: pa.DataType) -> bool:
 
 
 def _bounds(groups: list[pq.Statistics | None], data_type: pa.DataType) -> Bounds | None:
-    """Return the least and the greatest value in the log's form; `None` where they are unknown or have none."""
-    # A row group of nulls alone has no bounds, and widens none.
+    """Return the least and the greatest value in the log's form; `None` if unknown or not representable."""
+    # A row group that holds only nulls has no bounds and widens none.
     known = [group for group in groups if group is not None and group.num_values]
     if not known or any(group is None for group in groups) or not all(group.has_min_max for group in known):
         return None
@@ -151,14 +151,14 @@ def _days(least: int, greatest: int) -> Bounds | None:
 
 
 def _texts(least_bytes: bytes, greatest_bytes: bytes) -> Bounds | None:
-    """Return bounds in the order of bytes, which is Spark's."""
+    """Return the bounds of texts in the order of their UTF-8 bytes, which is Spark's order."""
     try:
         least, greatest = least_bytes.decode(), greatest_bytes.decode()
     except UnicodeDecodeError:
         return None
     cut = greatest[:LONGEST_TEXT]
     if len(greatest) > LONGEST_TEXT:
-        # Greater than all that begins so, unless what was cut off begins with that character itself.
+        # Greater than every text with this prefix, unless the part that was cut off begins with that character itself.
         if greatest[LONGEST_TEXT] == _LAST_CHARACTER:
             return None
         cut += _LAST_CHARACTER
@@ -172,7 +172,7 @@ def _put(tree: dict[str, Any], path: Path, value: Any) -> None:  # noqa: ANN401 
 
 
 def _json(value: Any) -> str:  # noqa: ANN401 - as above
-    """Return JSON in which a decimal stands with all its digits."""
+    """Return JSON in which decimals keep all their digits."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(name)}:{_json(part)}" for name, part in value.items()) + "}"
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)

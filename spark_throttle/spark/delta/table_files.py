@@ -1,8 +1,8 @@
-"""Rows into Parquet files of a table, with what a Delta log has to say of each: on the executors, without Spark.
+"""Parquet files of a table, written on the executors without Spark, and the entries of a Delta log that describe them.
 
-A file is written under a name that no other attempt uses and counts only once a log names it: what a task that
-failed, or was killed in the middle of a file, has left lies there unread until it is vacuumed. Rows stand in the
-files in the order in which they were added, and the files of a task in the order in which they were written.
+A file has a name that no other attempt uses, and counts only once a log names it. A file that a task left when it
+failed, or was killed while writing, is never read and stays until it is vacuumed. Rows are stored in the order in
+which they were added, and the files of a task are listed in the order in which they were written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_throttle.spark.delta.file_stats import IndexedColumns, described_colu
 from spark_throttle.spark.rows.partition_names import folder, partition_values
 
 FILE_BYTES: Final = 128 << 20
-"""Rows are gathered to about so many bytes, uncompressed, before a file is written: a row group of Spark's."""
+"""Approximate uncompressed bytes of rows that are collected before a file is written; Spark's row group size."""
 
 _ROW_GROUP_ROWS: Final = 1 << 24
 _SAMPLE_ROWS: Final = 10_000
@@ -33,10 +33,10 @@ _SAMPLE_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file, as a Delta log describes it."""
+    """A data file as a Delta log describes it."""
 
     path: str
-    """Below the table."""
+    """Path of the file relative to the table."""
 
     size_bytes: int
     partition_values: tuple[tuple[str, str | None], ...]
@@ -45,13 +45,13 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    """How a table's files are written."""
+    """The form in which a table's files are written."""
 
     schema: pa.Schema
-    """Of the rows as they come, partition columns included."""
+    """Schema of the incoming rows, including the partition columns."""
 
     footer: dict[str, str] = field(default_factory=dict)
-    """What the files say of themselves, beside their columns."""
+    """Key-value metadata of the Parquet footer."""
 
     partition_columns: tuple[str, ...] = ()
     compression: str = "snappy"
@@ -59,14 +59,14 @@ class FileForm:
 
 
 class TableFileWriter:
-    """Gathers rows and writes them; one a task and table.
+    """A buffer that collects rows and writes them to files; one per task and table.
 
     Parameters
     ----------
     root
-        The directory that the paths are below.
+        Directory to which the files' paths are relative.
     prefix
-        What the names of the files begin with.
+        Prefix of the files' names.
     """
 
     def __init__(self, files: fs.FileSystem, root: str, form: FileForm, prefix: str) -> None:
@@ -77,18 +77,18 @@ class TableFileWriter:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows that are taken."""
+        """Schema of the rows that `add` takes."""
         return self._form.schema
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Add rows; write a file once enough are collected."""
         self._gathered.append(rows)
         self._gathered_bytes += rows.nbytes
         if self._gathered_bytes >= FILE_BYTES:
             self._flush()
 
     def finish(self) -> list[WrittenFile]:
-        """Return the files of all rows that were added."""
+        """Write the remaining rows, and return the files of all rows that were added."""
         self._flush()
         return self._written
 
@@ -118,7 +118,7 @@ class TableFileWriter:
                 use_dictionary=dictionary_columns(table),
                 write_statistics=described_columns(table),
                 store_decimal_as_integer=True,  # as Spark
-                store_schema=False,  # Arrow's own, which Spark does not read
+                store_schema=False,  # Arrow's schema, which Spark does not read
                 metadata_collector=found,
             ) as writer:
                 writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
@@ -135,7 +135,7 @@ class TableFileWriter:
 
 
 def dictionary_columns(table: pa.Table) -> list[str]:
-    """Return the columns worth a dictionary, in Parquet's dotted form: values that seldom repeat only fill one up.
+    """Return the columns worth a dictionary, in Parquet's dotted form; values that rarely repeat would only fill it.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def _leaf_names(name: str, data_type: pa.DataType) -> list[str]:
 def by_partition(
     table: pa.Table, columns: tuple[str, ...]
 ) -> list[tuple[tuple[tuple[str, str | None], ...], pa.Table]]:
-    """Return the rows of every partition in their own order, without the partition columns.
+    """Return each partition's values and rows; rows keep their order and lose the partition columns.
 
     Examples
     --------
@@ -190,14 +190,14 @@ def by_partition(
 
 
 def _named(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    """Return the values in the form of a log, each distinct one once: of values that are written alike there is one."""
+    """Return the values in the form of a log, dictionary-encoded: values with the same text share one entry."""
     coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     texts = partition_values(coded.dictionary).dictionary_encode(null_encoding="encode")
     return pa.DictionaryArray.from_arrays(texts.indices.take(coded.indices), texts.dictionary)
 
 
 def _partitions(codes: list[npt.NDArray[np.int32]]) -> tuple[Segments, Int64s]:
-    """Return the rows laid out by partition, in the order in which partitions first occur, and those first rows."""
+    """Return the rows grouped by partition, in order of the partitions' first rows, and the positions of those rows."""
     key = np.zeros(len(codes[0]), dtype=np.int64)
     for code in codes:
         _, key = np.unique(key * (int(code.max()) + 1) + code, return_inverse=True)

@@ -1,7 +1,7 @@
-"""What the log of a Delta table says of a query's batches: commit by commit, newest first, without a JVM.
+"""A query's batches in the log of a Delta table, read commit by commit, newest first, without a JVM.
 
-A table's snapshot knows a query's newest batch (``txn``), even after a ``RESTORE`` took the batch's rows out again, and
-forgets it after ``delta.setTransactionRetentionDuration``. Its log knows more, as far back as it is kept
+A table's snapshot records a query's newest batch (``txn``), even after a ``RESTORE`` has removed the batch's rows, and
+forgets it after ``delta.setTransactionRetentionDuration``. The log records more, as far back as it is kept
 (``delta.logRetentionDuration``, 30 days by default).
 """
 
@@ -17,45 +17,45 @@ from spark_throttle.files.storage import Directory
 
 _WANTED: Final = (b'"txn"', b'"commitInfo"')
 _SLACK_MS: Final = 3_600_000
-"""Between the clocks of those who commit."""
+"""Largest difference between the clocks of the processes that commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of a table, as far as batches are concerned."""
+    """The facts about one version of a table that concern batches."""
 
     version: int
     transactions: Mapping[str, int]
-    """The newest batch by the name of the query."""
+    """The newest batch of each query, by the query's name."""
 
     text: str | None
-    """Of whoever committed."""
+    """The ``userMetadata`` of the commit."""
 
     is_restore: bool
     restored_version: int | None
-    """What a restore went back to; `None` where it names a time."""
+    """Version to which a restore went back; `None` if the restore names a time, or the commit is not a restore."""
 
     time_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class LaterBatches:
-    """What a table's log says of a query's batches beyond one."""
+    """A query's batches later than a given batch, according to a table's log."""
 
     newest: int | None = None
-    """The newest whose rows are in the table; `None` for none."""
+    """The newest later batch whose rows are in the table; `None` if there is none."""
 
     was_restored: bool = False
-    """Whether a restore took rows of such batches out."""
+    """Whether a restore removed rows of later batches."""
 
     first_version: int | None = None
-    """The oldest version that brought such a batch."""
+    """The oldest version that added a later batch."""
 
     is_known: bool = True
-    """Whether the log goes back far enough to tell."""
+    """Whether the log goes back far enough to answer."""
 
     is_short: bool = False
-    """Whether a restore took rows of the batch itself, or of one before it, out."""
+    """Whether a restore removed rows of the given batch itself, or of an earlier one."""
 
 
 def read_commits(location: str, newest_version: int) -> Iterator[Commit]:
@@ -69,7 +69,7 @@ def read_commits(location: str, newest_version: int) -> Iterator[Commit]:
 
 
 def identity_of_batch(location: str, newest_version: int, query: str, batch: int) -> str | None:
-    """Return the identity that a table's commit of a batch carries; `None` where it has none, or is not found."""
+    """Return the identity in a table's commit of a batch; `None` if the commit has none or is not found."""
     for commit in read_commits(location, newest_version):
         if commit.transactions.get(query) == batch:
             mark = parse_mark(commit.text)
@@ -80,12 +80,12 @@ def identity_of_batch(location: str, newest_version: int, query: str, batch: int
 def batches_beyond(
     location: str, newest_version: int, query: str, batch: int, *, since_ms: int | None = None
 ) -> LaterBatches:
-    """Return what a table's log says of the batches of a query beyond `batch`.
+    """Return what a table's log records about the query's batches later than `batch`.
 
     Parameters
     ----------
     since_ms
-        No such batch was committed before.
+        A time before which no such batch was committed; the search stops there.
     """
     visible, oldest = newest_version, newest_version + 1
     newest, first, was_restored, is_restored_to_a_time = None, None, False, False

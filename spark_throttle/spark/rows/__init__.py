@@ -1,4 +1,4 @@
-"""Rows on their way through Python: packed into frames of Arrow by shard, told apart by digests, and put back unharmed.
+"""Rows on their way through Python: packed into Arrow frames by shard, told apart by digests, and unpacked unchanged.
 
-Workers load it, so it may import neither pandas nor policies: `core` and `errors` alone. Begin with `frames`.
+Python workers load it, so it may import only `core` and `errors`, and neither pandas nor policies. Start with `frames`.
 """

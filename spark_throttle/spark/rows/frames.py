@@ -1,10 +1,10 @@
-"""Rows as frames: how payloads pass through Python unharmed.
+"""Frames: Arrow IPC streams in which payloads pass through Python unchanged.
 
-pandas damages rows (nullable integers become floats, far timestamps fail, structs become dicts), and the
-operator speaks pandas. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` a frame, for larger
-ones become humongous objects for the JVM's collector; only a row that is larger by itself makes a larger frame. Frames
-are compressed: a byte that is saved is not copied a dozen times, through sockets, the shuffle and the state store.
-`PackFrames` (`pack_frames`) and `UnpackFrames` are what `mapInArrow` runs before and behind the operator.
+The operator's interface is pandas, which damages rows: nullable integers become floats, distant timestamps fail, and
+structs become dicts. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` per frame, because the
+JVM's collector treats larger ones as humongous objects. Only a single row that is larger makes a larger frame. Frames
+are compressed: every byte saved is a byte not copied a dozen times through sockets, the shuffle and the state store.
+`mapInArrow` runs `PackFrames` (`pack_frames`) before the operator and `UnpackFrames` after it.
 
 A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of the frame, and its bytes.
 """
@@ -33,44 +33,44 @@ _HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
 
 FRAME_SCHEMA = pa.schema([("shard", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
 FRAME_DDL = "shard int, kind int, frame binary"
-"""The same for Spark."""
+"""`FRAME_SCHEMA` as Spark DDL."""
 
 OUTPUT_SCHEMA = "kind int, frame binary"
-"""Of what the operator returns, in Spark's words."""
+"""Schema of the operator's output as Spark DDL."""
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """The content of a frame."""
 
     GRANT = 0
-    """Into the operator: a control row (`core.codec.ShardGrant`)."""
+    """Input of the operator: a control row (`core.codec.ShardGrant`)."""
 
     ROWS = 1
-    """Into the operator: rows of the user with the helper columns."""
+    """Input of the operator: the user's rows with the helper columns."""
 
     ADMITTED = 2
-    """Out of the operator: rows of the user."""
+    """Output of the operator: the user's rows."""
 
     REJECTED = 3
-    """Out of the operator: rows of the user with the ``throttle`` column."""
+    """Output of the operator: the user's rows with the ``throttle`` column."""
 
     USAGE = 4
-    """Out of the operator: a packed usage report."""
+    """Output of the operator: a packed usage report."""
 
     FILES = 5
-    """Out of the operator: names of files that hold rows (`file_outlet`)."""
+    """Output of the operator: the names of files that hold rows (`file_outlet`)."""
 
 
 def encode(table: pa.Table) -> list[bytes]:
-    """Return a table as frames of at most about `FRAME_BYTES` before they are compressed; none for no rows.
+    """Return a table as frames of at most about `FRAME_BYTES` before compression; no frame if there are no rows.
 
-    The frames are a function of the rows, not of the chunks in which the table holds them.
+    The frames depend on the rows alone, not on the chunks in which the table holds them.
     """
     return [encode_whole(piece) for piece in pieces(table.combine_chunks())]
 
 
 def pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """Yield the parts of a table that make a frame each."""
+    """Yield the parts of a table, each of which makes one frame."""
     if not table.num_rows:
         return
     if table.num_rows == 1 or table.nbytes <= FRAME_BYTES:
@@ -78,7 +78,7 @@ def pieces(table: pa.Table) -> Iterator[pa.Table]:
         return
     rows = -(-table.num_rows // min(table.num_rows, -(-table.nbytes // FRAME_BYTES)))
     for start in range(0, table.num_rows, rows):
-        # Rows differ in size, so that a piece may still be too large.
+        # Rows differ in size, so a piece may still be too large.
         yield from pieces(table.slice(start, rows))
 
 
@@ -89,7 +89,7 @@ def encode_whole(table: pa.Table) -> bytes:
 
 
 def ipc_stream(table: pa.Table) -> pa.Buffer:
-    """Return a table as one frame, not copied once more to be bytes."""
+    """Return a table as one frame in a buffer, without the copy that `bytes` would need."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _CODEC_LEVEL), use_threads=False)
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
@@ -103,7 +103,7 @@ def decode(frame: bytes) -> pa.Table:
 
 
 def payload(table: pa.Table) -> pa.Table:
-    """Return the user's columns."""
+    """Return the user's columns of a table, without the helper columns."""
     names = [name for name in table.column_names if not name.startswith(_HELPER_PREFIX)]
     return table.select(names).replace_schema_metadata(None)
 
@@ -122,10 +122,10 @@ def frame_batch(shard_key: int, kind: FrameKind, frame: pa.Buffer | bytes) -> pa
 
 @dataclass(frozen=True, slots=True)
 class UnpackFrames:
-    """Frames to rows; runs in `mapInArrow` on the executors, once a task."""
+    """A function from frames to rows; `mapInArrow` runs it on the executors, once per task."""
 
     schema: pa.Schema
-    """Of the rows, as Spark expects them."""
+    """Schema of the rows that Spark expects."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all frames."""
@@ -141,20 +141,20 @@ class UnpackFrames:
 
 
 def aligned(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows in the columns of `schema`; if they were queued under another one, new columns are null.
+    """Return rows with the columns of `schema`; columns that were added after the rows were queued are null.
 
     Raises
     ------
     ConfigurationError
-        If a column was removed or changed its type: its values would be lost.
+        If a column was removed, or changed its type so that values would be lost.
     """
     if rows.schema.equals(schema):
         return rows
     removed = [name for name in rows.schema.names if name not in schema.names]
     if removed:
         raise ConfigurationError(
-            f"rows that wait in the queue have the columns {removed}, which the stream no longer has: keep them until "
-            f"the queue has drained, or select them away behind the throttle"
+            f"rows that wait in the queue have the columns {removed}, which the stream no longer has: keep the columns "
+            f"until the queue has drained, or drop them after the throttle"
         )
     columns = []
     for field in schema:
@@ -170,7 +170,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         back = found.cast(column.type)
     except (pa.ArrowException, NotImplementedError) as error:
         raise _changed(column, field, str(error)) from error
-    # A cast drops a field of a struct, or the time of a date, without a word; NaN is equal only by its bytes.
+    # A cast drops a struct's field, or the time of day of a timestamp, silently. Digests compare NaN by its bytes.
     if not back.equals(column) and (row_digests(pa.table({"": back})) != row_digests(pa.table({"": column}))).any():
         raise _changed(column, field, "some values would change")
     return found
@@ -178,20 +178,20 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
 
 def _changed(column: pa.Array, field: pa.Field, problem: str) -> ConfigurationError:
     return ConfigurationError(
-        f"column {field.name!r} of rows that wait in the queue is {column.type} and the stream now has "
-        f"{field.type}: keep the old type until the queue has drained ({problem})"
+        f"column {field.name!r} is {column.type} in rows that wait in the queue, and {field.type} in the stream: "
+        f"keep the old type until the queue has drained ({problem})"
     )
 
 
 def arranged(tables: list[pa.Table]) -> pa.Table:
     """Return the rows of a shard in the order in which they are decided: by the order columns, then by their hashes.
 
-    The shuffle delivers rows in another order at every attempt; this order is a function of the rows as a set. Rows
-    that Spark's hash takes for the same are told apart by a digest of all that travels of them (`row_digests`): only
-    rows that are the same in every byte have no order, and then it does not matter.
+    The shuffle delivers rows in a different order at every attempt. This order depends only on the set of rows. Rows
+    that have the same hash in Spark are told apart by a digest of everything that travels of them (`row_digests`).
+    Only rows that are equal in every byte have no order among them, and then the order does not matter.
 
-    Tables that follow on one another are put one behind the other, not copied: so it is where every task reads its
-    rows in order, from a partition of Kafka's or from a file.
+    Tables whose rows follow one another are concatenated without a copy. This is the case if every task reads its rows
+    in order, from a Kafka partition or from a file.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def in_order(table: pa.Table) -> Int64s:
     is_same = tie[order[1:]] == tie[order[:-1]]
     if not is_same.any():
         return order
-    # Rows of the same hash and the same place in the order stand side by side.
+    # Rows with the same hash are adjacent if they have the same place in the order.
     places = np.flatnonzero(np.append(False, is_same) | np.append(is_same, False))
     tied = table.take(pa.array(order[places]))
     digested = tied.select(keys).append_column(_DIGEST, pa.array(row_digests(tied)))
@@ -231,7 +231,7 @@ def _order_columns(table: pa.Table) -> list[str]:
 
 
 def _is_in_order(table: pa.Table) -> bool:
-    """Return whether every row is known to come before the next: of missing and of equal values it is not."""
+    """Return whether every row is known to come before the next; it is not if values are null or equal."""
     is_before = None
     for name in reversed(_order_columns(table)):
         column = table.column(name)

@@ -1,11 +1,11 @@
-"""Rows on their way to their shard: what the JVM need not send beside them, and the frames that carry them.
+"""Frames of rows on their way to their shard, and the helper columns that the JVM need not send with them.
 
-A value costs the JVM far more to send than it costs to find in Arrow columns. So helper columns that follow from the
-user's columns are not sent: one that is a column of the user's, a size that is the length of one, and the shard, which
-is ``pmod(crc32(namespace), shards)``. `HelperColumns` says which; it travels in the frames, for the operator to read.
+For the JVM, sending a value costs far more than computing it from Arrow columns. So helper columns that follow from the
+user's columns are not sent: a copy of a user's column, a size that is the length of one, and the shard, which is
+``pmod(crc32(namespace), shards)``. `HelperColumns` lists them and travels in the frames for the operator to read.
 
-Lengths are those that Spark finds, but in text that is no UTF-8: there Arrow counts the bytes that begin a character,
-and Spark skips as many bytes as the first one announces.
+Lengths equal Spark's, except for text that is not valid UTF-8: there Arrow counts the bytes that begin a character,
+while Spark skips as many bytes as the first byte announces.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ _DERIVED = b"throttle.derived"
 
 @dataclass(frozen=True, slots=True)
 class HelperColumns:
-    """Helper columns that are not sent."""
+    """The helper columns that are not sent, and how to restore them."""
 
     same: Mapping[str, str] = field(default_factory=dict)
-    """Those that are a column of the user's, by its name."""
+    """Names of the user's columns that helper columns copy, by the helper's name."""
 
     characters_of: str | None = None
-    """The column whose length in characters is the size; of binary columns, and else by `bytes_of`, that in bytes."""
+    """Column whose length is the size: in characters, or in bytes for a binary column."""
 
     bytes_of: str | None = None
+    """Column whose length in bytes is the size."""
 
     @property
     def helpers(self) -> frozenset[str]:
-        """Their names."""
+        """Names of the helper columns that are not sent."""
         is_measured = self.characters_of is not None or self.bytes_of is not None
         return frozenset(self.same) | ({SIZE} if is_measured else set())
 
     def mark(self, table: pa.Table) -> pa.Table:
-        """Return rows that say what was not sent with them."""
+        """Return rows whose metadata names the helper columns that are not sent."""
         fields = {"same": dict(self.same), "characters_of": self.characters_of, "bytes_of": self.bytes_of}
         return table.replace_schema_metadata({_DERIVED: json.dumps(fields)} if self.helpers else None)
 
     @classmethod
     def of(cls, table: pa.Table) -> HelperColumns:
-        """Return what rows say."""
+        """Return the helper columns that the metadata of rows names."""
         return cls(**json.loads((table.schema.metadata or {}).get(_DERIVED, b"{}")))
 
     def restore(self, table: pa.Table) -> pa.Table:
@@ -74,24 +75,23 @@ def _length(column: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
 
 
 def arrivals_of(frame: bytes) -> pa.Table:
-    """Return the rows of a frame of `PackFrames` with all helper columns."""
+    """Return the rows of a frame from `PackFrames`, with all helper columns restored."""
     table = decode(frame)
     return HelperColumns.of(table).restore(table)
 
 
 @dataclass(frozen=True, slots=True)
 class PackFrames:
-    """Rows to frames, one or more a shard; runs in `mapInArrow` on the executors, once a task.
+    """A function from rows to frames, one or more per shard; `mapInArrow` runs it on the executors, once per task.
 
-    What is promised is the rows of every shard, not their order nor how many frames they make: the operator
-    sorts.
+    It guarantees which rows each shard gets, but neither their order nor the number of frames: the operator sorts.
     """
 
     shard_keys: tuple[int, ...]
     """Grouping key of every shard (`partitioning.shard_keys`)."""
 
     names: tuple[str, ...] | None = None
-    """Of the columns, in order; by default, as they come. PySpark's `mapInArrow` takes no name with a backtick."""
+    """Names of the columns in order; `None` keeps them. PySpark's `mapInArrow` rejects names with a backtick."""
 
     derived: HelperColumns = field(default_factory=HelperColumns)
 

@@ -1,12 +1,12 @@
-"""What a row's partition is called: in a Delta log, and as a folder; as Spark's own writers call it.
+"""The names of a row's partition in a Delta log and as a folder, the same as those of Spark's own writers.
 
-Spark makes a folder's name of every value, with some characters percent-encoded, and Delta reads the value back from
-the name. So values that are written alike are one partition: no text and none at all, or two texts that are no UTF-8
-and become the same with U+FFFD for what cannot be read.
+Spark makes a folder's name from each value, with some characters percent-encoded, and Delta reads the value back from
+the name. So values with the same written form are one partition: an empty text and null, or two texts that are not
+valid UTF-8 and become equal when U+FFFD replaces the bytes that cannot be read.
 
-Some values have no folder: a name of over `LONGEST_FOLDER_BYTES`, which no file system here takes, or one with a NUL.
-Of a date beyond the years of `_FIRST_DAY` and `_LAST_DAY` Spark makes one, and then no reader but Spark opens the
-table's log. Rows with such values are rejected before they are decided, whatever writer the query has (`has_folder`).
+Some values have no folder: if the name would be longer than `LONGEST_FOLDER_BYTES`, which no file system here accepts,
+or would contain a NUL. For a date outside `_FIRST_DAY` to `_LAST_DAY` Spark makes a folder, but then only Spark can
+open the table's log. Rows with such values are rejected before they are decided, by either writer (`has_folder`).
 
 Source: ``ExternalCatalogUtils.escapePathName`` of Spark, ``DelayedCommitProtocol`` of Delta; tried out with both.
 """
@@ -25,14 +25,14 @@ import pyarrow.compute as pc
 from spark_throttle.core.quota import Bools
 
 LONGEST_FOLDER_BYTES: Final = 255
-"""Of local file systems and HDFS."""
+"""Longest folder name that local file systems and HDFS accept."""
 
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _HALF_PAIR = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\ufffd"
 _GROWTH: Final = 3
-"""A byte becomes at most so many: one that is escaped, or that is no UTF-8."""
+"""Most bytes that one byte of a text becomes, when it is escaped or is not valid UTF-8."""
 
 _FIRST_DAY: Final = int(np.datetime64("-262143-01-01", "D").astype(np.int64))
 _LAST_DAY: Final = int(np.datetime64("262142-12-31", "D").astype(np.int64))
@@ -59,10 +59,11 @@ def partition_values(values: pa.Array) -> pa.StringArray:
 
 
 def folder(column: str, value: str | None) -> str:
-    """Return the name of the folder of a value, as `partition_values` has it.
+    """Return the name of the folder of a value in the form of `partition_values`.
 
-    A value that has none is not met in admitted rows, but in dead letters that are partitioned by it too, and in rows
-    that waited while the table changed: in a Delta table its files may lie in any folder.
+    A value that has no folder gets a name made from a digest: in a Delta table its files may lie in any folder. Newly
+    admitted rows have no such values. They occur in dead letters that are partitioned by the same columns, and in rows
+    that waited while the table changed.
 
     Examples
     --------
@@ -76,7 +77,7 @@ def folder(column: str, value: str | None) -> str:
 
 
 def has_folder(rows: pa.Table, columns: Sequence[str]) -> Bools | None:
-    """Return which rows have a folder in a table that is partitioned by `columns`; `None` if all have."""
+    """Return which rows have a folder in a table that is partitioned by `columns`; `None` if all rows have one."""
     found: Bools | None = None
     for column in columns:
         has = _has_folder(column, rows.column(column))
@@ -100,7 +101,7 @@ def _has_folder(column: str, values: pa.ChunkedArray) -> Bools | None:
 
 
 def _text_has_folder(column: str, texts: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return which texts have a folder: at once where all are short, and else by the distinct ones."""
+    """Return which texts have a folder: decided at once if all are short, otherwise once per distinct text."""
     plain_bytes = (LONGEST_FOLDER_BYTES - len(column.encode()) - 1) // _GROWTH
     is_short = pc.less_equal(pc.binary_length(texts), plain_bytes)
     is_plain = pc.and_not(is_short, pc.match_substring(texts, pattern=b"\x00"))
@@ -127,7 +128,7 @@ def _escaped(text: str) -> str:
 
 
 def _read_by_java(text: bytes | None) -> str | None:
-    """Return text as Java reads it, to which half of a surrogate pair is one thing that it cannot read."""
+    """Return text as Java decodes it: half of a surrogate pair becomes a single replacement character."""
     if text is None:
         return None
     try:

@@ -1,13 +1,13 @@
-"""Digests of rows: 64 bits of each, which two rows share only if all that travels of them is the same.
+"""Digests of rows: 64 bits per row, which two rows share only if everything that travels of them is equal.
 
-Spark's own hashes do not tell all rows apart: they skip nulls and the bounds of arrays, take -0.0 for 0.0, hash
-collated text by its key, and refuse maps and variants. So a digest is made of what a frame holds: of every value its
-bytes, of every array and map its length, of every null that it is one, at every depth. It does not depend on how Arrow
-keeps the rows: not on chunks, offsets and their width, nor on what lies below a null. The entries of a map count in
-their order, in which they also travel.
+Spark's own hashes do not tell all rows apart: they ignore nulls and the bounds of arrays, treat -0.0 as 0.0, hash
+collated text by its collation key, and refuse maps and variants. So a digest covers the content of a frame at every
+depth: the bytes of every value, the length of every array and map, and the position of every null. It does not depend
+on how Arrow stores the rows: not on chunks, on offsets and their width, or on the bytes below a null. The entries of a
+map count in the order in which they travel.
 
-Two rows that differ have the same digest with a chance of 2^-64; it is no defence against rows that were made to
-collide. All of it is vectorised, a column at a time; text is read in words of 8 bytes.
+Two different rows have the same digest with a probability of 2^-64. A digest is no defence against rows crafted to
+collide. Everything is vectorised, one column at a time; text is read in words of 8 bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_throttle.core.quota import Int64s
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 VERSION: Final = 1
-"""Of the digests: another one tells rows apart otherwise, and so orders equal ones otherwise."""
+"""Version of the digests; another version orders rows with equal hashes differently."""
 
 _PIECE_BYTES: Final = 8 << 20
 _WORD: Final = 8
@@ -34,7 +34,7 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _NULL: Final = np.uint64(0x5851F42D4C957F2D)
 _TEXTS: Final = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 _KEPT_BITS: Final = np.array([(1 << 8 * held) - 1 for held in range(_WORD)], dtype=np.uint64)
-"""Of the last word of a text that holds so many bytes of it."""
+"""Mask of the bits to keep in the last word of a text, by the number of the text's bytes in that word."""
 
 
 def row_digests(table: pa.Table) -> Words:
@@ -53,7 +53,7 @@ def row_digests(table: pa.Table) -> Words:
 
 
 def _mixed(words: Words) -> Words:
-    """Return words of which every bit depends on all bits of `words`; different ones for different ones."""
+    """Return `words` mixed one to one, so that every bit of a result depends on all bits of its input."""
     words = words + _GOLDEN
     words = (words ^ (words >> np.uint64(30))) * _FIRST
     words = (words ^ (words >> np.uint64(27))) * _SECOND
@@ -87,7 +87,7 @@ def _digests(values: pa.Array) -> Words:
 
 
 def _words(values: pa.Array) -> list[Words]:
-    """Return the bytes of values of a fixed width as words, the first words of all values first."""
+    """Return the bytes of fixed-width values as words, one array for each word position of a value."""
     if pa.types.is_boolean(values.type):
         return [values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)]  # noqa: FBT003 - pyarrow's
     width, content = values.type.byte_width, values.buffers()[1]
@@ -100,14 +100,14 @@ def _words(values: pa.Array) -> list[Words]:
 
 
 def _lists(offsets: pa.Array, items: pa.Array) -> Words:
-    """Return a digest of every list, of its length and its items in their order."""
+    """Return a digest of every list, from its length and its items in order."""
     ends = offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     counts = np.diff(ends)
     return _sequences(_digests(items.slice(ends[0], ends[-1] - ends[0])), counts, counts)
 
 
 def _sequences(items: Words, counts: Int64s, lengths: Int64s) -> Words:
-    """Return a digest of every sequence: of its length and its items, `counts` of which each one has."""
+    """Return a digest of every sequence, from its length and its items; `counts` has each one's number of items."""
     ends = np.cumsum(counts)
     place = np.arange(len(items)) - np.repeat(ends - counts, counts)
     mixed = _mixed(items + _mixed(place.astype(np.uint64)))
@@ -116,7 +116,7 @@ def _sequences(items: Words, counts: Int64s, lengths: Int64s) -> Words:
 
 
 def _texts(values: pa.Array) -> Words:
-    """Return a digest of every text or binary value, of its length and its bytes."""
+    """Return a digest of every text or binary value, from its length and its bytes."""
     lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if len(values) > 1 and int(lengths.sum()) > _PIECE_BYTES:
         half = len(values) // 2

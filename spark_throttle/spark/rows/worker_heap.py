@@ -1,8 +1,8 @@
-"""What a Python worker of Spark's has loaded is not searched for garbage after every task.
+"""Excludes the modules that a Python worker of Spark has loaded from the garbage collection after every task.
 
-PySpark collects all generations behind each task of a worker that it keeps. Some 80,000 objects of pandas, pyarrow,
-PySpark and this package cost 25 to 30 ms there, as much as all that a task of a small batch does. They live as long as
-the process: `gc.freeze` sets them aside.
+PySpark collects all generations after each task of a worker that it reuses. About 80,000 objects of pandas, pyarrow,
+PySpark and this package cost 25 to 30 ms there, as much as the whole work of a task in a small batch. They live as long
+as the process, so `gc.freeze` sets them aside.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import sys
 from typing import Final
 
 _PARENT: Final = "pyspark.daemon"
-"""The module that Spark's workers are forked from, and run."""
+"""The module from which Spark's workers are forked, and which they run."""
 
 
 @functools.cache
 def set_loaded_aside() -> None:
-    """Set aside what is loaded; what Spark's workers call of ours calls it first, and it acts once a process.
+    """Set aside all objects that are loaded; every function that Spark's workers call here calls this first.
 
-    Outside Spark's workers it does nothing: another process's heap is its owner's.
+    It acts once per process. Outside Spark's workers it does nothing, because the heap belongs to another program.
     """
-    program = getattr(sys.modules["__main__"], "__spec__", None)  # a notebook's may have none
+    program = getattr(sys.modules["__main__"], "__spec__", None)  # missing in some notebooks
     if program is not None and program.name == _PARENT:
         gc.freeze()

@@ -1,4 +1,4 @@
-"""One batch of one shard in a worker: Spark's function, state in, frames out, with the payload of the rows that wait.
+"""One batch of one shard in a Python worker: the function that Spark calls, and the payload of the waiting rows.
 
-It may import `spark.rows` and `core`. Begin with `operator`, then `shard_batch`.
+It may import `spark.rows` and `core`. Start with `operator`, then `shard_batch`.
 """

@@ -1,8 +1,8 @@
-"""The function that Spark calls for every shard with something to do: state in, frames out.
+"""The function that Spark calls for every shard that has work: it takes frames and state, and returns frames.
 
-`applyInPandasWithState` keeps one value a shard: the version of its format, and the block that `core.codec` packs. The
-batch time is Spark's own, from the offset log, and the same when a batch is run again; `core.limits.paying` says what
-it pays.
+`applyInPandasWithState` keeps one value per shard: the version of its format, and the block that `core.codec` packs.
+The batch time is Spark's, from the offset log, so it is the same when a batch is run again. `core.limits.paying`
+derives from it the time that earns tokens.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STATE_SCHEMA = "version int, block binary"
 
 @dataclass(frozen=True, slots=True)
 class ShardOperator:
-    """Decides a shard's batch; Spark calls it once a shard and batch, on an executor, and again if the task fails.
+    """A function that decides a shard's batch; called on an executor once per shard and batch, again if the task fails.
 
-    It is called for the shards that a control row or an arrival reaches; an epoch reaches all. Its output and the new
-    state are a function of the old state, the frames as a set and the batch time. Frames may come in any number of
-    pieces and any order.
+    Spark calls it for the shards that receive a control row or an arrival; a new epoch reaches all shards. Its output
+    and the new state depend only on the old state, the set of frames and the batch time. Frames may come in any number
+    of pieces and in any order.
     """
 
     shard_keys: tuple[int, ...]
@@ -42,13 +42,13 @@ class ShardOperator:
     """Whether admitted rows carry the ``throttle`` column."""
 
     room: QueueBounds | None = None
-    """The queue's bounds as the query was started with: a batch that found them too small is run again with these."""
+    """The queue's bounds when the query started; a batch that failed under smaller bounds is run again with these."""
 
     outlet: FileOutlet | None = None
-    """Writes the rows that leave; without one they are returned."""
+    """Writer of the rows that leave; without one they are returned as frames."""
 
     partition_columns: tuple[str, ...] = ()
-    """Of the sink."""
+    """Partition columns of the sink."""
 
     def __call__(
         self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState

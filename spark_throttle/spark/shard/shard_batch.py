@@ -1,7 +1,7 @@
-"""One batch of one shard, payloads included: bytes in, tables out. No Spark, no pandas, no clock.
+"""One batch of one shard with its payloads: bytes in, tables out, without Spark, pandas or a clock.
 
-The decisions are `core.batch.admission`'s; here frames are opened, rows put in order and their payloads sent to
-where the decisions say.
+`core.batch.admission` makes the decisions. This module opens frames, puts rows in order, and moves their payloads
+according to the decisions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ VERDICT_TYPE = pa.struct([
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardOutcome:
-    """What a batch of a shard comes to."""
+    """The result of a batch of one shard."""
 
     state: bytes
     admitted: list[pa.Table]
@@ -66,7 +66,7 @@ class ShardOutcome:
 
 
 _MATCHES: Final = MatchMemory()
-"""Of the shards that this process decided last: a worker serves the same ones again."""
+"""Matches of the shards that this process decided last; a worker is likely to get the same shards again."""
 
 
 @lru_cache(maxsize=64)
@@ -91,19 +91,19 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     Parameters
     ----------
     state
-        What the last batch of the shard returned; `None` before the first.
+        The state that the shard's last batch returned; `None` before the first.
     grant
         The control row of the batch, if it has one.
     frames
-        Arrived rows, in any order.
+        Frames of arrived rows, in any order.
     is_explained
         Whether admitted rows carry the ``throttle`` column too.
     now_ms
-        Spark's time of the batch; what is earned, held and expires goes by its paying time (`core.limits.paying`).
+        Spark's time of the batch. Tokens, delays and expiry follow the paying time instead (`core.limits.paying`).
     room
-        Bounds that the queue may fill before it fails, where the policy's own are less.
+        Bounds up to which the queue may fill before the batch fails, if the policy's own bounds are smaller.
     partition_columns
-        Of the sink: a row that it has no folder for is rejected.
+        Partition columns of the sink; a row for which they give no folder is rejected.
     """
     batch_ms = now_ms
     stored, now_ms = _granted(state, grant, shard, batch_ms)
@@ -128,9 +128,10 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
 
 
 def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPolicy:
-    """Return `policy` with room for what would fail it.
+    """Return `policy` with its queue's bounds widened to `room`, if exceeding them fails the batch.
 
-    A batch that failed has left nothing and may be decided anew; one that did not is decided the same with more room.
+    A batch that failed has left nothing behind and may be decided again. A batch that did not fail is decided in the
+    same way with wider bounds.
     """
     bounds = policy.queue
     if room is None or bounds.on_overflow != Overflow.FAIL:
@@ -172,7 +173,7 @@ def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShar
 def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> Arrivals:
     if arrived is None:
         return Arrivals(pa.array([], pa.string()), pa.array([], pa.int64()))
-    # The session may say that strings come with 64-bit offsets.
+    # The session may be configured to send strings with 64-bit offsets.
     names, size_bytes = _one_chunk(arrived.column(NAMESPACE)).cast(pa.string()), _one_chunk(arrived.column(SIZE))
     return Arrivals(names, size_bytes, has_folder(arrived, partition_columns))
 
@@ -183,7 +184,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _DecidedBatch:
-    """A batch with the decisions on it."""
+    """A batch with its decisions."""
 
     plan: AdmissionPlan
     before: ShardState
@@ -196,7 +197,7 @@ class _DecidedBatch:
     now_ms: int
 
     def leaving(self, verdict: Verdict, *, is_explained: bool) -> list[pa.Table]:
-        """Return the payloads with `verdict`: those from the queue first, then those that arrived."""
+        """Return the payloads with `verdict`: first those from the queue, then those that arrived."""
         leaves = self.plan.decisions.verdict == verdict
         queued = len(self.before.queue)
         tables = self.queue.rows(leaves[:queued])

@@ -1,11 +1,11 @@
 """The payload of waiting rows: frames in the shard's state, opened only when one of their rows leaves.
 
-A queued row is (frame, place in it), in the order of the queue. A frame is written once, when its rows are queued,
-and dropped when its last row has left; one that is opened and found less than half alive is written anew with
-what remains. So a long backlog costs Python the frames that a batch touches, not the rows that wait.
+A queued row is a pair (frame, position in the frame), in the order of the queue. A frame is written once, when its rows
+are queued, and dropped when its last row has left. If a frame is opened and fewer than half of its rows remain, it is
+rewritten with those rows. So a long backlog costs Python the frames that a batch touches, not all waiting rows.
 
-Spark, though, takes the whole state to Python and back at every batch, byte by byte, and writes it to the checkpoint:
-what waits costs the bytes of its compressed frames.
+Spark, however, copies the whole state to Python and back in every batch, and writes it to the checkpoint. So waiting
+rows cost Spark the bytes of their compressed frames.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.spark.rows.frames import decode, encode_whole, pieces
 
 _SMALL_FRAME_BYTES = 1 << 16
-"""A last frame smaller than this is written anew together with the rows that join the queue."""
+"""A last frame smaller than this is rewritten together with the rows that join the queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardQueue:
-    """Frames, and where the queued rows stand in them."""
+    """Frames, and the positions of the queued rows in them."""
 
     frames: list[bytes]
     frame_of_row: Int64s
-    """Ascending."""
+    """Index of each row's frame, ascending."""
 
     row_in_frame: Int64s
 
@@ -39,14 +39,14 @@ class ShardQueue:
         return cls([], nothing, nothing)
 
     def rows(self, is_wanted: Bools) -> list[pa.Table]:
-        """Return the wanted rows, in order, a table a frame."""
+        """Return the wanted rows in order, one table per frame."""
         wanted = np.flatnonzero(is_wanted)
         touched, starts = np.unique(self.frame_of_row[wanted], return_index=True)
         places = np.split(self.row_in_frame[wanted], starts[1:])
         return [decode(self.frames[at]).take(pa.array(rows)) for at, rows in zip(touched, places, strict=False)]
 
     def after(self, stays: Bools, joining: pa.Table | None) -> ShardQueue:
-        """Return the queue in which the rows that do not stay are gone and `joining` has come last."""
+        """Return the queue with only the rows that stay, and with `joining` at its end."""
         frames: list[bytes] = []
         counts: list[int] = []
         places: list[Int64s] = []

@@ -1,6 +1,6 @@
-"""Where the rows of a batch go: the user's sink, the dead letters, the usage table, the feedback.
+"""The destinations of a batch's rows: the user's sink, the dead letters, the usage table and the feedback.
 
-It may import all rooms of `spark` but `sources`. Begin with `batch_sink` (any sink, by Spark's writer), then
-`delta_sink` (native); `writer_choice` says which of them a query has, `table_features` which tables the native one may
-append to.
+It may import every subpackage of `spark` except `sources`. Start with `batch_sink` (any sink, through Spark's writer),
+then `delta_sink` (the native writer). `writer_choice` selects the writer of a query, and `table_features` decides to
+which tables the native writer may append.
 """

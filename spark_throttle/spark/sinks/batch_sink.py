@@ -1,12 +1,12 @@
 """The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
 
-The frames are computed once and kept for the batch, because every action on a batch would run the operator again, and
-every partition is read, because a batch whose partitions were not all read cannot be committed. Where files are
-written, few frames are unpacked by few tasks, so that a small batch makes few. The feedback is written last. A crash
-anywhere in between runs the whole batch again with the same rows: Delta tables skip what they already have by the
-query's name and the batch's number (``txnAppId``, ``txnVersion``), dead letters in files overwrite their own folder.
-What a table has after the write is looked at, for Delta skips without a word, another batch of that number too
-(`checkpoint.batch_mark`).
+The frames are computed once and persisted for the batch, because every action on the batch would run the operator
+again. Every partition is read, because a batch whose partitions were not all read cannot be committed. If a target
+consists of files, a small number of frames is unpacked by a small number of tasks, so that a small batch makes few
+files. The feedback is written last. A crash anywhere in between runs the whole batch again with the same rows: Delta
+tables skip a batch that they already have, by the query's name and the batch's number (``txnAppId``, ``txnVersion``),
+and dead letters in files overwrite their own folder. The table is checked after the write, because Delta skips a batch
+silently, even a different batch of the same number (`checkpoint.batch_mark`).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from spark_throttle.status.usage_table import FIRST_COLUMNS
 BatchFunction = Callable[[DataFrame, int], None]
 _METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 _TASK_BYTES = 4 << 20
-"""Of compressed frames: a task of fewer would take longer to start than to unpack them."""
+"""Bytes of compressed frames per task; a task with fewer would take longer to start than to unpack them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows go: a format and its options, or a table's name."""
+    """A target of rows: a format and its options, or a table's name."""
 
     format: str | None
     options: dict[str, str] = field(default_factory=dict)
@@ -53,21 +53,21 @@ class Target:
 
     @property
     def kind(self) -> SinkFormat:
-        """What is known of its format; a table without one is Delta's."""
+        """The entry for its format; a table without a format is a Delta table."""
         return format_of(DELTA if self.format is None and self.table is not None else self.format)
 
     @property
     def promise(self) -> Promise:
-        """What this target makes of a batch that is written again after a crash."""
+        """The target's delivery guarantee for a batch that is written again after a crash."""
         return self.kind.promise
 
     @property
     def is_delta(self) -> bool:
-        """Whether it is a Delta table: asked for a batch by its transactions, and written natively where it can be."""
+        """Whether it is a Delta table: its transactions tell whether it has a batch, and it may be written natively."""
         return self.kind.name == DELTA
 
     def resolved(self, paths: SparkPaths) -> Target:
-        """Return the same target with its path as Spark resolves it; what takes other paths than files' keeps its."""
+        """Return the target with its path resolved by Spark; a format whose path names no file keeps it as it is."""
         if self.path is None or not self.kind.has_path:
             return self
         return replace(self, path=paths.resolve(self.path))
@@ -78,7 +78,7 @@ class Target:
         Raises
         ------
         CheckpointMismatchError
-            If a Delta table has another batch of that number, or a later one.
+            If a Delta table has a different batch of that number, or a later one.
         """
         writer = rows.write.mode("append").options(**self.options)
         if self.partition_columns:
@@ -98,7 +98,7 @@ class Target:
         return bool(rows.sparkSession.conf.get(_METADATA_CONF, ""))
 
     def write_batch_folder(self, rows: DataFrame, batch: int) -> None:
-        """Write a batch of dead letters into a folder of its own, over what an attempt before left there."""
+        """Write a batch of dead letters into a folder of its own, replacing the files of an earlier attempt."""
         writer = rows.write.mode("overwrite").options(**self.options)
         if self.format is not None:
             writer = writer.format(self.format)
@@ -106,12 +106,12 @@ class Target:
 
     @property
     def is_paid_by_bytes(self) -> bool:
-        """Whether rows cost what their bytes cost: files. What talks to another system may need all tasks there are."""
+        """Whether a write costs what its bytes cost, as for files; writes to other systems may need all tasks."""
         return self.format is None or self.kind.is_paid_by_bytes
 
     @property
     def has_batch_folders(self) -> bool:
-        """Whether dead letters here are kept a folder a batch, which makes files exactly once."""
+        """Whether dead letters here have one folder per batch, which makes files exactly once."""
         return self.kind.has_files and self.path is not None
 
     def _save(self, writer: DataFrameWriter) -> None:
@@ -127,11 +127,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class BatchSink:
-    """What `foreachBatch` calls: on the driver, once a batch, and again for the same batch after a crash."""
+    """The function for `foreachBatch`: called on the driver once per batch, and again for that batch after a crash."""
 
     control_path: str
     schema: StructType
-    """Of the user's rows."""
+    """Schema of the user's rows."""
 
     row_schema: pa.Schema
     rejected_schema: pa.Schema
@@ -139,10 +139,10 @@ class BatchSink:
     admitted: Target | BatchFunction
     rejected: Target
     usage: Target | Destination | None
-    """A destination is written without Spark."""
+    """The usage table, if any; a `Destination` is written without Spark."""
 
     definition: str = ""
-    """What the query decides by, as JSON."""
+    """The query's definition, as JSON."""
 
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
@@ -155,11 +155,14 @@ class BatchSink:
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
             mark = mark_of(manifest, batch, reports)
             begin_batch(directory, manifest.query, batch, self.definition, reports)
+            has_admitted = any(report.admitted.any() for report in reports)
+            has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
             if not isinstance(self.admitted, Target):
                 self.admitted(self._rows(kept, FrameKind.ADMITTED), batch)
-            elif any(report.admitted.any() for report in reports) or batch == 0:
+            elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
+                # A table has the mark of every batch that writes anything: so two copies of a query meet there.
                 self.admitted.write(self._rows(kept, FrameKind.ADMITTED), mark)
-            if any(report.rejected.any() or report.invalid_messages for report in reports):
+            if has_rejected:
                 self._write_rejected(self._rows(kept, FrameKind.REJECTED), mark.of_part("rejected"))
             if isinstance(self.usage, Destination) and packed:
                 append_usage(self.usage, directory, mark.of_part("usage"), reports)
@@ -171,7 +174,7 @@ class BatchSink:
 
     @staticmethod
     def _write_usage(usage: Target, frames: DataFrame, rows: pa.Table, mark: BatchMark) -> None:
-        if rows.num_columns > FIRST_COLUMNS:  # the table may be older than the others
+        if rows.num_columns > FIRST_COLUMNS:  # the table may be older than the other columns
             usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
         usage.write(frames.sparkSession.createDataFrame(rows), mark)
 
@@ -194,18 +197,18 @@ class BatchSink:
 
 @dataclass(frozen=True, slots=True)
 class _KeptFrames:
-    """The frames of a batch, computed."""
+    """The computed frames of a batch."""
 
     frames: DataFrame
     usage: list[bytes]
-    """The usage reports."""
+    """The packed usage reports."""
 
     size_bytes: dict[int, int]
-    """By kind."""
+    """Bytes of the frames of each kind."""
 
     @classmethod
     def of(cls, frames: DataFrame) -> _KeptFrames:
-        """Compute the frames, all partitions of them, and look at what they hold."""
+        """Compute all partitions of the frames, and collect the usage reports and sizes."""
         usage = F.when(_is(FrameKind.USAGE), F.col("frame")).alias("usage")
         rows = frames.select("kind", F.octet_length("frame").alias("bytes"), usage).collect()
         size_bytes: dict[int, int] = {}
@@ -214,7 +217,7 @@ class _KeptFrames:
         return cls(frames, [bytes(row["usage"]) for row in rows if row["usage"] is not None], size_bytes)
 
     def of_kind(self, kind: FrameKind, target: Target | BatchFunction) -> DataFrame:
-        """Return the frames of a kind, in no more partitions than their rows are worth to their target."""
+        """Return the frames of a kind, in no more partitions than their bytes justify for their target."""
         found = self.frames.where(_is(kind)).select("frame")
         if not isinstance(target, Target) or not target.is_paid_by_bytes:
             return found

@@ -1,9 +1,9 @@
-"""Before a batch reaches its sinks: what they have of it already must have been decided by the same definition.
+"""The check before a batch reaches its sinks: rows that they already have must come from the same definition.
 
-Runs where the sinks are written: on the driver, once an attempt at a batch. A Delta table is asked for the batch by the
-query's name, and a folder of dead letters is there or not. What a function has made of a batch nobody knows, nor what a
-user's own sink has. Other sinks promise no more than that no row is lost, and a batch that is decided anew loses none
-there.
+It runs on the driver, where the sinks are written, once per attempt at a batch. A Delta table is asked for the batch by
+the query's name, and dead letters are looked for in the batch's folder. What a function has done with a batch, or what
+a user's own sink has of it, cannot be known. Other sinks promise only that no row is lost, and a batch that is decided
+again loses none there.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from spark_throttle.spark.delta.commit import open_table
 from spark_throttle.spark.sinks.destination import batch_folder
 
 SINK, DEAD_LETTERS, USAGE = "the sink", "the dead letters", "the usage table"
-"""Kinds of rows, as `Definition.targets` names them."""
+"""Kinds of rows; the keys of `Definition.targets`."""
 
 TABLE, NAMED_TABLE, FOLDERS = "Delta ", "Delta table ", "folders in "
-"""How the words begin that say where rows go; what begins otherwise is no sink that could be asked."""
+"""Prefixes of a target's text. A target with another prefix is a sink that cannot be asked for a batch."""
 
 APP_SUFFIX: Final = {SINK: "", DEAD_LETTERS: "/rejected", USAGE: "/usage", OWN_SINK: ""}
-"""By which the query's name differs in the transactions of each kind."""
+"""Suffix of the query's name in the transactions of each kind of rows."""
 
 
 def begin_batch(
@@ -36,12 +36,12 @@ def begin_batch(
     definition: str,
     reports: Iterable[UsageReport],
 ) -> None:
-    """Note that a batch is about to reach its sinks; called once for every attempt at it, before the first of them.
+    """Record that a batch is about to reach its sinks; called once per attempt, before the first sink is written.
 
     Raises
     ------
     DefinitionChangedError
-        If a sink has the batch as another definition decided it.
+        If a sink has the batch as decided by another definition.
     """
     if not definition:
         return
@@ -55,14 +55,14 @@ def begin_batch(
 
 
 def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | None] = lambda _: None) -> bool:
-    """Return whether a target has a batch; `True` where it cannot be asked.
+    """Return whether a target has a batch; `True` for a function, and for a table that cannot be located or read.
 
     Parameters
     ----------
     app
-        What the query calls itself in transactions of the target.
+        Name of the query in the target's transactions.
     locate
-        Returns where the Delta table of a name is, `None` where that cannot be told.
+        Function that returns the location of a Delta table by its name, or `None` if it cannot be determined.
     """
     if target.startswith(FOLDERS):
         files = Directory(target.removeprefix(FOLDERS)).names(batch_folder(batch))

@@ -1,4 +1,4 @@
-"""Decided frames as rows, for users who keep their own sink; usage goes back from the executors."""
+"""The decided rows of `Throttle.apply`, for users who keep their own sink; executors write the usage reports."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class UnpackDecided:
-    """Frames of all kinds to rows; runs in `mapInArrow` on the executors, once a task.
+    """A function from frames of all kinds to rows; `mapInArrow` runs it on the executors, once per task.
 
-    Before the first row passes, the batch is noted as begun, with the definition that decided it. A usage report is
-    written to the control directory as it passes. A task that runs again writes the same bytes under the same name, and
+    Before the first row passes, the batch is recorded as begun, with the definition that decided it. Each usage report
+    is written to the control directory. A task that runs again writes the same bytes under the same name, and
     the control plane reads them only when the batch is committed.
     """
 
     schema: pa.Schema
     control_path: str
     definition: str = ""
-    """What the query decides by, as JSON."""
+    """The query's definition, as JSON."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the decided rows."""
@@ -50,7 +50,7 @@ class UnpackDecided:
                     yield from unpack.rows(frame.as_buffer())
 
     def _begin(self) -> None:
-        """Refuse a batch that an attempt before has begun by another definition: the sink may have any of it."""
+        """Refuse a batch that an earlier attempt began with another definition: the sink may have part of it."""
         begin(Directory(self.control_path), batch_of_task(), Definition.from_json(self.definition), lambda *_: True)
 
     def _report(self, block: bytes) -> None:
@@ -59,12 +59,12 @@ class UnpackDecided:
 
 
 def batch_of_task() -> int:
-    """Return the number of the batch that this task is of.
+    """Return the number of the batch to which this task belongs.
 
     Raises
     ------
     ConfigurationError
-        If it is of none.
+        If the task does not belong to a streaming query.
     """
     context = TaskContext.get()
     batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None

@@ -1,15 +1,15 @@
-"""The native Delta sink: rows go into Parquet files on the executors and into the logs on the driver.
+"""The native Delta sink: executors write rows to Parquet files, and the driver commits the files to the tables' logs.
 
-``throttle_delta`` is a Python data source that a query writes its frames to, whole: nothing is kept for a second pass.
-The operator has written most rows already, and its frames name the files (`file_outlet`); a task of the sink writes
-those that came as frames, admitted and rejected, and tells the driver all files and usage reports. The driver then
-commits, in this order: admitted rows, rejected rows, usage, feedback, as `batch_sink` does, each once by the query's
-name and the batch's number. A crash anywhere in between runs the whole batch again with the same rows; what the tables
-have they skip, and the files of the attempt before are never named. Another batch of the same number, as a checkpoint
-that was put back plans it, is refused (`checkpoint.batch_mark`).
+``throttle_delta`` is a Python data source to which a query writes all its frames; nothing is kept for a second pass.
+The operator has already written most rows, and its frames name the files (`file_outlet`). A task of the sink writes the
+admitted and rejected rows that came as frames, and reports all files and usage reports to the driver. Like
+`batch_sink`, the driver then commits admitted rows, rejected rows, usage and feedback, in this order, each once by the
+query's name and the batch's number. A crash anywhere in between runs the whole batch again with the same rows: tables
+skip batches that they already have, and files of the earlier attempt are never named. A different batch of the same
+number, as planned by a checkpoint that was put back, is refused (`checkpoint.batch_mark`).
 
-`abort` leaves files alone: Spark calls it for a commit that failed half-way too, and then some of them are in a
-table.
+`abort` does not delete files: Spark also calls it for a commit that failed half-way, when a table may already have some
+of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PLAN = "plan"
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The message of a task to the driver."""
 
     admitted: list[WrittenFile]
     rejected: list[WrittenFile]
@@ -60,7 +60,7 @@ class TaskOutput(WriterCommitMessage):
 
 
 class ThrottleDeltaSink(DataSource):
-    """``frames.writeStream.format("throttle_delta")``; used by `ThrottledStreamWriter`, not by users."""
+    """The data source ``throttle_delta``; used by `ThrottledStreamWriter`, not by users."""
 
     @classmethod
     def name(cls) -> str:
@@ -72,20 +72,20 @@ class ThrottleDeltaSink(DataSource):
         return OUTPUT_SCHEMA
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802, FBT001, ARG002 - Spark's
-        """Return the writer; called on the driver, twice a batch: to plan the tasks, and to commit."""
+        """Return the writer; called on the driver twice per batch: to plan the tasks, and to commit."""
         set_loaded_aside()
         return ThrottleDeltaWriter(self.options[_PLAN])
 
 
 class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
-    """Writes one batch: `write` runs on the executors, once an attempt at a task, the rest on the driver."""
+    """A writer of one batch: `write` runs on the executors, once per attempt at a task, the rest on the driver."""
 
     def __init__(self, plan_json: str) -> None:
         self._plan_json = plan_json
 
     @property
     def plan(self) -> SinkPlan:
-        """What goes where."""
+        """The destinations of the rows."""
         return SinkPlan.from_json(self._plan_json)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskOutput:
@@ -114,7 +114,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         return TaskOutput(admitted, rejected, usage)
 
     def file_writer(self, destination: Destination) -> TableFileWriter:
-        """Return what writes this task's rows to a destination."""
+        """Return the writer of this task's rows for a destination."""
         return file_writer(destination)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -127,19 +127,24 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         manifest = bound_manifest(directory)
         mark = mark_of(manifest, batchId, reports)
         begin_batch(directory, manifest.query, batchId, plan.definition, reports)
-        self.add(plan.admitted, mark, [file for task in tasks for file in task.admitted])
-        self.add(plan.rejected, mark.of_part("rejected"), [file for task in tasks for file in task.rejected])
+        admitted, rejected = (
+            [file for task in tasks for file in task.admitted],
+            [file for task in tasks for file in task.rejected],
+        )
+        # The first table has the mark of every batch that writes anything: so two copies of a query meet there.
+        if admitted or rejected:
+            self.add(plan.admitted, mark, admitted)
+        if rejected:
+            self.add(plan.rejected, mark.of_part("rejected"), rejected)
         if plan.usage is not None and reports:
             append_usage(plan.usage, directory, mark.of_part("usage"), reports)
         write_reports(directory, batchId, packed)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: see the module."""
+        """Do nothing; the module's header explains why."""
 
     def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
-        """Make files count, once a batch."""
-        if not files:
-            return
+        """Make the files of a batch visible at a destination, once; a table has its mark even without files."""
         if destination.is_table:
             append_once(destination, mark, lambda: files)
         else:
@@ -150,7 +155,7 @@ def append_usage(
     destination: Destination, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport]
 ) -> None:
     """Append the usage reports of a batch to the usage table, once."""
-    from spark_throttle.status.shared_status import SHARE_SCHEMA, batch_usage  # takes long, and is seldom needed
+    from spark_throttle.status.shared_status import SHARE_SCHEMA, batch_usage  # slow to load, and rarely needed
 
     def write() -> list[WrittenFile]:
         writer = table_writer(destination, part_name(0))
@@ -163,19 +168,19 @@ def append_usage(
 
 
 def append_once(destination: Destination, mark: BatchMark, written: Callable[[], list[WrittenFile]]) -> None:
-    """Append the files that `written` returns to a table, unless it has the batch.
+    """Append the files that `written` returns to a table, unless the table already has the batch.
 
     Raises
     ------
     CheckpointMismatchError
-        If it has another batch of that number, or a later one.
+        If the table has a different batch of that number, or a later one.
     NativeWriterError, ConfigurationError
-        If the table was changed so that the rows cannot be appended any more; nothing has been committed.
+        If the table was changed so that the rows can no longer be appended. Nothing of the batch was committed to it.
     """
     table = open_table(destination.location)
     if table is None:
         raise ConfigurationError(
-            f"the Delta table {destination.location} is gone: restore it, or start the query anew, which makes it"
+            f"the Delta table {destination.location} is gone: restore it, or restart the query, which creates it"
         )
     if has_batch(table, destination.location, mark):
         return
@@ -184,7 +189,7 @@ def append_once(destination: Destination, mark: BatchMark, written: Callable[[],
 
 
 def show_folder(location: str, batch: int, files: list[WrittenFile]) -> None:
-    """Make the files of a batch those that its folder shows, instead of what an attempt before has left there."""
+    """Show the files of a batch in its folder, and delete the files that an earlier attempt left there."""
     system, root = file_system(location)
     folder = f"{root}/{batch_folder(batch)}"
     hidden = {file.path: file.path.removeprefix(".") for file in files}

@@ -1,6 +1,6 @@
-"""Where the native writer puts rows: Delta tables, and folders of Parquet files; and what opens files there.
+"""Destinations of the native writer, Delta tables and folders of Parquet files, and the file writers for them.
 
-All of it is known when a query starts. It travels as JSON in the options of the data source, and with the operator.
+They are fixed when a query starts, and travel as JSON in the options of the data source and with the operator.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from spark_throttle.spark.sinks.decided_stream import batch_of_task
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where one kind of rows goes: a Delta table, or a folder with a folder of Parquet files for every batch."""
+    """The destination of one kind of rows: a Delta table, or a folder with a subfolder of Parquet files per batch."""
 
     location: str
     is_table: bool
     schema_json: str
-    """Spark's, of the rows."""
+    """Spark's schema of the rows, as JSON."""
 
     partition_columns: tuple[str, ...] = ()
     compression: str = "snappy"
@@ -35,12 +35,12 @@ class Destination:
 
     @property
     def schema(self) -> StructType:
-        """Of the rows."""
+        """Spark's schema of the rows."""
         return StructType.fromJson(json.loads(self.schema_json))
 
     def form(self) -> FileForm:
-        """Return how the files are written: as Spark's are, with what its readers look for in the footer."""
-        footer = {"org.apache.spark.version": pyspark.__version__}  # or Spark asks which calendar the dates are of
+        """Return the form of the files: the same as Spark's, with the footer entries that Spark's readers look for."""
+        footer = {"org.apache.spark.version": pyspark.__version__}  # or Spark cannot tell the calendar of dates
         if not self.is_table:
             footer["org.apache.spark.sql.parquet.row.metadata"] = self.schema_json
         indexed = IndexedColumns(self.first_indexed, self.named_indexed)
@@ -50,22 +50,22 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """All that the sink's processes need to know; travels as JSON in the data source's options."""
+    """Everything that the sink's processes need to know; it travels as JSON in the options of the data source."""
 
     control_path: str
     admitted: Destination
     rejected: Destination
     usage: Destination | None
     definition: str = ""
-    """What the query decides by, as JSON."""
+    """The query's definition, as JSON."""
 
     def to_json(self) -> str:
-        """Return the plan as text."""
+        """Return the plan as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> SinkPlan:
-        """Return the plan that a text describes."""
+        """Return the plan from its JSON."""
         fields = json.loads(text)
         found = {name: _destination(fields[name]) for name in ("admitted", "rejected")}
         usage = _destination(fields["usage"]) if fields["usage"] else None
@@ -79,27 +79,27 @@ def _destination(fields: dict[str, object]) -> Destination:
 
 
 def file_writer(destination: Destination) -> TableFileWriter:
-    """Return what writes rows of this task to a destination."""
+    """Return the writer of this task's rows for a destination."""
     context = TaskContext.get()
     part = part_name(context.partitionId() if context is not None else 0)
     if destination.is_table:
         return table_writer(destination, part)
     files, root = file_system(destination.location)
-    # Hidden from readers until the commit.
+    # The leading dot hides the files from readers until the commit.
     return TableFileWriter(files, f"{root}/{batch_folder(batch_of_task())}", destination.form(), f".{part}")
 
 
 def table_writer(destination: Destination, part: str) -> TableFileWriter:
-    """Return what writes rows into files of a table."""
+    """Return a writer of rows to files of a table."""
     files, root = file_system(destination.location)
     return TableFileWriter(files, root, destination.form(), part)
 
 
 def part_name(partition: int) -> str:
-    """Return what the names of a task's files begin with."""
+    """Return the prefix of the names of a task's files."""
     return f"part-{partition:05d}-"
 
 
 def batch_folder(batch: int) -> str:
-    """Return the folder of a batch below a destination that is no table."""
+    """Return the name of a batch's folder in a destination that is not a table."""
     return f"batch={batch}"

@@ -1,12 +1,12 @@
-"""Rows that leave a shard go into files where they are decided, and no further through Spark.
+"""The file outlet: writes the rows that leave a shard to files where they are decided, so they skip Spark.
 
-The operator of a query with the native writer has the rows as Arrow tables, and pyarrow writes Parquet from those. What
-travels on to the sink is what the driver must know of the files: the rows do not go back to the JVM, nor from there
-into a second Python worker. A task that runs again writes other files, and only those that its last attempt names
-are committed, as with files that the sink writes.
+With the native writer, the operator has the rows as Arrow tables, from which pyarrow writes Parquet. Only a description
+of the files travels to the sink, for the driver. The rows return neither to the JVM nor, from there, to a second Python
+worker. A task that runs again writes other files, and only the files that its last attempt names are committed, as with
+files that the sink writes.
 
-Rows of a shard that are too few for a file of their own travel as frames, and the sink writes one file for all shards
-of its task.
+If a shard has too few rows for a file of its own, the rows travel as frames, and the sink writes one file for all
+shards of its task.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from spark_throttle.spark.rows.frames import FrameKind, aligned
 from spark_throttle.spark.sinks.destination import SinkPlan, file_writer
 
 OWN_FILE_BYTES: Final = 4 << 20
-"""Rows of a shard are written by the operator if they have so many bytes."""
+"""Least bytes of a shard's rows for which the operator writes a file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileOutlet:
-    """Writes rows of a shard on the executor that decided them."""
+    """A writer of a shard's rows on the executor that decided them."""
 
     plan: SinkPlan
     own_file_bytes: int = OWN_FILE_BYTES
 
     def __call__(self, kind: FrameKind, tables: list[pa.Table]) -> bytes | None:
-        """Write admitted or rejected rows, and return a frame that names the files; `None` if they are too few.
+        """Write admitted or rejected rows, and return a frame that names the files; `None` if the rows are too few.
 
         Raises
         ------
         ConfigurationError
-            If rows were queued with columns that the stream no longer has.
+            If rows were queued with columns that the stream no longer has, or has with other types.
         """
         if sum(table.nbytes for table in tables) < self.own_file_bytes:
             return None
@@ -49,17 +49,17 @@ class FileOutlet:
         return pack_files(kind, writer.finish())
 
     def file_writer(self, kind: FrameKind) -> TableFileWriter:
-        """Return what writes rows of a kind."""
+        """Return the file writer for rows of a kind."""
         return file_writer(self.plan.admitted if kind == FrameKind.ADMITTED else self.plan.rejected)
 
 
 def pack_files(kind: FrameKind, files: list[WrittenFile]) -> bytes:
-    """Return a frame of the kind `FrameKind.FILES` that names files, and what kind of rows they hold."""
+    """Return a frame of the kind `FrameKind.FILES` that names files and the kind of rows that they hold."""
     return json.dumps({"rows": kind.name, "files": [asdict(file) for file in files]}).encode()
 
 
 def unpack_files(frame: bytes) -> tuple[FrameKind, list[WrittenFile]]:
-    """Return what `pack_files` packed.
+    """Return the kind of rows and the files that `pack_files` packed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""All that a query writes to, for whoever looks at it before the query runs."""
+"""The sinks of a query, collected for the check before the query runs (`start.start_check`)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spark_throttle.spark.start.spark_paths import local_path
 from spark_throttle.spark.start.start_check import Sinks
 
 _PARTS = ("", "rejected", "usage")
-"""What follows the query's name in transactions of the sink, of the dead letters and of the usage table."""
+"""Suffixes of the query's name in the transactions of the sink, the dead letters and the usage table."""
 
 
 def sinks_of(spark: SparkSession, checkpoint: str, choice: WriterChoice, targets: Targets) -> Sinks:
-    """Return what a query writes to."""
+    """Return the sinks of a query."""
     plan: SinkPlan | None = choice.plan
     found = (
         (targets.admitted, targets.rejected, choice.usage)
@@ -40,7 +40,7 @@ def sinks_of(spark: SparkSession, checkpoint: str, choice: WriterChoice, targets
 
 
 def _location(spark: SparkSession, target: Target) -> str | None:
-    """Return where a Delta table is; `None` for what is none, or not there yet."""
+    """Return the location of a Delta table; `None` if the target is not a Delta table or does not exist yet."""
     if not target.is_delta:
         return None
     if target.path is not None:

@@ -1,6 +1,6 @@
-"""What is known of the formats that a sink may have, by name: what each promises, and how it takes a batch.
+"""The known formats of sinks, by name: the delivery guarantee of each, and how it takes a batch.
 
-A format that is not named here is some other system that Spark writes batches to: at least once.
+A format that is not listed here is another system to which Spark writes batches, at least once.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ DELTA: Final = "delta"
 
 @dataclass(frozen=True, slots=True)
 class SinkFormat:
-    """One format."""
+    """A format of a sink, and how it takes a batch."""
 
     name: str
     promise: Promise = "at least once"
-    """What becomes of a batch that is written again after a crash."""
+    """The delivery guarantee for a batch that is written again after a crash."""
 
     has_files: bool = False
-    """Whether it is plain files below a path, of which dead letters can have a folder a batch."""
+    """Whether it consists of plain files under a path, so that dead letters can have one folder per batch."""
 
     needs_checkpoint: bool = True
-    """Whether a query must be given a place for its checkpoint."""
+    """Whether a query must be given a checkpoint location."""
 
     refused: str = ""
-    """Why it takes no batches, and what to do instead."""
+    """Why it takes no batches, and what to do instead; empty if it takes them."""
 
     @property
     def has_path(self) -> bool:
-        """Whether its path is one of files, which Spark resolves."""
+        """Whether its path names files, so that Spark resolves it."""
         return self.has_files or self.name == DELTA
 
     @property
     def is_paid_by_bytes(self) -> bool:
-        """Whether rows cost what their bytes cost. What talks to another system may need all tasks there are."""
+        """Whether a write costs what its bytes cost; writes to other systems may need all tasks."""
         return self.has_files or self.promise != "at least once"
 
 
@@ -58,7 +58,7 @@ FORMATS: Final[Mapping[str, SinkFormat]] = {
 
 
 def format_of(name: str | None) -> SinkFormat:
-    """Return what is known of a format; `None` is the session's default.
+    """Return the entry for a format; `None` is the session's default format.
 
     Examples
     --------

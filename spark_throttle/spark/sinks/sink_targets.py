@@ -1,4 +1,4 @@
-"""Where the rows of a query go, in words that two runs of it are compared by."""
+"""The targets of a query's rows as text, by which two runs of the query are compared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from spark_throttle.spark.sinks.begin_batch import (
 def targets_of(
     admitted: Target | Callable[[DataFrame, int], None], rejected: Target, usage: Target | None
 ) -> dict[str, str]:
-    """Return where the rows of a query go."""
+    """Return the target of each kind of rows as text, in the form of `Definition.targets`."""
     found = {
         SINK: _words(admitted) if isinstance(admitted, Target) else FUNCTION,
         DEAD_LETTERS: f"{FOLDERS}{_location(rejected.path)}"
@@ -52,7 +52,7 @@ def _location(path: str) -> str:
 
 
 def location_of(spark: SparkSession, name: str) -> str | None:
-    """Return where a Delta table of the catalog is, `None` where that cannot be told."""
+    """Return the location of a Delta table in the catalog; `None` if it cannot be determined."""
     try:
         if not spark.catalog.tableExists(name):
             return None
@@ -62,15 +62,15 @@ def location_of(spark: SparkSession, name: str) -> str | None:
 
 
 def refuse_changed(spark: SparkSession, control_path: str, checkpoint: str, definition: Definition) -> None:
-    """Refuse to start a query whose uncommitted batch a sink has as another definition decided it.
+    """Refuse to start a query if a sink has its uncommitted batch as decided by another definition.
 
-    Where this process does not see the checkpoint, `begin_batch` refuses it later. Where no sink has the batch, it is
-    noted as the new definition's.
+    If this process does not see the checkpoint, `begin_batch` refuses the batch later. If no sink has the batch, it is
+    recorded under the new definition.
 
     Raises
     ------
     DefinitionChangedError
-        If so.
+        If a sink has the batch, or may have it, as decided by another definition.
     """
     directory = Directory(control_path)
     before, manifest = read_open_batch(directory), read_manifest(directory)

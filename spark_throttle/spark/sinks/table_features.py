@@ -1,8 +1,8 @@
-"""Whether the native writer may append to a Delta table: what the table's protocol, properties and columns ask of it.
+"""Whether the native writer may append to a Delta table, given the table's protocol, properties and columns.
 
-The `deltalake` package refuses some features by itself and writes past others, so that a table could be left with
-rows that break its constraints or that Spark cannot see. So the table is asked here, when a query starts and again
-before every commit, and whatever this writer does not know to be right is left to Spark's.
+The `deltalake` package refuses some features itself and ignores others, which could leave a table with rows that break
+its constraints or that Spark cannot see. So this module checks the table when a query starts, and again before every
+commit. Every table that the native writer is not known to write correctly is left to Spark's writer.
 
 Source: "Writer Requirements" of the Delta protocol.
 """
@@ -53,37 +53,40 @@ _PLAIN_TYPES = (
 _PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
 
 _NEWEST_WRITER_VERSION: Final = 4
-"""Of tables that list no features: appends, invariants, constraints, change data feed and generated columns."""
+"""Newest writer version for a table that lists no features.
+
+Versions up to it have append-only tables, invariants, constraints, change data feed and generated columns.
+"""
 
 _FEATURES: Final = frozenset({
     "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "columnMapping",
     "deletionVectors", "timestampNtz",
 })  # fmt: skip
-"""Those that ask nothing of an append, or whose use is seen in the properties and the columns."""
+"""Features that require nothing of an append, or whose use shows in the table's properties and columns."""
 
 _COLUMN_RULES: Final = {
     "delta.generationExpression": "is generated",
     "delta.identity.start": "is an identity column",
     "delta.invariants": "has an invariant",
-    "delta.typeChanges": "was widened",
+    "delta.typeChanges": "has a widened type",
     "CURRENT_DEFAULT": "has a default",
     "__CHAR_VARCHAR_TYPE_STRING": "has a bounded length",
     "__COLLATIONS": "has a collation",
 }
 _ON: Final = {"delta.autoOptimize.optimizeWrite", "delta.autoOptimize.autoCompact"}
-"""Properties that ask more of a writer than rows."""
+"""Properties that require more of a writer than to write the rows."""
 
 _NUMBERS: Final = {"byte", "short", "integer", "long", "float", "double", "decimal"}
 _TIMES: Final = {"date", "timestamp", "timestamp_ntz"}
 
 
 def check_types(what: str, schema: StructType) -> None:
-    """Refuse rows of types that the native writer does not write as Spark would.
+    """Refuse rows with types that the native writer does not write as Spark would.
 
     Raises
     ------
     NativeWriterError
-        For intervals, variants, shapes, collated and bounded strings.
+        If a column holds intervals, variants, shapes, or collated or bounded strings.
     """
     for field in schema:
         if not _is_known(field.dataType):
@@ -103,17 +106,17 @@ def _is_known(data_type: DataType) -> bool:
 
 
 def check_table(table: DeltaTable, what: str, schema: StructType, partition_columns: tuple[str, ...]) -> None:
-    """Refuse a table that rows of `schema` cannot be appended to without Spark.
+    """Refuse a table to which rows of `schema` cannot be appended without Spark.
 
     Parameters
     ----------
     partition_columns
-        What the caller says that the table is partitioned by; empty for whatever it is.
+        Partition columns that the caller gave; empty to accept those of the table.
 
     Raises
     ------
     NativeWriterError
-        If it asks for what only Spark's writer does.
+        If the table requires something that only Spark's writer does.
     ConfigurationError
         If no writer could append the rows.
     """
@@ -137,7 +140,7 @@ def check_table(table: DeltaTable, what: str, schema: StructType, partition_colu
     if odd:
         raise NativeWriterError(what, f"it is partitioned by {odd[0]!r}, which is {types[odd[0]]}")
     if set(schema.names) <= set(found_partitions):
-        raise NativeWriterError(what, "the rows have no column beside those it is partitioned by")
+        raise NativeWriterError(what, "the rows have no column except those by which it is partitioned")
 
 
 def _check_protocol(table: DeltaTable, what: str) -> None:
@@ -155,7 +158,7 @@ def _check_protocol(table: DeltaTable, what: str) -> None:
 def _check_properties(what: str, properties: dict[str, str]) -> None:
     mode = properties.get("delta.columnMapping.mode", "none")
     if mode != "none":
-        raise NativeWriterError(what, f"it maps its columns (delta.columnMapping.mode is {mode!r})")
+        raise NativeWriterError(what, f"it uses column mapping (delta.columnMapping.mode is {mode!r})")
     for name, value in sorted(properties.items()):
         if name.startswith("delta.constraints."):
             raise NativeWriterError(what, f"it has a constraint ({name.removeprefix('delta.constraints.')}: {value})")
@@ -171,13 +174,13 @@ def _check_columns(what: str, schema: StructType, fields: dict[str, dict[str, An
     given = {column.name: column.nullable for column in schema}
     for name, field in fields.items():
         if not field["nullable"] and given.get(name, True):
-            raise NativeWriterError(what, f"its column {name!r} takes no null and the rows may hold one")
+            raise NativeWriterError(what, f"its column {name!r} takes no null, and the rows may have one")
 
 
 def _refuse_unknown(what: str, name: str, fields: dict[str, dict[str, Any]]) -> None:
     alike = [other for other in fields if other.lower() == name.lower()]
     if alike:
-        raise NativeWriterError(what, f"the column {name!r} is written {alike[0]!r} there")
+        raise NativeWriterError(what, f"the column {name!r} is spelled {alike[0]!r} in the table")
     raise ConfigurationError(
         f"{what} has no column {name!r}, which the rows have: add it to the table, select it away before the throttle, "
         f"or set option('mergeSchema', True)"
@@ -187,19 +190,19 @@ def _refuse_unknown(what: str, name: str, fields: dict[str, dict[str, Any]]) -> 
 def _check_type(what: str, name: str, given: Any, found: Any) -> None:  # noqa: ANN401 - types in Spark's JSON
     if _bare(given) != _bare(found):
         kinds = {_kind(given), _kind(found)}
-        # Spark casts some of these.
+        # Spark's writer casts between some of these types.
         if len(kinds) == 1 or kinds <= _NUMBERS or kinds <= _TIMES:
-            raise NativeWriterError(what, f"the column {name!r} is {_text(given)} and the table's is {_text(found)}")
+            raise NativeWriterError(what, f"the column {name!r} is {_text(given)}, and in the table {_text(found)}")
         raise ConfigurationError(
             f"{what} has the column {name!r} as {_text(found)} and the rows have it as {_text(given)}: cast it before "
             f"the throttle, or write to another table"
         )
     if given != found and _holds_no_null(found):
-        raise NativeWriterError(what, f"its column {name!r} takes no null inside, or is otherwise declared")
+        raise NativeWriterError(what, f"its column {name!r} takes no null inside, and the rows declare it differently")
 
 
 def _bare(data_type: Any) -> Any:  # noqa: ANN401 - as above
-    """Return a type without what it says of nulls and without metadata."""
+    """Return a type without its nullability and metadata."""
     if not isinstance(data_type, dict):
         return data_type
     if data_type["type"] == "struct":
@@ -224,7 +227,7 @@ def _text(data_type: Any) -> str:  # noqa: ANN401 - as above
 
 
 def _walk(fields: list[dict[str, Any]], above: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield all fields, those in structs too, with their paths."""
+    """Yield all fields, including those in structs, with their paths."""
     for field in fields:
         path = f"{above}{field['name']}"
         yield path, field

@@ -1,8 +1,8 @@
-"""Whether a Delta table took the batch that Spark's writer was given.
+"""Whether a Delta table accepted the batch that was given to Spark's writer.
 
-Spark's writer skips a batch of a number that the table has and says nothing. After a write the table must have this
-batch, by its identity: it was written now, or by an attempt before. The table's log is read without Spark where that
-goes, some 10 ms, and else Spark is asked for the table's history.
+Spark's writer silently skips a batch whose number the table already has. After a write the table must have this batch,
+by its identity: written now, or by an earlier attempt. The table's log is read without Spark if possible, which takes
+about 10 ms; otherwise Spark is asked for the table's history.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.spark.delta.commit import has_batch, open_table
 
 _COMMITS_ASKED_FOR = 100
-"""As many may others have made since the write."""
+"""Number of commits that are searched; others may have committed since the write."""
 
 
 def check_taken(spark: SparkSession, path: str | None, table: str | None, mark: BatchMark) -> None:
-    """Refuse to go on if a table has another batch of this number, or a later one.
+    """Refuse to go on if a table has a different batch of this number, or a later one.
 
     Raises
     ------
     CheckpointMismatchError
-        If it has.
+        If the table has such a batch.
     """
     name = f"delta.`{path}`" if table is None else table
     location = path if path is not None else str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
@@ -34,7 +34,7 @@ def check_taken(spark: SparkSession, path: str | None, table: str | None, mark: 
             return
     except CheckpointMismatchError:
         raise
-    except (ImportError, OSError, ConfigurationError):  # this process does not reach it, and Spark does
+    except (ImportError, OSError, ConfigurationError):  # this process cannot reach the table, but Spark can
         pass
     for row in spark.sql(f"DESCRIBE HISTORY {name} LIMIT {_COMMITS_ASKED_FOR}").collect():
         seen = parse_mark(row["userMetadata"])

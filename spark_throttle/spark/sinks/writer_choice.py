@@ -1,8 +1,8 @@
-"""Which writer a query's batches go through: the native one, or Spark's own.
+"""The choice between the native writer and Spark's own for a query's batches.
 
-The native writer is taken when all that a batch writes can go through it: the sink, the dead letters and the usage
-table. Tables that are missing are made by Spark, empty, so that they are what Spark would have made; then each is
-asked what it needs. Both writers mark a batch in the same way, so that a query may change its writer at any restart.
+The native writer is chosen if it can write everything that a batch writes: the sink, the dead letters and the usage
+table. Spark first creates missing tables, empty, so that they are as Spark would have made them. Then the requirements
+of each table are checked. Both writers mark a batch in the same way, so a query may change its writer at any restart.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _STATISTICS_CONF: Final = "spark.databricks.delta.stats.collect"
 
 @dataclass(frozen=True, slots=True)
 class WriterChoice:
-    """The writer of a query."""
+    """The writer of a query, and the reason for the choice."""
 
     plan: SinkPlan | None
-    """Of the native writer; `None` for Spark's."""
+    """Plan of the native writer; `None` if Spark's writer is chosen."""
 
     why: str
     usage: Target | Destination | None = None
-    """The usage table as Spark's writer is to write it."""
+    """The usage table if Spark's writer is chosen; a `Destination` is still written without Spark."""
 
     partition_columns: tuple[str, ...] = ()
-    """Of the sink: the same whichever writer there is, for what depends on them is decided before."""
+    """Partition columns of the sink; the same for both writers, because rows are rejected by them before the write."""
 
 
 def parse_writer(word: str | None) -> str:
@@ -66,21 +66,21 @@ def parse_writer(word: str | None) -> str:
     word = AUTO if word is None else word.lower()
     if word not in (AUTO, NATIVE, SPARK):
         raise ConfigurationError(
-            f"option {WRITER_OPTION} is {word!r}{did_you_mean(word, (AUTO, NATIVE, SPARK))} (native, spark, auto)"
+            f"option {WRITER_OPTION} is {word!r}{did_you_mean(word, (AUTO, NATIVE, SPARK))} (use native, spark or auto)"
         )
     return word
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Where a query's rows go."""
+    """The targets of a query's rows."""
 
     admitted: Target | Callable[[DataFrame, int], None]
     rejected: Target
     usage: Target | None
 
     has_shares: bool = False
-    """Whether the job shares quotas with others, so that its usage rows have more columns."""
+    """Whether the job shares quotas with other jobs, which adds columns to its usage rows."""
 
 
 def choose_writer(
@@ -95,13 +95,13 @@ def choose_writer(
     Raises
     ------
     NativeWriterError
-        If the native writer was asked for and cannot do it.
+        If the native writer was requested and cannot write to a target.
     ConfigurationError
         If no writer could append the rows to the table.
     """
     if asked == SPARK:
         partition_columns = _partition_columns(spark, targets.admitted, schema)
-        return WriterChoice(None, f"option {WRITER_OPTION} says so", targets.usage, partition_columns)
+        return WriterChoice(None, f"set by option {WRITER_OPTION}", targets.usage, partition_columns)
     decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
     try:
         plan = SinkPlan(
@@ -115,14 +115,14 @@ def choose_writer(
             raise
         partition_columns = _partition_columns(spark, targets.admitted, schema)
         return WriterChoice(None, f"{error.what}: {error.why}", _usage(spark, targets), partition_columns)
-    why = f"option {WRITER_OPTION} says so" if asked == NATIVE else "all it writes can go through it"
+    why = f"set by option {WRITER_OPTION}" if asked == NATIVE else "it can write all of the query's targets"
     return WriterChoice(plan, why, partition_columns=_of_schema(plan.admitted.partition_columns, schema))
 
 
 def _partition_columns(
     spark: SparkSession, target: Target | Callable[[DataFrame, int], None], schema: StructType
 ) -> tuple[str, ...]:
-    """Return what the sink is partitioned by: as the caller says, or as the Delta table is that is there."""
+    """Return the sink's partition columns: those that the caller gave, or those of the existing Delta table."""
     if not isinstance(target, Target):
         return ()
     found: Sequence[str] = target.partition_columns
@@ -130,7 +130,7 @@ def _partition_columns(
         name = target.table if target.path is None else "delta.`{}`".format(target.path.replace("`", "``"))
         try:
             found = spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["partitionColumns"]
-        except AnalysisException:  # there is none yet, or it is no Delta table
+        except AnalysisException:  # the table does not exist yet, or is not a Delta table
             return ()
     return _of_schema(found or (), schema)
 
@@ -141,7 +141,7 @@ def _of_schema(columns: Sequence[str], schema: StructType) -> tuple[str, ...]:
 
 
 def _usage(spark: SparkSession, targets: Targets) -> Target | Destination | None:
-    """Return the usage table without Spark if that goes: a Spark job a batch less, whoever writes the rows."""
+    """Return the usage table as a native destination if possible, which saves one Spark job per batch."""
     try:
         return _usage_destination(spark, targets)
     except NativeWriterError:
@@ -158,12 +158,12 @@ def _usage_destination(spark: SparkSession, targets: Targets) -> Destination | N
     except ConfigurationError as error:
         if len(columns) == FIRST_COLUMNS:
             raise
-        # The table may be older than some of them, and Spark's writer widens it.
+        # The table may be older than some of the columns; Spark's writer widens it.
         raise NativeWriterError(what, str(error)) from error
 
 
 def _rejected_destination(spark: SparkSession, target: Target, schema: StructType) -> Destination:
-    """Return where dead letters go: alone of all rows they may be kept in a folder a batch."""
+    """Return the destination of dead letters, which unlike other rows may have one folder per batch."""
     what = "the dead letters"
     if not (target.has_batch_folders and target.format == "parquet"):
         return _destination(spark, what, target, schema)
@@ -177,7 +177,7 @@ def _destination(
     spark: SparkSession, what: str, target: Target | Callable[[DataFrame, int], None], schema: StructType
 ) -> Destination:
     if not isinstance(target, Target):
-        raise NativeWriterError(what, "it is a function of batches")
+        raise NativeWriterError(what, "it is a foreachBatch function")
     _check(what, target, schema)
     compression = _compression(spark, what)
     if not target.is_delta:
@@ -203,19 +203,19 @@ def _destination(
 
 def _check(what: str, target: Target, schema: StructType) -> None:
     if target.options:
-        raise NativeWriterError(what, f"it has the option {min(target.options)!r}, which is for Spark's")
+        raise NativeWriterError(what, f"it has the option {min(target.options)!r}, which only Spark's writer takes")
     check_types(what, schema)
 
 
 def _compression(spark: SparkSession, what: str) -> str:
     codec = str(spark.conf.get(_CODEC_CONF, "snappy")).lower()
     if codec not in _CODECS:
-        raise NativeWriterError(what, f"the session compresses by {codec!r} ({_CODEC_CONF})")
+        raise NativeWriterError(what, f"the session's compression codec is {codec!r} ({_CODEC_CONF})")
     return _CODECS[codec]
 
 
 def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -> tuple[str, DeltaTable]:
-    """Return where a table is and the table as it is now, made if it is missing."""
+    """Return a table's location and the table in its current state; create the table if it is missing."""
     try:
         import deltalake  # noqa: F401 - an extra
     except ImportError as error:
@@ -227,9 +227,7 @@ def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -
         _make(spark, target, schema)
         table = open_table(location)
     if table is None:
-        raise NativeWriterError(
-            f"{what} {location}", "Spark keeps it on a file system that this process does not see there"
-        )
+        raise NativeWriterError(f"{what} {location}", "Spark keeps it on a file system that this process does not see")
     return location, table
 
 
@@ -246,7 +244,7 @@ def _make(spark: SparkSession, target: Target, schema: StructType) -> None:
     writer = spark.createDataFrame([], schema).write.format(DELTA).mode("ignore")
     if target.partition_columns:
         writer = writer.partitionBy(*target.partition_columns)
-    # By its statistics Delta knows that the file of no rows holds none, and leaves it out.
+    # Statistics let Delta see that the file without rows is empty, and leave it out.
     collects = spark.conf.get(_STATISTICS_CONF, None)
     spark.conf.set(_STATISTICS_CONF, "true")
     try:

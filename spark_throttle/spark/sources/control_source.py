@@ -1,13 +1,13 @@
 """The control source: a streaming source whose rows are grants and whose offsets name epochs.
 
-Spark runs one reader a query, in a process of its own beside the driver, for as long as the query runs. Before every
-batch it asks for the newest offset; the reader asks the control plane whether an epoch is due, and the plane writes it
-before the offset that names it is returned. Spark logs the offset before the batch runs, so a batch that is run
-again is given the same epoch. The reader keeps nothing that it could not read again from the epoch that Spark hands
-back.
+Spark runs one reader per query, in a process of its own next to the driver, for as long as the query runs. Before every
+batch Spark asks for the newest offset. The reader asks the control plane whether an epoch is due, and the plane writes
+the epoch before the reader returns the offset that names it. Spark logs the offset before the batch runs, so a batch
+that is run again gets the same epoch. The reader keeps nothing that it could not read again from the epoch that Spark
+passes back.
 
-Spark loads this module in several processes, of which only the reader's needs a control plane: what that takes is
-imported where it is made.
+Spark loads this module in several processes, but only the reader's process needs a control plane. So the modules of the
+control plane are imported inside the functions that use them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 CONTROL_FORMAT = "throttle_control"
 
 _LONGEST_WAIT_MS = 1_000
-"""Policies are looked at again at least so often while a bounded run waits for tokens."""
+"""Longest time between two looks at the policies while an ``availableNow`` run waits for tokens."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class GrantPartition(InputPartition):
 
 
 class ThrottleControlSource(DataSource):
-    """``spark.readStream.format("throttle_control")``; made by `Throttle`, not by users."""
+    """The data source ``throttle_control``; used by `Throttle`, not by users."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,19 +58,21 @@ class ThrottleControlSource(DataSource):
         return FRAME_DDL
 
     def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802, ARG002 - Spark's name
-        """Return the reader; called on the driver, once a query run."""
+        """Return the reader; called on the driver, once per run of a query."""
         return ThrottleControlReader(dict(self.options))
 
 
 class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one driver-side process for a query's whole run; Spark calls it from one thread.
+    """The reader of control rows; it lives in one process on the driver's side for a query's whole run.
+
+    Spark calls it from one thread.
 
     Parameters
     ----------
     clock
-        What time it is; by default, the machine's clocks.
+        Source of the time; by default the machine's clocks.
     pause
-        Waits so many seconds.
+        Function that waits for a number of seconds.
     """
 
     def __init__(
@@ -87,12 +89,12 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._ends_when_drained = False
 
     def plane(self, *, may_begin: bool = False) -> ControlPlane:
-        """Return the control plane; it is made at the first call, in the process that keeps it.
+        """Return the control plane; the first call creates it, in the process that keeps it.
 
         Parameters
         ----------
         may_begin
-            Whether the query may be a new one: no offset names an epoch yet.
+            Whether the query may be new, because no offset names an epoch yet.
         """
         if self._plane is None:
             from spark_throttle.control.clock import Clock
@@ -102,21 +104,21 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._plane
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset before the first epoch; Spark calls it twice in batch 0, and when that is replayed."""
+        """Return the offset before the first epoch; called twice in batch 0, and again when batch 0 is replayed."""
         from spark_throttle.control.epochs import NO_EPOCH
 
         self.plane(may_begin=True)
         return _offset(NO_EPOCH)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note that the query ends when all is drained; called once, before the first `latestOffset`."""
+        """Record that the query ends when its rows have drained; called once, before the first `latestOffset`."""
         self._ends_when_drained = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002 - Spark's
         """Return the epoch of the next batch; called at every trigger, and every 10 ms while nothing happens.
 
-        Returning `start` means that no batch is needed on this source's account. Under ``availableNow`` that would
-        end the query, so while rows wait for tokens that will come, the call waits with them.
+        Returning `start` means that this source needs no batch. Under ``availableNow`` that would end the query, so
+        while rows wait for tokens that will come, the call waits too.
         """
         from spark_throttle.control.epochs import NO_EPOCH
 
@@ -130,7 +132,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._pause(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the control rows between two offsets; called on the driver, again when a batch is replayed."""
+        """Return the control rows between two offsets; called on the driver, and again when a batch is replayed."""
         from spark_throttle.control.epochs import NO_EPOCH
         from spark_throttle.core.names.sharding import slice_of
 
@@ -148,23 +150,23 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return [GrantPartition(tuple(grants))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the control rows; called on an executor, from a copy of the reader that has no plane."""
+        """Yield the control rows; called on an executor, on a copy of the reader that has no control plane."""
         set_loaded_aside()
         assert isinstance(partition, GrantPartition)  # noqa: S101 - `partitions` makes no other
         for key, grant in partition.grants:
             yield frame_batch(key, FrameKind.GRANT, grant)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget old epochs; called for a batch when the next one but one is planned, possibly more than once."""
+        """Delete old epochs; called for a batch when the second batch after it is planned, possibly more than once."""
         self.plane().forget_before(_epoch_name(end))
 
     def stop(self) -> None:
-        """Visit the exchange no more; called once when the query ends, if its process is not killed."""
+        """Stop the visits to the exchange; called once when the query ends, unless its process is killed."""
         if self._plane is not None:
             self._plane.stop()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Return nothing: what is newest is decided only when a batch is planned."""
+        """Return `None`: the newest offset is decided only when a batch is planned."""
         return None
 
     def __reduce__(self) -> tuple[type[ThrottleControlReader], tuple[dict[str, str]]]:

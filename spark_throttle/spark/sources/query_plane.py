@@ -1,4 +1,4 @@
-"""The control plane of a query, from the options of its control source."""
+"""The construction of a query's control plane from the options of its control source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from spark_throttle.store.policy_location import PolicyLocation
 
 @dataclass(frozen=True, slots=True)
 class FixedPolicies:
-    """Policies that were given as a document and do not change while the query runs."""
+    """Policies given as a document, which do not change while the query runs."""
 
     snapshot: PolicySnapshot
 
@@ -41,17 +41,17 @@ class FixedPolicies:
         return cls(PolicySnapshot(document, revision_of(document), None))
 
     def current(self) -> PolicySnapshot:
-        """Return them."""
+        """Return the policies."""
         return self.snapshot
 
 
 def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True) -> ControlPlane:
-    """Return the control plane of a query, with policies that it could read.
+    """Return the control plane of a query, after its policies have been read and its sinks checked.
 
     Parameters
     ----------
     may_begin
-        Whether the query may be a new one: no offset names an epoch yet.
+        Whether the query may be new, because no offset names an epoch yet.
     """
     # Spark's option names come back in lower case.
     shards = len(json.loads(options["shardkeys"]))
@@ -91,7 +91,7 @@ def _followed(location: PolicyLocation) -> PolicySource:
 def _lease_keeper(exchange: str, directory: Directory, manifest: Manifest, clock: Clock) -> LeaseKeeper:
     options = ExchangeOptions.from_json(exchange)
     name = options.job or manifest.query[:8]
-    seat, incarnation = seat_of(directory, manifest.query), next_incarnation(directory)
+    seat, incarnation = seat_of(directory), next_incarnation(directory)
     sharing = Sharing(seat, name, incarnation, options.settings, drawn_run())
     return LeaseKeeper(
         sharing,

@@ -1,4 +1,4 @@
-"""What is looked at before a query runs: its paths, whether executors see them, whether its checkpoint is its sinks'.
+"""The checks before a query runs: its paths, whether executors see them, and whether checkpoint and sinks match.
 
-It may import `spark.delta` and what is below. Begin with `start_check`.
+It may import `spark.delta` and the layers below. Start with `start_check`.
 """

@@ -1,8 +1,8 @@
-"""Whether executors see the local disk that a query keeps its files on.
+"""Whether executors see the local disk on which a query keeps its files.
 
-The native writer and `Throttle.apply` write from the executors. Where those are other machines, a path of the local
-disk is another place on each: rows would be committed whose files, or dead letters, lie where nobody looks. Stores with
-a name of their own are the same for all, or fail aloud.
+The native writer and `Throttle.apply` write from the executors. If these are other machines, a path on the local disk
+is a different place on each of them, so data files and dead letters of committed rows would lie where no reader looks.
+A store with a name of its own is the same for all machines, or fails with an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Runs on executors: says which of some paths are not there."""
+    """A function for executors that returns which of the given paths they do not find."""
 
     paths: tuple[str, ...]
 
@@ -40,12 +40,12 @@ class _Look:
 def check_executors_see(spark: SparkSession, control_path: str, tables: Sequence[str] = ()) -> None:
     """Refuse a control directory, or tables, on a local disk that executors do not share.
 
-    It is one small job, with as many tasks as a batch has, and none where the session lives on one machine.
+    Runs one small Spark job with as many tasks as a batch has, or none if the session runs on one machine or is remote.
 
     Raises
     ------
     ConfigurationError
-        If an executor does not find what is there.
+        If an executor does not find the control directory or a table.
     """
     master = str(spark.conf.get("spark.master", "") or "")
     if is_remote() or (master.startswith(_ONE_MACHINE) and not master.startswith("local-cluster")):
@@ -54,13 +54,13 @@ def check_executors_see(spark: SparkSession, control_path: str, tables: Sequence
     if missing:
         host, path = missing[0]
         raise ConfigurationError(
-            f"the executors on {host} do not see {path}, which is on the driver's disk: they write there too; put "
-            f"the checkpoint and the tables on storage that all machines reach under one name"
+            f"the executors on {host} do not see {path}, which is on the driver's disk and which they must reach: put "
+            f"the checkpoint and the tables on storage that all machines reach under the same path"
         )
 
 
 def look(spark: SparkSession, control_path: str, tables: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return what executors do not see: the host and the path."""
+    """Return the host and the path of each file that executors do not see."""
     paths = [f"{local_path(table).rstrip('/')}/_delta_log" for table in tables]
     probe = f".probe-{uuid.uuid4().hex}"
     directory = Directory(control_path)

@@ -1,8 +1,8 @@
-"""Where a path is that Spark was given: the same place for all of a query's processes.
+"""Paths resolved as Spark resolves them, so that they name the same place in all of a query's processes.
 
-Spark takes a path without a scheme as one of its default file system, a relative one as below the directory that its
-JVM was started in. Python's own idea, the local disk and the directory that each process is in, may be another. So such
-a path is resolved once, by Spark, and travels as what it resolved to.
+Spark resolves a path without a scheme on its default file system, and a relative path below the directory in which its
+JVM was started. Python would take the local disk and the current directory of each process, which may be different. So
+Spark resolves such a path once, and the resolved path is passed on.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _LOCAL: Final = re.compile(r"^file:/+")
 
 
 class SparkPaths:
-    """Resolves paths as Spark does."""
+    """A resolver of paths that gives the same result as Spark."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._prefix: str | None = None
 
     def resolve(self, path: str) -> str:
-        """Return a path with its scheme; one that has a scheme stays as it is.
+        """Return a path with its scheme; a path that already has one is returned unchanged.
 
-        A path that Spark takes for one of the local disk is returned absolute, and means the same to Python.
+        A path that Spark resolves to the local disk is returned as an absolute path, which means the same to Python.
 
         Raises
         ------
         ConfigurationError
-            If Spark does not say where the path is.
+            If Spark does not report where the path is.
         """
         if _SCHEME.match(path):
             return path
@@ -50,15 +50,15 @@ class SparkPaths:
 
 
 def _asked(spark: SparkSession, path: str) -> str:
-    """Return where a path is: Spark is asked to read what is not there, and its refusal names the place.
+    """Return the location of a path, taken from Spark's error when it is asked to read a missing file there.
 
     No job runs, and nothing is written.
     """
     missing = uuid.uuid4().hex
     try:
         spark.read.text(f"{path.rstrip('/')}/{missing}").schema  # noqa: B018 - asks the server, where there is one
-        problem = "it found what cannot be there"
-    except Exception as error:  # noqa: BLE001 - Spark's, or whatever a file system of the JVM throws
+        problem = "it found a file that cannot exist"
+    except Exception as error:  # noqa: BLE001 - Spark's, or any exception of a file system in the JVM
         parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None
         named = (parameters or {}).get("path") or ""
         found = re.search(rf"^(.*)/{missing}", named) or re.search(rf": (.*)/{missing}", str(error))
@@ -66,12 +66,12 @@ def _asked(spark: SparkSession, path: str) -> str:
             return found[1]
         problem = " ".join(str(error).split("\n")[:2])
     raise ConfigurationError(
-        f"Spark does not say where {path!r} is ({problem}); give the path with its scheme, as file:/… or s3a://…"
+        f"Spark does not say where {path!r} is ({problem}); give the path with its scheme, such as file:/… or s3a://…"
     )
 
 
 def local_path(location: str) -> str:
-    """Return a location on the local disk as a plain path, and any other as it is.
+    """Return a location on the local disk as a plain path, and any other location unchanged.
 
     Examples
     --------

@@ -1,20 +1,19 @@
-"""Whether a checkpoint and what its query has written are of one history: looked at when a run begins.
+"""The check, when a run begins, that the checkpoint and everything that its query has written share one history.
 
-A checkpoint that was put back, or restored in part, or copied, plans batches of numbers that its sinks may have
-already, of other rows. What is found is made right or refused, before a batch is planned:
+A checkpoint that was put back, restored in part, or copied plans batches whose numbers its sinks may already have, for
+other rows. Before a batch is planned, each mismatch is repaired or refused:
 
-- a Delta table that has a batch beyond the newest that the checkpoint has planned: refused, with the version to
-  restore;
-- such a table that was restored to before those batches: the query goes on under a new name (`manifest.next_line`),
-  for a restore leaves the table's transactions as they were;
-- a table that has forgotten the batch which is to run again (``delta.setTransactionRetentionDuration``): it is
-  reminded;
-- dead letters and reports of undone batches inside the checkpoint: set aside, and forgotten;
-- dead letters of undone batches, or of another query, at a place of their own: refused;
-- a function that was given batches which the checkpoint knows nothing of: refused.
+- A Delta table has a batch later than the newest that the checkpoint has planned: refused, with the version to restore.
+- Such a table was restored to before those batches: the query goes on under a new name (`manifest.next_line`), because
+  a restore leaves the table's transactions as they were.
+- A table has forgotten the batch that will run again (``delta.setTransactionRetentionDuration``): the batch's
+  transaction is committed again.
+- Dead letters of undone batches lie inside the checkpoint: set aside. Reports of undone batches: deleted.
+- Dead letters of undone batches, or of another query, lie in a folder outside the checkpoint: refused.
+- A function was given batches that the checkpoint does not know: refused.
 
-What cannot be seen here, such as a table that only Spark can read, is seen when its next batch is committed
-(`checkpoint.batch_mark`).
+A mismatch that cannot be seen here, for example in a table that only Spark can read, is found when that table's next
+batch is committed (`checkpoint.batch_mark`).
 """
 
 from __future__ import annotations
@@ -49,66 +48,66 @@ _FOLDER: Final = re.compile(r"batch=(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """What a query writes to, and where its checkpoint is; travels as JSON in the options of the control source."""
+    """The sinks of a query and its checkpoint; they travel as JSON in the options of the control source."""
 
     checkpoint: str
     tables: tuple[tuple[str, str], ...] = ()
-    """Delta tables: what follows the query's name in their transactions, and where they are."""
+    """Delta tables: the suffix of the query's name in each one's transactions, and its location."""
 
     dead_letters: str | None = None
-    """Where dead letters are kept a folder a batch."""
+    """Location of the dead letters, if they have one folder per batch."""
 
     has_function: bool = False
 
     def to_json(self) -> str:
-        """Return the sinks as text."""
+        """Return the sinks as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Sinks:
-        """Return the sinks that a text describes."""
+        """Return the sinks from their JSON."""
         fields = json.loads(text)
         tables = tuple((str(part), str(location)) for part, location in fields.pop("tables"))
         return cls(**fields, tables=tables)
 
 
 def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manifest:
-    """Return the manifest that the run goes on under, once all that the query writes to belongs to its checkpoint.
+    """Return the manifest for the run, after checking that every sink of the query belongs to its checkpoint.
 
     Raises
     ------
     CheckpointMismatchError
-        If something does not.
+        If a sink does not belong to the checkpoint.
     ConfigurationError
-        If the checkpoint has run nothing, and the control directory is of a query that has.
+        If the checkpoint has run no batch, but the control directory belongs to a query that has.
     """
-    # Before the log: what reports is logged already, also where another run goes on meanwhile.
+    # Read before the log: a batch that has reported is in the log already, even while another run goes on.
     reported = newest_batch(directory)
     folders = [] if sinks.dead_letters is None else _batch_folders(sinks.dead_letters)
     checkpoint = Directory(sinks.checkpoint)
     log = read_offset_log(checkpoint)
     if log.logged < 0 and reported >= 0:
-        refuse_past(directory)  # before dead letters are set aside that may be another query's
+        refuse_past(directory)  # first, because dead letters that would be set aside may belong to another query
     beyond = [batch for batch in folders if batch > log.logged]
     is_own = sinks.dead_letters is not None and file_system(sinks.dead_letters)[1].startswith(directory.path(""))
     if beyond and not is_own:
         raise CheckpointMismatchError(
             f"the folder of dead letters {sinks.dead_letters}",
             f"holds batches up to {max(beyond)}, and the checkpoint knows batches up to {log.logged} (-1: none)",
-            "they are of batches that were undone, or of another query: move these folders away, or give this query "
-            "a folder of its own, or restore the newer checkpoint",
+            "the later ones belong to batches that were undone, or to another query; move these folders away, or give "
+            "this query a folder of its own, or restore the newer checkpoint",
         )
     if log.logged >= 0 and reported > log.logged and sinks.has_function:
         raise CheckpointMismatchError(
             "the function of this query",
             f"was given batches up to {reported}, and the checkpoint knows batches up to {log.logged}",
-            f"they come again under the same numbers, with other rows: restore the newer checkpoint, or put back what "
-            f"the function has kept of them and remove their files below {directory.path('feedback')}",
+            f"the later numbers would be used again for other rows; restore the newer checkpoint, or undo what the "
+            f"function did with those batches and remove their files below {directory.path('feedback')}",
         )
     if log.logged >= 0:
         manifest = _checked_tables(directory, manifest, sinks.tables, checkpoint, log)
         if reported > log.logged:
-            logger.warning("the reports of batches %d to %d are forgotten: undone", log.logged + 1, reported)
+            logger.warning("the reports of batches %d to %d, which were undone, are deleted", log.logged + 1, reported)
             forget_reports(directory, from_batch=log.logged + 1)
     if beyond and sinks.dead_letters is not None:
         _set_aside(sinks.dead_letters, beyond)
@@ -123,13 +122,13 @@ def _batch_folders(location: str) -> list[int]:
 
 
 def _set_aside(location: str, batches: Sequence[int]) -> None:
-    """Hide the dead letters of undone batches from readers: their rows are decided again."""
+    """Hide the dead letters of undone batches from readers, because their rows are decided again."""
     files, root = file_system(location)
     for batch in batches:
         folder = f"{root}/batch={batch}"
         logger.warning("dead letters in %s are set aside: batch %d was undone", folder, batch)
         found = files.get_file_info(fs.FileSelector(folder, recursive=True))
-        # By the newest file's time, for the batch may be undone again.
+        # Named by the time of its newest file, because a batch may be undone more than once.
         newest_ns = max((info.mtime_ns or 0 for info in found), default=0)
         aside = f"{root}/.undone/{newest_ns}-batch={batch}"
         for info in found:
@@ -153,25 +152,25 @@ class _Table:
         return f"{query}/{self.part}" if self.part else query
 
     def newest(self, query: str) -> int:
-        """Return the newest batch that the table's snapshot remembers, -1 for none."""
+        """Return the newest batch of a query that the table's snapshot remembers; -1 if there is none."""
         found = self.opened.transaction_version(self.name(query))
         return -1 if found is None else int(found)
 
     @property
     def forgets(self) -> bool:
-        """Whether old transactions vanish from the table's snapshot."""
+        """Whether the table's snapshot drops old transactions."""
         return _RETENTION in self.opened.metadata().configuration
 
     def beyond(self, query: str, batch: int, since_ms: int | None) -> LaterBatches:
-        """Return what the log says of batches beyond one."""
+        """Return what the table's log records about batches later than `batch`."""
         return batches_beyond(self.location, self.opened.version(), self.name(query), batch, since_ms=since_ms)
 
     def refused(self, problem: str, found: LaterBatches) -> CheckpointMismatchError:
-        """Return the error for this table."""
+        """Return the error for this table, with the version to restore if the log shows it."""
         remedy = REMEDY
         if found.first_version:
             version = f"delta.`{self.location}` TO VERSION AS OF {found.first_version - 1}"
-            remedy += f" (RESTORE TABLE {version}, if nothing of others came since)"
+            remedy += f" (RESTORE TABLE {version}, if nobody else has written to it since)"
         return CheckpointMismatchError(f"the Delta table {self.location}", problem, remedy)
 
 
@@ -180,7 +179,7 @@ def _opened(tables: Sequence[tuple[str, str]]) -> Iterator[_Table]:
         try:
             table = open_table(location)
         except (ImportError, ConfigurationError) as error:
-            logger.info("the Delta table %s is looked at when batches are committed, not before: %s", location, error)
+            logger.info("the Delta table %s is checked only when batches are committed: %s", location, error)
             continue
         if table is not None:
             yield _Table(part, location, table)
@@ -193,7 +192,7 @@ def _checked_tables(
     checkpoint: Directory,
     log: OffsetLog,
 ) -> Manifest:
-    """Return the manifest, renamed if tables were put back with the checkpoint."""
+    """Return the manifest, with a new name of the query if tables were restored together with the checkpoint."""
     query = manifest.query
     since_ms = batch_time_ms(checkpoint, log.committed)
     tables = list(_opened(locations))
@@ -217,16 +216,16 @@ def _checked_tables(
     if with_batch:
         table, found = with_batch[0]
         raise table.refused(
-            f"has batch {found.newest}, which the checkpoint has not committed, and tables of the query were restored: "
-            f"this one too must go back to before that batch",
+            f"has batch {found.newest}, which the checkpoint has not committed, and tables of the query were restored, "
+            f"so this one must also be restored to before that batch",
             found,
         )
-    logger.warning("the sinks were put back with the checkpoint: query %s goes on as %s", query, line)
+    logger.warning("the sinks were put back with the checkpoint: query %s continues as %s", query, line)
     return rename(directory, manifest, line)
 
 
 def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog, since_ms: int | None) -> LaterBatches:
-    """Return what a table has beyond the committed batches, if that may be so."""
+    """Return what a table's log shows beyond the committed batches; read the log only if there may be any."""
     newest = table.newest(query)
     if newest <= log.committed and not table.forgets:
         return LaterBatches()
@@ -240,9 +239,9 @@ def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog,
                 f"the Delta table {table.location}",
                 f"forgets transactions ({_RETENTION}), its log no longer goes back to batch {log.logged}, and that "
                 f"batch is not committed (planned at {batch_time_ms(checkpoint, log.logged)} ms)",
-                f"look whether its rows are in the table: if so, append no rows with txnAppId "
-                f"{table.name(query)!r} and txnVersion {log.logged}; if not, and anyway before the next start, unset "
-                f"the property or make its time longer than the query is ever down",
+                f"check whether its rows are in the table; if they are, append an empty batch with txnAppId "
+                f"{table.name(query)!r} and txnVersion {log.logged}; in either case, before the next start, unset the "
+                f"property or make its duration longer than any downtime of the query",
             )
         return LaterBatches()
     if found.newest is not None and found.newest > log.logged:
@@ -257,10 +256,12 @@ def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog,
 
 
 def _remind(table: _Table, query: str, batch: int) -> None:
-    """Commit a batch's transaction again, without rows, where the table's snapshot has forgotten it."""
+    """Commit a batch's transaction again, without rows, because the table's snapshot has forgotten it."""
     name = table.name(query)
     identity = identity_of_batch(table.location, table.opened.version(), name, batch)
     logger.warning(
-        "the Delta table %s has forgotten batch %d, which its log has: it is reminded", table.location, batch
+        "the Delta table %s has forgotten batch %d, which its log has: the batch's transaction is committed again",
+        table.location,
+        batch,
     )
     append_batch(table.opened, table.location, BatchMark(name, batch, identity or ""), [])

@@ -1,4 +1,4 @@
-"""The rules of admission written out a row at a time, in plain integers, and worlds to compare the kernel with them in.
+"""The rules of admission written out row by row, in plain integers, and the worlds in which the kernel is compared.
 
-It may import `core`. Begin with `reference`.
+It may import `core`. Start with `reference`.
 """

@@ -1,4 +1,4 @@
-"""A plan of the kernel in the oracle's terms, so that the two can be compared with `==`."""
+"""The kernel's plan in the oracle's terms, so that the two can be compared with `==`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage
 
 
 def decisions_of(plan: AdmissionPlan) -> list[Decision]:
-    """Return what becomes of every row."""
+    """Return the decision on every row."""
     rows = plan.decisions
     columns = (rows.verdict, rows.reason, rows.level, rows.dimension, rows.scope, rows.throttle_time_ms)
     return [
@@ -27,7 +27,7 @@ def decisions_of(plan: AdmissionPlan) -> list[Decision]:
 
 
 def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
-    """Return the account of every flow, by its name."""
+    """Return the usage of every flow, by name."""
     names: list[str] = usage.names.to_pylist()
     assert len(set(names)) == len(names), f"a flow is reported twice: {names}"
     return {
@@ -37,12 +37,12 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
 
 
 def _of_flow(column: Int64s, i: int) -> Any:  # noqa: ANN401 - a number, or a pair by dimension
-    """Return what a column of a report says of a flow; both have it under one name."""
+    """Return the value of a report's column for a flow; the report and the oracle use the same name."""
     return int(column[i]) if column.ndim == 1 else pair(column[i])
 
 
 def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:
-    """Return all of `plan` that the oracle predicts, under the policy that it was made for."""
+    """Return those parts of `plan` that the oracle predicts, under the policy of the plan."""
     return ReferencePlan(
         decisions_of(plan),
         ReferenceState.from_arrays(plan.state, policy),
@@ -52,7 +52,7 @@ def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:
 
 
 def assert_same_plan(plan: AdmissionPlan, expected: ReferencePlan, policy: CompiledPolicy) -> None:
-    """Fail with the first thing in which `plan` differs from what the oracle expects."""
+    """Fail at the first difference between `plan` and the oracle's `expected`."""
     actual = as_reference(plan, policy)
     assert len(actual.decisions) == len(expected.decisions)
     for index, (ours, theirs) in enumerate(zip(actual.decisions, expected.decisions, strict=True)):

@@ -1,4 +1,4 @@
-"""Histories: batches of one shard, one after another, and what the kernel made of them."""
+"""Histories: successive batches of one shard, and the kernel's decisions on them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Step:
     arrivals: Arrivals
     policy: CompiledPolicy
     grants: Grants | None
-    """What a new epoch grants before the batch; `None` leaves what stands."""
+    """The grants of a new epoch before the batch; `None` keeps the present ones."""
 
     def before(self, state: ShardState, former: CompiledPolicy) -> ShardState:
-        """Return the state that the batch finds, given what the last one left under the policy `former`."""
+        """Return the state in which the batch begins, given the state that the last batch left under `former`."""
         if former is not self.policy:
             state = carried(state, former, self.policy, now_ms=self.now_ms)
         return state if self.grants is None else replace(state, grants=self.grants)
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Batches of one shard, one after another."""
+    """Successive batches of one shard."""
 
     shards: int
     shard: int
@@ -46,7 +46,7 @@ class History:
         return ShardState.initial(len(self.steps[0].policy.shared))
 
     def play(self) -> Iterator[PlayedBatch]:
-        """Decide the batches by the kernel, one after another, each on what the last one left."""
+        """Yield the batches as the kernel decides them, each on the state that the last one left."""
         state, policy, memory = self.initial_state(), self.steps[0].policy, MatchMemory()
         for step in self.steps:
             state, policy = step.before(state, policy), step.policy
@@ -69,7 +69,7 @@ class PlayedBatch:
 
     @property
     def rows(self) -> list[DecidedRow]:
-        """The batch's rows, the queue's and then the arrivals; sizes and names as they came."""
+        """The batch's rows: the queue's, then the arrivals, with the names and sizes that they arrived with."""
         names = self.before.flows.names.to_pylist()
         queue = self.before.queue
         arrivals = self.step.arrivals
@@ -86,7 +86,7 @@ class PlayedBatch:
 
 @dataclass(frozen=True, slots=True)
 class DecidedRow:
-    """A row as it came, and what became of it."""
+    """A row as it arrived, and its decision."""
 
     namespace: str
     size_bytes: int
@@ -96,7 +96,7 @@ class DecidedRow:
 
     @property
     def tokens(self) -> Pair:
-        """What the row costs."""
+        """The row's cost in tokens."""
         return 1, self.size_bytes
 
     @property

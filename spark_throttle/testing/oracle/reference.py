@@ -1,18 +1,18 @@
-"""The oracle of admission: one micro-batch of one shard, decided a row at a time.
+"""The oracle of admission: one micro-batch of one shard, decided row by row.
 
-It takes what `plan_admission` takes and says what must come out, by following the sequential meaning of a
-batch literally, with loops over rows and Python integers. It is slow on purpose: every step can be read
-against the words of the design, and none can overflow.
+It takes the arguments of `plan_admission` and computes the required result, by following the sequential meaning of a
+batch literally, with loops over rows and Python integers. It is slow on purpose: every step can be compared with the
+text of the design, and none can overflow.
 
-1. Balances grow to the batch time.
+1. Balances are refilled to the batch time.
 2. Queued rows that are too old are rejected.
 3. Malformed arrivals and those over a bound on their size are rejected; Pegasus' rules pass, hold or reject each of
    the others.
-4. Per flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
+4. In each flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
 5. Eligible rows of all flows take turns in virtual time, until a shared scope of theirs is overdrawn.
-6. What is left waits or is rejected, as the scope says that stopped its flow.
-7. The queue's bounds reject what does not fit of all that is to wait, from the ends of the longest queues.
-8. Virtual times move on; what has nothing to remember is forgotten.
+6. The remaining rows wait or are rejected, as the scope that stopped their flow prescribes.
+7. Waiting rows that exceed the queue's bounds are rejected, from the ends of the longest queues.
+8. Virtual times move on; flows with nothing to remember are forgotten.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MAX_NAMESPACE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class ReferencePlan:
-    """What becomes of every row (the queue's, then the arrivals), and what is remembered."""
+    """The decision on every row (the queue's, then the arrivals), and the new state."""
 
     decisions: list[Decision]
     state: ReferenceState
@@ -65,7 +65,7 @@ def reference_admission(
     Raises
     ------
     QueueOverflowError
-        If a row arrives that is to wait, what waits then does not fit, and the policy says to fail.
+        If an arrival has to wait, the waiting rows then exceed the bounds, and the policy says `fail`.
     """
     return _Batch(state, arrivals, policy, now_ms, shards, shard).plan()
 
@@ -106,10 +106,10 @@ class _Batch:
         self.shard = shard
         self.flows: dict[str, Flow] = {}
         self.scopes: dict[int, Scope] = {}
-        # The rows of flows, which are all but the malformed, in order.
+        # The rows of flows, that is all rows except the malformed, in order.
         self.rows: list[Row] = []
         self.decisions: dict[int, Decision] = {}
-        # By row that a quota refused or flagged: whose quota, and in which dimension.
+        # The quota's owner and the dimension, by each row that a quota refused or marked.
         self.refused_by: dict[int, tuple[Flow | Scope, Dimension]] = {}
 
     def plan(self) -> ReferencePlan:
@@ -186,7 +186,7 @@ class _Batch:
         return Decision(verdict, "size_too_large", limits.level, Dimension.BYTES, limits.index, NEVER_MS)
 
     def passes_windows(self, flow: Flow, row: Row) -> bool:
-        """Ask Pegasus' rules, by count and then by size; a row that either rejects counts in neither."""
+        """Apply Pegasus' rules, by count and then by size; a row that either rejects counts in neither."""
         if not flow.rules.has_windows:
             return True
         second = self.now_ms // 1000
@@ -222,7 +222,7 @@ class _Batch:
                 self.admit(flow, flow.rows[k])
 
     def runs_short(self, scope: Scope) -> bool:
-        """Return whether a scope has no room for all that would be taken of it."""
+        """Return whether a scope lacks tokens for all eligible rows of its flows."""
         flows = [each for each in self.flows.values() if scope.limits in each.rules.enforced and each.barred_by is None]
         wanted = total_tokens([row for flow in flows for row in flow.rows[: flow.eligible]])
         return scope.lacks(wanted)
@@ -231,7 +231,7 @@ class _Batch:
         return [self.scopes[limits.index] for limits in flow.rules.enforced]
 
     def admit(self, flow: Flow, row: Row) -> None:
-        """Admit the row, flagged by the narrowest observing scope that is overdrawn, and debit all levels."""
+        """Admit the row, marked by the narrowest observing scope that is overdrawn, and debit all levels."""
         self.decisions[row.index] = Decision(Verdict.ADMIT)
         levels: list[Flow | Scope] = [flow, *(self.scopes[limits.index] for limits in flow.rules.shared)]
         flagged_by = [
@@ -252,7 +252,7 @@ class _Batch:
     # Step 6
 
     def decide_rest(self, flow: Flow) -> None:
-        """Decide the rows behind the admitted ones by what stopped the flow."""
+        """Decide the rows behind the admitted ones by the cause that stopped the flow."""
         cause = flow.blocked_by or flow
         is_behind_held = flow.is_held and flow.blocked_by is None
         for row in flow.rows[flow.admitted :]:
@@ -301,7 +301,7 @@ class _Batch:
                 self.decisions[row.index] = Decision(Verdict.REJECT, "queue_full")
 
     def mark_sizes(self) -> None:
-        """Flag the admitted rows that an observing scope would have rejected for their size, whatever flagged them."""
+        """Mark the admitted rows that an observing scope would have rejected for their size, over any other mark."""
         for row in self.rows:
             too_small = self.flows[row.namespace].rules.too_small_for(row.size_bytes, observed=True)
             if too_small and self.decisions[row.index].verdict == Verdict.ADMIT:
@@ -309,17 +309,17 @@ class _Batch:
                 self.decisions[row.index] = self.by_size(Verdict.ADMIT, too_small)
 
     def tell_throttle_times(self) -> None:
-        """Say how long each debt lasts that refused or flagged a row, as it stands after the batch."""
+        """Set the throttle time of each refused or marked row: how long the debt lasts, as it is after the batch."""
         for index, (by, dimension) in self.refused_by.items():
             wait_ms = by.throttle_time_ms(dimension)
             if isinstance(by, Scope) and self.decisions[index].verdict != Verdict.ADMIT:
-                wait_ms = max(1, wait_ms)  # it may have tokens that the flow has to leave to others
+                wait_ms = max(1, wait_ms)  # the scope may have tokens that the flow must leave to others
             self.decisions[index] = replace(self.decisions[index], throttle_time_ms=wait_ms)
 
     # Step 8
 
     def move_virtual_time(self) -> None:
-        """Move every flow by the virtual time of the scope that stops it first, of those that hold anybody back."""
+        """Move every flow by the least virtual time of its scopes, among those that hold any flow back."""
         virtual_now: dict[int, int] = {}
         for scope in self.scopes.values():
             members = [flow for flow in self.flows.values() if scope.limits in flow.rules.enforced]
@@ -373,5 +373,5 @@ class _Batch:
 
 
 def part_of(amount: int, bound: int) -> int:
-    """Return the part of a bound in 2**-30ths, rounded up; just over the whole for more than there is."""
+    """Return the part of a bound in 2**-30ths, rounded up; just over the whole if `amount` exceeds the bound."""
     return (1 << 30) + 1 if amount > bound else -(-(amount << 30) // bound)

@@ -1,8 +1,8 @@
-"""One token bucket at a time, and virtual time, in plain Python integers: obvious, exact and slow.
+"""A single token bucket, and virtual time, in plain Python integers: obvious, exact and slow.
 
-The rule is KIP-599's: a message passes while the balance is not negative, and is then debited whole, so a
-debt is at most one message. Balances are micro-tokens, rates micro-tokens a millisecond; Python's integers
-do not overflow, which is what makes these an oracle for int64 arithmetic.
+The rule is KIP-599's: a message passes while the balance is not negative, and is then debited in full, so a debt is at
+most one message. Balances are micro-tokens, rates micro-tokens per millisecond. Python's integers do not overflow,
+which makes these an oracle for int64 arithmetic.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS
 
 VT_SECOND = 2**30
-"""Virtual time in which a flow of weight 1 may use a second's tokens of its domain."""
+"""The virtual time in which a flow of weight 1 may use one second's tokens of its domain."""
 
 VT_MAX = 2**60
 
@@ -23,7 +23,7 @@ class TokenBucket:
 
     Examples
     --------
-    KIP-599's worked number: 5 a second, burst 500, 560 arrive at once.
+    KIP-599's worked number: 5 per second, burst 500, 560 arrive at once.
 
     >>> bucket = TokenBucket.full(rate_micro_per_ms=5_000, burst_micro=500 * MICRO)
     >>> bucket.admits()
@@ -42,7 +42,7 @@ class TokenBucket:
 
     @classmethod
     def full(cls, rate_micro_per_ms: int, burst_micro: int) -> TokenBucket:
-        """Return a bucket that holds all it can; a rate of 0 can hold nothing and is just in debt."""
+        """Return a full bucket; at a rate of 0 it holds nothing and is just in debt."""
         bucket = cls(rate_micro_per_ms, burst_micro, 0)
         bucket.balance_micro = bucket.full_micro
         return bucket
@@ -58,7 +58,7 @@ class TokenBucket:
         return self.balance_micro == self.full_micro
 
     def refill(self, elapsed_ms: int) -> None:
-        """Add what `elapsed_ms` brings, up to the burst; a clock that went back brings nothing."""
+        """Add the tokens of `elapsed_ms`, up to the burst; a clock that went backward adds nothing."""
         if self.rate_micro_per_ms == 0:
             self.balance_micro = min(self.balance_micro, self.full_micro)
             return
@@ -70,7 +70,7 @@ class TokenBucket:
         return self.rate_micro_per_ms != 0 and self.balance_micro >= 0
 
     def debit(self, tokens: int, *, floor_micro: int = MIN_BALANCE_MICRO) -> None:
-        """Take `tokens`, into debt where the balance is less, but not below a floor."""
+        """Subtract `tokens`, into debt if the balance is less, but not below a floor."""
         self.balance_micro = max(self.balance_micro - tokens * MICRO, floor_micro)
 
     def throttle_time_ms(self) -> int:
@@ -97,7 +97,7 @@ def ceil_div(numerator: int, denominator: int) -> int:
 
 
 def name_hash(name: str) -> int:
-    """Return the hash by which flows that are equal otherwise take turns.
+    """Return the hash that orders flows which are otherwise equal.
 
     A polynomial over the UTF-8 bytes, mixed as MurmurHash3's 64-bit finaliser does.
 
@@ -118,7 +118,7 @@ def virtual_time(tokens: int, rate_micro_per_ms: int, weight: int) -> int:
 
     Examples
     --------
-    A second's tokens of a flow of weight 1, and of one of weight 4:
+    One second's tokens for a flow of weight 1, and for one of weight 4:
 
     >>> virtual_time(500, 500_000, 1) == VT_SECOND, virtual_time(500, 500_000, 4) == VT_SECOND // 4
     (True, True)
@@ -138,14 +138,14 @@ def virtual_time_up(tokens: int, rate_micro_per_ms: int, weight: int) -> int:
 
 
 def _virtual_ratio(tokens: int, rate_micro_per_ms: int, weight: int) -> tuple[int, int]:
-    # Above 2**30 a rate is taken in whole tokens a second: the product with a weight then stays inside int64.
+    # Above 2**30 a rate is taken in whole tokens per second, so that its product with a weight stays inside int64.
     if rate_micro_per_ms >= 2**30:
         return tokens << 30, (rate_micro_per_ms // 1000) * weight
     return (tokens * 1000) << 30, rate_micro_per_ms * weight
 
 
 def milli_tokens_in(virtual: int, rate_micro_per_ms: int, weight: int) -> int:
-    """Return the thousandths of a token that take a virtual time; whole tokens at large rates."""
+    """Return the thousandths of a token that correspond to a virtual time; whole tokens at large rates."""
     if virtual <= 0 or rate_micro_per_ms == 0:
         return 0
     if rate_micro_per_ms >= 2**30:

@@ -1,4 +1,4 @@
-"""The oracle of a change of policy: what a shard remembers, told in the new policy's terms, a namespace at a time."""
+"""The oracle of a policy change: a shard's state, converted to the new policy's terms namespace by namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_throttle.testing.oracle.reference_state import (
 def reference_change(
     state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
 ) -> ReferenceState:
-    """Return what `carried` must return for the same arguments; `state` has the grants of `after` already."""
+    """Return what `carried` must return for the same arguments; `state` already has the grants of `after`."""
     names: list[str] = state.flows.names.to_pylist()
     flows = {}
     for i, name in enumerate(names):
@@ -60,7 +60,7 @@ def reference_change(
 def changed_balance(
     old: ScopeLimits, new: ScopeLimits, dimension: Dimension, balance_micro: int, *, elapsed_ms: int
 ) -> int:
-    """Return what a bucket holds after a change of its limits."""
+    """Return the balance of a bucket after a change of its limits."""
     if not new.limits(dimension):
         return 0
     begins = TokenBucket.full(new.rate_micro_per_ms[dimension], new.burst_micro[dimension])
@@ -74,12 +74,12 @@ def changed_balance(
     if begins.rate_micro_per_ms == 0:
         return min(bucket.balance_micro, -1 if was_full else -2)
     if bucket.rate_micro_per_ms == 0 and bucket.balance_micro in (-1, -2):
-        bucket.balance_micro = 0  # shut, and not in debt
+        bucket.balance_micro = 0  # closed, but not in debt
     return min(bucket.balance_micro, begins.balance_micro)
 
 
 def changed_lead(old: NamespaceRules, new: NamespaceRules, lead_vt: Pair, *, is_same_domain: bool) -> Pair:
-    """Return how far ahead a flow is after a change: by the tokens by which it was, at most a message."""
+    """Return the lead of a flow after a change: the same number of tokens as before, at most one message."""
     was, becomes = old.domain, new.domain
     if is_same_domain and (was is None or becomes is None or old.turn_rates == new.turn_rates):
         is_same_weight = old.limits.weight == new.limits.weight
@@ -96,7 +96,7 @@ def changed_lead(old: NamespaceRules, new: NamespaceRules, lead_vt: Pair, *, is_
 
 
 def _time_of(thousandths: int, rate_micro_per_ms: int, weight: int) -> int:
-    """Return the virtual time that thousandths of a token take, rounded down; whole tokens at large rates."""
+    """Return the virtual time of thousandths of a token, rounded down; whole tokens at large rates."""
     if rate_micro_per_ms == 0:
         return 0
     if rate_micro_per_ms >= 2**30:

@@ -41,20 +41,20 @@ class Row:
 
     @property
     def tokens(self) -> Pair:
-        """What the row costs."""
+        """The row's cost in tokens."""
         return (1, self.size_bytes)
 
 
 def total_tokens(rows: list[Row]) -> Pair:
-    """Return what `rows` cost together."""
+    """Return the total cost of `rows` in tokens."""
     return len(rows), sum(row.size_bytes for row in rows)
 
 
 def debt_floor(limits: ScopeLimits, dimension: Dimension, balance_micro: int, *, is_marked: bool) -> int:
-    """Return where the debt stops that a message adds to.
+    """Return the balance below which a message adds no more debt.
 
-    A message that an observing scope marks adds to no debt beyond a burst, and one that is larger than the scope would
-    let pass adds what the largest that it lets pass could, or a burst.
+    A message that an observing scope marks adds no debt beyond a burst. A message larger than the scope's bound adds at
+    most the debt of the largest message within the bound, or of a burst if that is more.
     """
     floor_micro = MIN_BALANCE_MICRO
     burst_micro = limits.burst_micro[dimension]
@@ -78,7 +78,7 @@ class Scope:
 
     @classmethod
     def grown(cls, limits: ScopeLimits, memory: GrantMemory, *, elapsed_ms: int, shards: int) -> Scope:
-        """Return the scope with what the shard's part of its rate has brought, as far as there was room."""
+        """Return the scope, refilled by the shard's part of its rate as far as the headroom allows."""
         scope = cls(limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli)
         for d in limits.limited_dimensions:
             earned = limits.rate_micro_per_ms[d] // shards * max(0, elapsed_ms)
@@ -89,11 +89,11 @@ class Scope:
 
     @property
     def is_loose(self) -> bool:
-        """Whether nobody competes for the scope, as others stop its flows first."""
+        """Whether no flows compete for the scope, because other scopes stop them first."""
         return NO_CONTEST in self.ahead_bound_milli
 
     def bars(self, flow: Flow) -> Dimension | None:
-        """Return the dimension in which a flow is too far ahead to take of what was granted, messages first."""
+        """Return the dimension in which a flow's lead is too large to use the grant, messages first; or `None`."""
         if not self.limits.is_enforced:
             return None
         ahead_milli = flow.ahead_milli()
@@ -101,14 +101,14 @@ class Scope:
         return next((d for d in DIMENSIONS if ahead_milli[d] // weight >= self.ahead_bound_milli[d]), None)
 
     def overdrawn(self) -> Dimension | None:
-        """Return the dimension that refuses the next row, messages first."""
+        """Return the dimension that refuses the next row, messages first; `None` if neither does."""
         for d in self.limits.limited_dimensions:
             if self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0:
                 return d
         return None
 
     def lacks(self, wanted: Pair) -> bool:
-        """Return whether not all of `wanted` can be taken; the last message may overdraw."""
+        """Return whether the scope cannot serve all of `wanted`; the last message may overdraw it."""
         if not wanted[0] or not self.limits.is_enforced:
             return False
         for d in self.limits.limited_dimensions:
@@ -120,13 +120,13 @@ class Scope:
 
     @property
     def owes_bytes(self) -> bool:
-        """Whether the scope has given bytes beyond what it had, and holds rows back for it."""
+        """Whether the scope is in debt in bytes, and holds rows back because of it."""
         d = Dimension.BYTES
         is_shut = self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
         return self.limits.is_enforced and self.limits.limits(d) and is_shut
 
     def debit(self, tokens: Pair, *, is_marked: bool) -> None:
-        """Take `tokens`, into debt where the grant is less."""
+        """Subtract `tokens`, into debt if the grant is less."""
         for d in self.limits.limited_dimensions:
             floor_micro = debt_floor(self.limits, d, self.balance_micro[d], is_marked=is_marked)
             self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, floor_micro)
@@ -139,12 +139,12 @@ class Scope:
 
 @dataclass(slots=True)
 class Flow:
-    """A namespace in a batch: what it remembers, its rows, and how far they came."""
+    """A namespace in a batch: its stored state, its rows, and how far they have been decided."""
 
     name: str
     rules: NamespaceRules
     buckets: dict[Dimension, TokenBucket]
-    """Of the limited dimensions."""
+    """The buckets of the limited dimensions."""
 
     lead_vt: list[int]
     window_second: int
@@ -154,32 +154,32 @@ class Flow:
     """The queued rows that are not too old, then the arrivals that Pegasus' rules did not reject."""
 
     eligible: int = 0
-    """How many of `rows` neither a release time nor the namespace's own buckets hold back."""
+    """Number of leading `rows` that neither a release time nor the namespace's own buckets hold back."""
 
     is_held: bool = False
     """Whether the first row that is not eligible waits for its release."""
 
     loose: list[ScopeLimits] = field(default_factory=list)
-    """Of the shared scopes, those that nobody competes for."""
+    """The shared scopes for which no flows compete."""
 
     base: dict[Dimension, int] = field(default_factory=dict)
-    """Where the flow stands relative to its domain's virtual time, by dimension that counts."""
+    """The flow's position relative to its domain's virtual time, by each dimension that counts."""
 
     start_tags: list[int] = field(default_factory=list)
-    """Of the eligible rows."""
+    """Start tags of the eligible rows."""
 
     admitted: int = 0
-    """How many of `rows` are admitted."""
+    """Number of leading `rows` that are admitted."""
 
     barred_by: Scope | None = None
-    """The narrowest shared scope of which the flow is too far ahead to take."""
+    """The narrowest shared scope that the flow's lead bars it from."""
 
     blocked_by: Scope | None = None
     """The shared scope that refused the flow's first refused row."""
 
     @classmethod
     def remembered(cls, policy: CompiledPolicy, name: str, memory: FlowMemory | None, *, elapsed_ms: int) -> Flow:
-        """Return the flow of a namespace, refilled; one that is not remembered starts with full buckets."""
+        """Return the flow of a namespace, refilled; without memory it starts with full buckets."""
         rules = rules_of(policy, name)
         flow = cls(name, rules, {}, [0, 0], 0, [0, 0])
         for d in rules.limits.limited_dimensions:
@@ -200,7 +200,7 @@ class Flow:
         return self.rules.limits
 
     def overdrawn(self) -> Dimension | None:
-        """Return the dimension in which the namespace refuses the next row, messages first."""
+        """Return the dimension in which the namespace refuses the next row, messages first; or `None`."""
         return next((d for d in DIMENSIONS if d in self.buckets and not self.buckets[d].admits()), None)
 
     def throttle_time_ms(self, dimension: Dimension) -> int:
@@ -208,17 +208,17 @@ class Flow:
         return self.buckets[dimension].throttle_time_ms()
 
     def debit(self, tokens: Pair, *, is_marked: bool) -> None:
-        """Take `tokens`, into debt where the balances are less."""
+        """Subtract `tokens`, into debt if the balances are less."""
         for d, bucket in self.buckets.items():
             bucket.debit(tokens[d], floor_micro=debt_floor(self.limits, d, bucket.balance_micro, is_marked=is_marked))
 
     @property
     def tie(self) -> tuple[int, int]:
-        """Who goes first at equal tags: who waits longest, then by a hash that prefers no spelling."""
+        """The order at equal tags: the longest wait first, then a hash that prefers no spelling."""
         return self.rows[0].arrival_ms, name_hash(self.name)
 
     def ahead_milli(self) -> list[int]:
-        """Return by how many thousandths of a token the flow is ahead of those that it competes with."""
+        """Return the flow's lead over its competitors, in thousandths of a token by dimension."""
         domain = self.rules.domain
         if domain is None:
             return [0, 0]
@@ -233,7 +233,7 @@ class Flow:
 
     @property
     def counted_lead(self) -> list[int]:
-        """The lead, in the time that service counts in."""
+        """The lead, in the virtual time in which service is counted."""
         rates = zip(self.lead_vt, self.rules.turn_rates, self.rules.counted_rates(self.loose), strict=True)
         return [told_in(lead_vt, kept, counted) for lead_vt, kept, counted in rates]
 
@@ -251,9 +251,9 @@ class Flow:
             self.eligible += 1
 
     def tag(self, short: list[Scope]) -> None:
-        """Give the eligible rows their start tags: the dominant of the virtual times of what is before them.
+        """Set the start tags of the eligible rows: the dominant virtual time of the rows before each.
 
-        Those dimensions count that the scopes limit which run short; else the domain's.
+        The dimensions that count are those limited by the scopes that run short, or else by the domain.
         """
         domain = self.rules.domain
         if domain is None:
@@ -274,9 +274,9 @@ class Flow:
             before = [before[d] + row.tokens[d] for d in DIMENSIONS]
 
     def move(self, advance: int, kept: list[ScopeLimits], *, still_waits: bool) -> None:
-        """Charge what was served to the lead, and move the origin by `advance`.
+        """Add the service to the lead, and move the origin by `advance`.
 
-        In a dimension that does not count the lead stays; in one that none of `kept` limits it is forgotten.
+        In a dimension that does not count, the lead stays; in one that no scope of `kept` limits, it is dropped.
         """
         served = total_tokens(self.rows[: self.admitted])
         memory = self.rules.memory(self.loose)
@@ -299,7 +299,7 @@ class Flow:
 
 
 def told_in(lead_vt: int, of: int, rate: int) -> int:
-    """Return a lead that was told at the rate `of` as a lead at `rate`."""
+    """Return a lead at the rate `of`, converted to the rate `rate`."""
     if of == rate:
         return lead_vt
     told = proportional(abs(lead_vt), of, rate, 60)

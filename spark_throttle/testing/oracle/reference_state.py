@@ -1,4 +1,4 @@
-"""What a shard remembers and is ruled by, as plain Python values: one dataclass a thing, no arrays."""
+"""The state and the rules of a shard as plain Python values: dataclasses, no arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_throttle.core.state import NO_BOUND, Flows, Grants, Queue, ShardState
 from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
 
 Pair = tuple[int, int]
-"""Messages, then bytes: an array of shape (2,) by `Dimension`."""
+"""A value for messages and one for bytes, indexed by `Dimension`."""
 
 DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES)
 
@@ -47,7 +47,7 @@ class ScopeLimits:
     weight: int
 
     max_message_bytes: int
-    """`MAX_SIZE_BYTES` where there is no bound."""
+    """Bound on the size of a message; `MAX_SIZE_BYTES` if there is none."""
 
     @classmethod
     def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
@@ -67,7 +67,7 @@ class ScopeLimits:
         return self.rate_micro_per_ms[dimension] != UNLIMITED
 
     def meaningful(self, values: Pair) -> Pair:
-        """Return `values` with 0 where the dimension has no limit."""
+        """Return `values`, with 0 in each dimension without a limit."""
         messages, in_bytes = (values[d] if self.limits(d) else 0 for d in DIMENSIONS)
         return messages, in_bytes
 
@@ -83,7 +83,7 @@ class ScopeLimits:
 
     @property
     def is_observed(self) -> bool:
-        """Whether the scope can flag a row."""
+        """Whether the scope can mark a row."""
         return bool(self.limited_dimensions) and self.on_excess == OnExcess.OBSERVE
 
 
@@ -112,28 +112,28 @@ class WindowRule:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRules:
-    """Everything a policy says about one namespace."""
+    """All rules of a policy that apply to one namespace."""
 
     limits: ScopeLimits
     windows: tuple[WindowRule, WindowRule]
     tenant: int
-    """Position in `tenant_names`, -1 where the policy does not name the tenant."""
+    """Position in `tenant_names`; -1 if the policy does not name the tenant."""
 
     group: int
-    """Position in `group_names`, -1 for none."""
+    """Position in `group_names`; -1 for no group."""
 
     shared: tuple[ScopeLimits, ...]
     """The shared scopes that a row passes, narrowest first."""
 
     @property
     def has_windows(self) -> bool:
-        """Whether a rule of Pegasus' counts the namespace's arrivals, in both dimensions then."""
+        """Whether a Pegasus rule counts the namespace's arrivals, then in both dimensions."""
         return any(rule.is_on for rule in self.windows)
 
     def too_small_for(self, size_bytes: int, *, observed: bool) -> ScopeLimits | None:
-        """Return the scope with the least bound, if a size is over it: of those that observe, or of the others."""
+        """Return the scope with the least bound, observing or not as asked, if a size exceeds it; otherwise `None`."""
         asked = [each for each in (self.limits, *self.shared) if (each.on_excess == OnExcess.OBSERVE) == observed]
-        least = min(asked, key=lambda each: each.max_message_bytes, default=None)  # the narrowest of equal ones
+        least = min(asked, key=lambda each: each.max_message_bytes, default=None)  # the narrowest of equals
         return least if least is not None and size_bytes > least.max_message_bytes else None
 
     @property
@@ -143,17 +143,17 @@ class NamespaceRules:
 
     @property
     def domain_weight(self) -> int:
-        """How far the domain goes in a turn, against others that share a wider scope with it."""
+        """Weight of the domain against other domains that share a wider scope with it."""
         return 1 if self.domain is None or self.domain.level == Level.JOB else self.domain.weight
 
     @property
     def clocked_dimensions(self) -> list[Dimension]:
-        """The dimensions that a scope limits which can hold a row back."""
+        """The dimensions limited by a scope that can hold a row back."""
         return [d for d in DIMENSIONS if any(scope.limits(d) for scope in self.enforced)]
 
     @property
     def turn_rates(self) -> Pair:
-        """The rates of all that has a clock, in the common time: the domain's, else those of a wider scope."""
+        """The rates of the clocked dimensions, in common time: the domain's, otherwise those of a wider scope."""
         domain = self.domain
         assert domain is not None
         told = list(common_rates(domain))
@@ -165,21 +165,21 @@ class NamespaceRules:
         return pair(told)
 
     def binding(self, loose: list[ScopeLimits]) -> list[ScopeLimits]:
-        """Return the enforced scopes that competition is for: not the loose ones, unless all are."""
+        """Return the enforced scopes for which flows compete: those that are not loose, or all if all are."""
         return [scope for scope in self.enforced if scope not in loose] or list(self.enforced)
 
     def widest_binding(self, loose: list[ScopeLimits]) -> ScopeLimits:
-        """Return the widest of the scopes that competition is for."""
+        """Return the widest of the scopes for which flows compete."""
         by_level = {scope.level: scope for scope in self.binding(loose)}
         return next(by_level[level] for level in (Level.JOB, Level.TENANT, Level.RESOURCE_GROUP) if level in by_level)
 
     def counted_rates(self, loose: list[ScopeLimits]) -> Pair:
-        """Return the rates that service counts in: of the widest binding scope, in the common time."""
+        """Return the rates in which service is counted: those of the widest binding scope, in common time."""
         short = self.widest_binding(loose)
         return pair([common_rates(short)[d] if short.limits(d) else self.turn_rates[d] for d in DIMENSIONS])
 
     def memory(self, loose: list[ScopeLimits]) -> int:
-        """Return how far behind the virtual time a clock is remembered: 2 s at the widest binding scope's own rates."""
+        """Return the largest remembered lag behind virtual time: 2 s at the widest binding scope's own rates."""
         own, told = self.widest_binding(loose).rate_micro_per_ms, common_rates(self.widest_binding(loose))
         return max(proportional(2 * VT_SECOND, own[d], max(told[d], 1), 60) for d in DIMENSIONS)
 
@@ -194,7 +194,7 @@ class NamespaceRules:
 
 
 def common_rates(scope: ScopeLimits) -> Pair:
-    """Return the rates of a scope in the common time: 1,000 messages a second, else 1,000 KiB a second."""
+    """Return the rates of a scope in common time: 1,000 messages per second, otherwise 1,000 KiB per second."""
     messages, size_bytes = scope.rate_micro_per_ms
     if 0 in (messages, size_bytes):
         return messages, size_bytes
@@ -209,7 +209,7 @@ def common_rates(scope: ScopeLimits) -> Pair:
 
 
 def proportional(amount: int, to: int, of: int, most_bits: int) -> int:
-    """Return ``amount * to / of``, from the 31 leading bits of each, at most ``2**most_bits``; else 0."""
+    """Return ``amount * to / of`` from the 31 leading bits of each, at most ``2**most_bits``; 0 unless all are > 0."""
     if min(amount, to, of) <= 0:
         return 0
     wide_amount, wide_to, wide_of = (max(each.bit_length() - 31, 0) for each in (amount, to, of))
@@ -221,7 +221,7 @@ def proportional(amount: int, to: int, of: int, most_bits: int) -> int:
 
 
 def falls_under(name: str, pattern: str) -> bool:
-    """Return whether `name` is `pattern`, each star of which stands for any text.
+    """Return whether `name` matches `pattern`, in which each star stands for any text.
 
     Examples
     --------
@@ -235,7 +235,7 @@ def falls_under(name: str, pattern: str) -> bool:
 
 
 def rules_of(policy: CompiledPolicy, namespace: str) -> NamespaceRules:
-    """Return what `policy` says about `namespace`."""
+    """Return the rules of `policy` that apply to `namespace`."""
     named: list[str] = policy.namespace_names.to_pylist()
     globs: list[str] = policy.glob_patterns.to_pylist()
     tenants: list[str] = policy.tenant_names.to_pylist()
@@ -282,7 +282,7 @@ def rules_of(policy: CompiledPolicy, namespace: str) -> NamespaceRules:
 
 @dataclass(frozen=True, slots=True)
 class FlowMemory:
-    """What is remembered of one namespace."""
+    """The stored state of one namespace."""
 
     balance_micro: Pair
     lead_vt: Pair
@@ -290,7 +290,7 @@ class FlowMemory:
     window_units: Pair
 
     def meaningful(self, rules: NamespaceRules, *, second: int) -> FlowMemory:
-        """Return the same with 0 for what has no limit, and for a window that is over or counted nothing."""
+        """Return the same memory, with 0 where there is no limit and for a window that has ended or counted nothing."""
         counts = self.window_second == second and self.window_units != (0, 0)
         balance_micro = rules.limits.meaningful(self.balance_micro)
         return FlowMemory(balance_micro, self.lead_vt, second if counts else 0, self.window_units if counts else (0, 0))
@@ -298,7 +298,7 @@ class FlowMemory:
 
 @dataclass(frozen=True, slots=True)
 class QueuedRow:
-    """A row that waits."""
+    """A waiting row."""
 
     namespace: str
     size_bytes: int
@@ -308,7 +308,7 @@ class QueuedRow:
 
 @dataclass(frozen=True, slots=True)
 class GrantMemory:
-    """A shard's part of one shared scope."""
+    """A shard's grant of one shared scope."""
 
     balance_micro: Pair
     headroom_micro: Pair
@@ -317,7 +317,7 @@ class GrantMemory:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceState:
-    """A `ShardState` in plain Python; equal states mean the same future."""
+    """A `ShardState` in plain Python; equal states have the same future."""
 
     advanced_to_ms: int
     flows: dict[str, FlowMemory]
@@ -328,7 +328,7 @@ class ReferenceState:
 
     @classmethod
     def from_arrays(cls, state: ShardState, policy: CompiledPolicy) -> ReferenceState:
-        """Return `state` under `policy`, with what the policy makes meaningless set to 0."""
+        """Return `state` under `policy`, with 0 for every value that has no meaning under it."""
         names: list[str] = state.flows.names.to_pylist()
         flows = {}
         for i, name in enumerate(names):
@@ -362,7 +362,7 @@ class ReferenceState:
         return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants)
 
     def to_arrays(self) -> ShardState:
-        """Return the same as a `ShardState`, so that the oracle can run a history by itself."""
+        """Return the state as a `ShardState`, so that the oracle can run a history by itself."""
         names = list(self.flows)
         flows = list(self.flows.values())
         queue = [(names.index(row.namespace), row.size_bytes, row.arrival_ms, row.release_ms) for row in self.queue]

@@ -1,4 +1,4 @@
-"""The oracle of a batch's account: what each row came to, and what every flow is said to have used and to want."""
+"""The oracle of a batch's usage report: the decision on each row, and the usage and demand of every flow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_throttle.testing.oracle.reference_state import DIMENSIONS, Pair, pair
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of one row, in the terms of `AdmissionPlan`'s per-row arrays."""
+    """The decision on one row, in the terms of `AdmissionPlan`'s per-row arrays."""
 
     verdict: Verdict
     reason: str = ""
@@ -26,7 +26,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class FlowUsage:
-    """One flow's account of one batch."""
+    """One flow's usage in one batch."""
 
     tenant: int
     group: int
@@ -44,7 +44,7 @@ class FlowUsage:
 def usage_of(
     flow: Flow, rows: list[Row], decisions: Mapping[int, Decision], now_ms: int, since_last_ms: int
 ) -> FlowUsage:
-    """Return the account of a flow, whose rows came to `decisions`; the last batch was `since_last_ms` ago."""
+    """Return the usage of a flow, given the `decisions` on its rows; the last batch was `since_last_ms` ago."""
     by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
     for row in rows:
         by_verdict[decisions[row.index].verdict].append(row)
@@ -68,9 +68,9 @@ def usage_of(
 
 
 def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, since_last_ms: int) -> Pair:
-    """Return what the flow may want next: the same again and its backlog.
+    """Return the demand that the flow may have next: its arrivals again, and its backlog.
 
-    Nothing behind a row that is held for longer counts, and no more of both dimensions than its own buckets allow.
+    Rows behind one that is held for longer do not count, nor does more than its own buckets allow in both dimensions.
     """
     free = list(takewhile(lambda row: row.release_ms <= now_ms + since_last_ms, waiting))
     again = total_tokens(offered) if len(free) == len(waiting) else (0, 0)

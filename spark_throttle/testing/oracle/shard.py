@@ -1,4 +1,4 @@
-"""A shard that is played by hand, a batch at a time, by the kernel or by the oracle.
+"""A shard that a test drives one batch at a time, decided by the kernel or by the oracle.
 
 Examples
 --------
@@ -28,19 +28,19 @@ from spark_throttle.testing.oracle.reference_usage import Decision
 from spark_throttle.testing.oracle.worlds import granted, make_arrivals
 
 START_MS = 1_760_000_000_000
-"""Batch time to which `Shard.batch` adds."""
+"""The batch time to which `Shard.batch` adds `at_ms`."""
 
 Engine: TypeAlias = Literal["kernel", "oracle"]
 
 
 @dataclass
 class Shard:
-    """What a shard remembers, and what its last batch decided."""
+    """The state of a shard, and the plan of its last batch."""
 
     engine: Engine
 
     policy: CompiledPolicy
-    """May be set: another one acts from the next batch on."""
+    """The policy; a policy that is assigned takes effect in the next batch."""
 
     shards: int = 1
     state: ShardState = field(init=False)
@@ -58,7 +58,7 @@ class Shard:
         rows: Iterable[tuple[str | None, int | None]] = (),
         grant: dict[str, tuple[float, float]] | None = None,
     ) -> list[Decision]:
-        """Decide one batch, after a new grant (whole tokens, by scope) if one is given."""
+        """Return the decisions of one batch, after a new grant (whole tokens, by scope) if one is given."""
         now_ms = START_MS + at_ms
         if self.policy is not self.in_force:
             self._change(now_ms)
@@ -75,7 +75,7 @@ class Shard:
         return self.plan.decisions
 
     def _change(self, now_ms: int) -> None:
-        """Tell the state in the terms of the new policy; it grants nothing before its own grant comes."""
+        """Convert the state to the terms of the new policy, without grants if the scopes changed."""
         before, self.in_force = self.in_force, self.policy
         if len(self.policy.shared) != len(before.shared):
             grants = ShardState.initial(len(self.policy.shared)).grants
@@ -86,5 +86,5 @@ class Shard:
             self.state = carried(self.state, before, self.policy, now_ms=now_ms)
 
     def admitted(self) -> Counter[str]:
-        """Return the messages that the last batch admitted, by namespace."""
+        """Return the number of messages that the last batch admitted, by namespace."""
         return Counter({name: usage.admitted[0] for name, usage in self.plan.usage.items()})

@@ -1,8 +1,8 @@
 """Hypothesis strategies: small worlds in which everything that can happen to a row happens often.
 
 Numbers are drawn from the edges (0, one micro-token, a fraction of a token, more than an int32 holds) and from a
-middle in which a few messages exhaust a quota. Names collide: tenants have named and unnamed namespaces, a
-namespace may be called as a tenant is, and some rows have no name at all.
+middle range in which a few messages exhaust a quota. Names collide: tenants have named and unnamed namespaces, a
+namespace may have a tenant's name, and some rows have no name at all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BACKWARD_STEPS_MS = (-1, -1_500, -86_400_000)
 TENANT_NAMES = ("acme", "blue", "cora")
 GROUP_NAMES = ("gold", "iron", "wood")
 GLOBS = ("acme/lo*", "acme/*", "cora/*", "bl*", "*/logs", "*ü*o*", "*")
-"""Most specific first."""
+"""Globs, the most specific first."""
 
 NAMESPACE_NAMES = ("acme/logs", "acme/clicks", "blue/logs", "blue", "cora/ü/logs", "dora/logs", "solo")
 LONGEST_NAME = "acme/" + "é" * 509 + "x"
@@ -106,7 +106,7 @@ def _limit(limits: tuple[tuple[int, int], tuple[int, int]], on_excess: OnExcess,
 
 @cache
 def maybe_limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
-    """Return limits, or half of the time none."""
+    """Return limits; half of the time, no limit."""
     return st.one_of(st.just(Limit()), limits(on_excess))
 
 
@@ -134,7 +134,7 @@ def queue_bounds(*, may_fail: bool) -> st.SearchStrategy[QueueBounds]:
 
 @cache
 def members(on_excess: tuple[OnExcess, ...], groups: tuple[str, ...]) -> st.SearchStrategy[Namespace]:
-    """Return what a policy with these groups may say about a namespace."""
+    """Return entries of a namespace in a policy with these groups."""
     return st.builds(_namespace, maybe_limits(on_excess), st.sampled_from((None, *groups)), windows())
 
 
@@ -150,7 +150,7 @@ SOME_EXEMPT = ((), (), (), (), ("acme/logs",), ("*/clicks", "solo"), ("blue*",))
 def policies(
     draw: st.DrawFn, *, on_excess: tuple[OnExcess, ...] = tuple(OnExcess), may_fail: bool = False
 ) -> CompiledPolicy:
-    """Return policies of up to 3 tenants, 3 groups, 6 namespaces and some globs, beside the default and the job."""
+    """Return policies with up to 3 tenants, 3 groups, 6 namespaces and some globs, plus the defaults and the job."""
     groups = GROUP_NAMES[: draw(st.integers(0, len(GROUP_NAMES)))]
     tenants = TENANT_NAMES[: draw(st.integers(0, len(TENANT_NAMES)))]
     named = NAMESPACE_NAMES[: draw(st.integers(0, 6))]
@@ -168,7 +168,7 @@ def policies(
 
 @st.composite
 def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int, is_bounded: bool = False) -> Grants:
-    """Return what a shard may be granted under `policy`: nothing where the rate is 0 or there is no limit."""
+    """Return grants of a shard under `policy`; a scope with rate 0 or without a limit is granted nothing."""
     balances, headrooms = [], []
     for rates in policy.shared.rate_micro_per_ms:
         nothing = {0: (-1, 0), UNLIMITED: (0, 0)}
@@ -190,7 +190,7 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
 
 @st.composite
 def arrivals(draw: st.DrawFn, *, malformed: bool = True) -> Arrivals:
-    """Return a batch of runs of equal rows, and now and then rows that cannot be decided."""
+    """Return a batch of runs of equal rows, sometimes with malformed rows."""
     rows: list[tuple[str | None, int | None]] = []
     for name, size_bytes, count in draw(RUNS):
         rows += [(name, size_bytes)] * count
@@ -202,7 +202,7 @@ def arrivals(draw: st.DrawFn, *, malformed: bool = True) -> Arrivals:
 
 
 @st.composite
-def histories(  # noqa: PLR0913 - what histories differ in
+def histories(  # noqa: PLR0913 - one argument per property of histories
     draw: st.DrawFn,
     *,
     on_excess: tuple[OnExcess, ...] = tuple(OnExcess),
@@ -213,12 +213,12 @@ def histories(  # noqa: PLR0913 - what histories differ in
     is_bounded: bool = False,
     max_steps: int = 5,
 ) -> History:
-    """Return up to `max_steps` batches; the first grants, later ones may, and so does a changed policy.
+    """Return up to `max_steps` batches; the first one and every policy change come with grants, other batches may.
 
     Parameters
     ----------
     is_bounded
-        Whether a grant may have bounds on who is ahead: then tokens may be left that a row waits for.
+        Whether a grant may bound leads; then tokens may remain although a row waits for them.
     """
     shards = draw(st.sampled_from((1, 1, 2, 7)))
     steps: list[Step] = []

@@ -1,8 +1,8 @@
-"""Small worlds for tests: policies, arrivals and grants written as plain Python values.
+"""Small worlds for tests: policies, arrivals and grants, written as plain Python values.
 
 Examples
 --------
-Two namespaces of one group that may use 100 messages a second together:
+Two namespaces of one group that may together use 100 messages per second:
 
 >>> policy = make_policy(
 ...     groups={"gold": limit(messages_per_second=100)},
@@ -42,7 +42,7 @@ UNBOUNDED_QUEUE = QueueBounds(messages=2**50, bytes=2**50, age_ms=None, on_overf
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The limits of one scope; pairs are messages, then bytes."""
+    """The limits of one scope; each pair is messages, then bytes."""
 
     rate_micro_per_ms: tuple[int, int] = (UNLIMITED, UNLIMITED)
     burst_micro: tuple[int, int] = (0, 0)
@@ -60,7 +60,7 @@ def limit(
     weight: int = 1,
     max_message_bytes: int = MAX_SIZE_BYTES,
 ) -> Limit:
-    """Return the limits of one scope as a policy document gives them; `None` is unlimited.
+    """Return the limits of one scope from the values of a policy document; `None` is unlimited.
 
     Examples
     --------
@@ -75,7 +75,7 @@ max_message_bytes=68719476736)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Pegasus' rule in one dimension; 0 units is off."""
+    """Pegasus' rule in one dimension; a rule with 0 units is off."""
 
     delay_units: int = 0
     delay_ms: int = 0
@@ -85,7 +85,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """What a policy says about one tenant."""
+    """The entry of one tenant in a policy."""
 
     limit: Limit = Limit()
     group: str | None = None
@@ -93,7 +93,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """What a policy says about one namespace, or about all that it does not name."""
+    """The entry of one namespace in a policy, or the entry for all that it does not name."""
 
     limit: Limit = Limit()
     group: str | None = None
@@ -101,7 +101,7 @@ class Namespace:
     by_size: Window = Window()
 
 
-def make_policy(  # noqa: PLR0913 - as many parts as a policy has
+def make_policy(  # noqa: PLR0913 - one argument per part of a policy
     *,
     job: Limit = Limit(),
     tenants: Mapping[str, Tenant] | None = None,
@@ -112,7 +112,7 @@ def make_policy(  # noqa: PLR0913 - as many parts as a policy has
     queue: QueueBounds = UNBOUNDED_QUEUE,
     revision: str = "r1",
 ) -> CompiledPolicy:
-    """Return a policy with every name resolved to an index; its globs are tried in the order of `namespaces`."""
+    """Return a policy with every name resolved to an index; globs are tried in the order of `namespaces`."""
     tenants, groups, namespaces = tenants or {}, groups or {}, namespaces or {}
     group_position = {name: i for i, name in enumerate(groups)} | {None: -1}
     named = [name for name in namespaces if "*" not in name]
@@ -169,7 +169,7 @@ def make_arrivals(rows: Iterable[tuple[str | None, int | None]]) -> Arrivals:
 def make_grants(
     balance_micro: list[tuple[int, int]], headroom_micro: list[tuple[int, int]], *, epoch: int, as_of_ms: int
 ) -> Grants:
-    """Return grants of all shared scopes, in their order."""
+    """Return the grants of all shared scopes, in the scopes' order."""
     return Grants(
         epoch,
         np.array(balance_micro, dtype=np.int64).reshape(-1, 2),
@@ -181,9 +181,9 @@ def make_grants(
 def granted(
     state: ShardState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, float]], *, now_ms: int
 ) -> ShardState:
-    """Return `state` with the next epoch's grants: whole tokens by scope name, and nothing more until the next.
+    """Return `state` with the next epoch's grants: whole tokens by scope name, without headroom.
 
-    The job's name is the empty string. A scope that is not named may not even go into debt.
+    The job's name is the empty string. A scope that is not named admits nothing, not even into debt.
     """
     names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     micro = [(-1, -1)] * len(names)

@@ -1,4 +1,4 @@
-"""What one batch of a simulated job came to, and the control source that planned it."""
+"""The result of one batch of a simulated job, and the control source that planned it."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from spark_throttle.testing.simulation.rows import RejectedRow, Row
 
 @dataclass(frozen=True, slots=True)
 class SimulatedBatch:
-    """What one batch came to."""
+    """The result of one attempt at a batch."""
 
     number: int
     now_ms: int
-    """The batch time, of the wall clock."""
+    """The batch time, read from the wall clock."""
 
     steady_ms: int
     """True time since the job began."""
 
     revision: str
-    """Of the policies that the batch applied."""
+    """Revision of the policies that the batch applied."""
 
     epoch: int
     arrived: tuple[Row, ...]
     admitted: tuple[Row, ...]
-    """In the order in which they left: shard by shard."""
+    """The admitted rows, in the order in which they left: shard by shard."""
 
     rejected: tuple[RejectedRow, ...]
     usage: tuple[bytes, ...]
-    """What the shards reported."""
+    """The usage reports of the shards."""
 
     digest: str
-    """Of the rows that left, and of the new state, byte for byte."""
+    """Digest of the rows that left and of the new state, byte for byte."""
 
 
 def digest_of(outcomes: Mapping[int, ShardOutcome]) -> str:
     """Return a digest of the rows that left, in their order, and of the new states, byte for byte.
 
-    The bytes of the frames that rows leave in are not compared: a column may or may not say that it has no nulls.
+    The bytes of the output frames are not compared, because a column may or may not declare that it has no nulls.
     """
     digest = hashlib.sha256()
     for shard, outcome in outcomes.items():
@@ -60,12 +60,12 @@ class FollowedPolicies:
     snapshot: PolicySnapshot
 
     def current(self) -> PolicySnapshot:
-        """Return them."""
+        """Return the newest policies."""
         return self.snapshot
 
 
 class SimulatedSource(ThrottleControlReader):
-    """The control source of a job, with a plane that was made for it."""
+    """The control source of a job, with a control plane that is passed in."""
 
     def __init__(self, options: dict[str, str], plane: ControlPlane) -> None:
         super().__init__(options)

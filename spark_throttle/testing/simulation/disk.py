@@ -1,7 +1,7 @@
-"""What a simulated job keeps, and where it may die: a control directory in memory, a checkpoint, the writes of a batch.
+"""The storage of a simulated job: a control directory in memory, a checkpoint, and the points at which a batch may die.
 
-A crash is asked for by the name of a write and a side of it. Everything that was written before stands, nothing after
-it does; there are no half-written files, for the real ones are moved into place whole.
+A crash is requested by the name of a write and a side of it, before or after. Everything written earlier remains, and
+nothing is written later. There are no half-written files, because real files are moved into place whole.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
 
 
 class SimulatedCrash(BaseException):
-    """The process is gone; no code of the process may catch it."""
+    """The death of the simulated process; no code of the process may catch it."""
 
 
 class ConcurrentRunError(ThrottleError):
-    """Another run of the query has logged a batch first; Spark's offset log says so."""
+    """Another run of the query logged a batch first, as Spark's offset log shows."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -38,16 +38,16 @@ class ConcurrentRunError(ThrottleError):
 
 
 class MemoryDirectory(Directory):
-    """A control directory that is a dictionary: files are written whole, and a copy of it is a backup.
+    """A control directory in a dictionary: files are written whole, and a copy of it is a backup.
 
     Parameters
     ----------
     files
-        What stands there, by name; changed in place.
+        The files' contents, by name; changed in place.
     passes
-        Called with the crash points that a write passes.
+        Called with each crash point that a write passes.
     place
-        Where it lies: a copy of it lies elsewhere.
+        The directory's place; a copy of the directory has another.
     """
 
     def __init__(self, files: dict[str, bytes], passes: Callable[[CrashPoint], None], place: str) -> None:
@@ -57,19 +57,19 @@ class MemoryDirectory(Directory):
         self._place = place
 
     def path(self, name: str) -> str:
-        """Return the name under which errors speak of a file."""
+        """Return the name of a file in error messages."""
         return f"{self.location}/{name}"
 
     def place(self) -> str:
-        """Return what tells this directory from a copy of it."""
+        """Return the place, which distinguishes this directory from a copy of it."""
         return self._place
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or `None` where there is none."""
+        """Return the content of a file, or `None` if it does not exist."""
         return self.files.get(name)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole, over what was there."""
+        """Write a file whole, replacing an existing one."""
         is_epoch = name.startswith("epochs/")
         if is_epoch:
             self._passes("before epoch")
@@ -83,52 +83,52 @@ class MemoryDirectory(Directory):
         return sorted(name.removeprefix(prefix) for name in self.files if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is not there is no error."""
+        """Delete a file; a missing file is no error."""
         self.files.pop(name, None)
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """What the offset log says of a batch, and the true time at which it was planned."""
+    """The offset log's entry for a batch, and the true time at which the batch was planned."""
 
     start: dict[str, Any]
     """Offset of the control source before the batch."""
 
     end: dict[str, Any]
-    """And behind it."""
+    """Offset of the control source after the batch."""
 
     first_row: int
-    """Position in the source of the first row that the batch brings."""
+    """Position in the source of the batch's first row."""
 
     end_row: int
-    """Position behind the last one."""
+    """Position after the batch's last row."""
 
     now_ms: int
     """The batch time."""
 
     steady_ms: int
-    """The true time; no code of the job sees it."""
+    """The true time, which no code of the job sees."""
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What Spark and the control plane keep of a query."""
+    """The data that Spark and the control plane store for a query."""
 
     log: list[LoggedBatch] = field(default_factory=list)
-    """Every planned batch, by its number."""
+    """The planned batches; a batch's number is its position."""
 
     committed: int = 0
-    """How many of them are committed: all, or all but the last."""
+    """Number of committed batches: all the planned ones, or all but the last."""
 
     states: dict[int, dict[int, bytes]] = field(default_factory=lambda: {0: {}})
-    """Of every shard, before the batch of a number."""
+    """State of every shard, by the number of the batch that begins with it."""
 
     control: dict[str, bytes] = field(default_factory=dict)
     """The control directory's files."""
 
     @property
     def rows_taken(self) -> int:
-        """How many rows of the source the planned batches bring."""
+        """Number of rows that the planned batches take from the source."""
         return self.log[-1].end_row if self.log else 0
 
     def copy(self) -> Checkpoint:
@@ -136,13 +136,13 @@ class Checkpoint:
         return Checkpoint(list(self.log), self.committed, dict(self.states), dict(self.control))
 
     def put_back(self, batches: int) -> None:
-        """Undo Spark's part of the last `batches` committed batches, and of one that is not committed."""
+        """Undo Spark's part of the last `batches` committed batches, and of an uncommitted one."""
         keep = max(0, self.committed - batches, min(self.states))
         del self.log[keep:]
         self.states = {number: states for number, states in self.states.items() if number <= keep}
         self.committed = keep
 
     def forget(self, retained: int) -> None:
-        """Forget the states that no batch which may be put back needs."""
+        """Delete the states that no restore to one of the last `retained` batches needs."""
         for number in [number for number in self.states if number < self.committed - retained]:
             del self.states[number]

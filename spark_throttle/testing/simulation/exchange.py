@@ -1,7 +1,7 @@
-"""An exchange in memory, and jobs that share quotas through it: what a lease lets a member spend, by name of the scope.
+"""An exchange in memory, and the jobs that share quotas through it: what a lease lets a member spend, by scope name.
 
-Who meets in one exchange lives in one time: when a job is told that time passes, it passes for all, and each visits the
-exchange when its lease keeper would. All that a visit does is the real job's; no thread is started.
+All members of an exchange live in one time: when time passes for one job, it passes for all, and each visits the
+exchange when its lease keeper would. A visit runs the real job's code; no thread is started.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from spark_throttle.testing.simulation.true_time import START_MS, SimulatedTime
 
 ScopeName: TypeAlias = tuple[Literal["tenant", "resource_group"], str]
 Rates: TypeAlias = dict[ScopeName, tuple[int, int]]
-"""By scope: micro-tokens a millisecond, of messages and of bytes; `UNLIMITED` where there is no limit."""
+"""Rates by scope: micro-tokens per millisecond, of messages and of bytes; `UNLIMITED` where there is no limit."""
 
 _AWAKE_LEASES: Final = 8
 _PERCENT: Final = 100
 
 
 class Member(Protocol):
-    """Whoever spends a part of the quotas that are shared."""
+    """A job or a peer that spends a part of the shared quotas."""
 
     def leased(self) -> Rates:
-        """Return what it may spend of every scope now."""
+        """Return what the member may spend of every scope now."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedExchange:
-    """Objects in memory, and those who meet there.
+    """An object store in memory, and the members that meet there.
 
     Examples
     --------
-    Two jobs that both want all get a half each:
+    Two jobs that both want everything get half each:
 
     >>> exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
     >>> quota = {"publish": {"messages_per_second": 10, "burst_seconds": 1}}
@@ -62,22 +62,25 @@ class SimulatedExchange:
     objects: dict[str, bytes] = field(default_factory=dict)
     time: SimulatedTime = field(default_factory=SimulatedTime)
     members: list[Member] = field(default_factory=list)
-    """Who lives."""
+    """The live members."""
 
     seats: int = 0
-    """How many have ever begun."""
+    """Number of members that have ever started."""
+
+    drawn_seats: int = 0
+    """Number of seats that were drawn."""
 
     def __post_init__(self) -> None:
         self.time.awake_ms = _AWAKE_LEASES * self.settings.lease_ms
 
-    # What `sharing.exchanges.exchange.Exchange` asks for.
+    # The methods of `sharing.exchanges.exchange.Exchange`.
 
     def names(self) -> list[str]:
         """Return the names of all objects."""
         return sorted(self.objects)
 
     def read(self, name: str) -> bytes | None:
-        """Return an object; `None` where there is none."""
+        """Return an object; `None` if it does not exist."""
         return self.objects.get(name)
 
     def write(self, name: str, content: bytes) -> None:
@@ -85,15 +88,20 @@ class SimulatedExchange:
         self.objects[name] = content
 
     def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Delete an object; a missing object is no error."""
         self.objects.pop(name, None)
 
-    # What happens to it.
+    # The members that come and go.
 
     def draw_run(self) -> int:
-        """Return bits that name a start of a member, as `sharing.seat.drawn_run` does, but the same always."""
+        """Return bits that identify a member's start, like `sharing.seat.drawn_run`, but reproducible."""
         self.seats += 1
         return random.Random(f"run {self.seats}").getrandbits(61) | 1  # noqa: S311 - bits that replay
+
+    def draw_seat(self) -> str:
+        """Return a seat, like `sharing.seat.drawn_seat`, but reproducible."""
+        self.drawn_seats += 1
+        return f"{random.Random(f'seat {self.drawn_seats}').getrandbits(128):032x}"  # noqa: S311 - a name that replays
 
     def join(
         self,
@@ -103,7 +111,7 @@ class SimulatedExchange:
         direction: Direction = "publish",
         percent: int = 100,
     ) -> SimulatedPeer:
-        """Let another job begin to share; see `SimulatedPeer.want`."""
+        """Add a peer that begins to share, and return it; see `SimulatedPeer.want`."""
         peer = SimulatedPeer(self, name, direction)
         peer.want(load_policies(policies), percent)
         self.members.append(peer)
@@ -111,31 +119,31 @@ class SimulatedExchange:
         return peer
 
     def leave(self, peer: SimulatedPeer) -> None:
-        """Let a peer die: it says nothing to anybody."""
+        """Remove a peer that dies without a farewell report."""
         peer.act()
         self.members.remove(peer)
         self.time.actors.remove(peer)
 
 
 class Lease:
-    """One member's lease, kept without a thread: an actor of the exchange's time."""
+    """One member's lease, kept without a thread: an actor in the exchange's time."""
 
     def __init__(self, exchange: SimulatedExchange, clocks: Clocks, sharing: Sharing) -> None:
         self.keeper = LeaseKeeper(sharing, exchange, clocks)
 
     def act(self) -> int:
-        """Visit the exchange, if that is due."""
+        """Visit the exchange if a visit is due."""
         while (wait_ms := self.keeper.act()) <= 0:
             pass
         return wait_ms
 
     def rates(self, scopes: Mapping[int, ScopeName], pinned: Mapping[ScopeName, tuple[int, int]]) -> Rates:
-        """Return what may be spent now of what an epoch pinned: no more than the lease holds.
+        """Return the rates that may be spent now: those that an epoch pinned, at most those of the lease.
 
         Parameters
         ----------
         scopes
-            By their ids in reports.
+            Names of the scopes, by their ids in reports.
         """
         share, out = self.keeper.share(), Rates()
         for number, rate in zip(share.ids.tolist(), share.rate.tolist(), strict=True):
@@ -150,18 +158,19 @@ class Lease:
 
 
 class SimulatedPeer:
-    """Another job that shares the quotas: its lease is real, what it wants is made up, and it spends all that it gets.
+    """Another job that shares the quotas: its lease is real, its demand is synthetic, and it spends all that it gets.
 
     Parameters
     ----------
     name
-        Names its checkpoint, too: a peer that is joined under a name again is the same job, started again.
+        The name of the job and of its checkpoint: a peer that joins again under the same name is the same job,
+        restarted.
     """
 
     def __init__(self, exchange: SimulatedExchange, name: str, direction: Direction) -> None:
         self.name = name
         self.spent: dict[tuple[ScopeName, int], int] = defaultdict(int)
-        """By scope and dimension: micro-tokens since it began."""
+        """Micro-tokens spent since the peer began, by scope and dimension."""
 
         self._time = exchange.time
         self._direction: Direction = direction
@@ -174,7 +183,7 @@ class SimulatedPeer:
         self._spent_to_ms = exchange.time.now_ms
 
     def want(self, document: PolicyDocument, percent: int) -> None:
-        """Want such a part of every quota of some policies from now on; nothing of it for 0."""
+        """Set the demand to a percentage of every quota in the policies from now on; 0 is no demand."""
         self._spend()
         policy = compile_policy(document, self._direction)
         scopes = SharedScopes.of(policy, self._direction)
@@ -186,11 +195,11 @@ class SimulatedPeer:
         self._lease.keeper.measure(Measurement(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
 
     def leased(self) -> Rates:
-        """Return what it may spend of every scope now."""
+        """Return what the peer may spend of every scope now."""
         return self._lease.rates(self._scopes, self._pinned)
 
     def act(self) -> int:
-        """Spend, visit the exchange if that is due, and hold to what was found there."""
+        """Spend, visit the exchange if a visit is due, and pin the share found there."""
         self._spend()
         self._lease.act()
         share, _ = self._lease.keeper.begin_pin()
@@ -199,7 +208,7 @@ class SimulatedPeer:
         return self._lease.act()
 
     def _spend(self) -> None:
-        """Spend what the lease has let pass since the last call: what was pinned then, no more than the floor after."""
+        """Spend what the lease allowed since the last call: pinned rates while it lasted, then at most the floor."""
         now_ms = self._time.now_ms
         passed_ms = now_ms - self._spent_to_ms
         leased_ms = min(passed_ms, self._lease.keeper.paid_ms(self._spent_to_ms))
@@ -212,7 +221,7 @@ class SimulatedPeer:
 
 
 def scope_names(policy: CompiledPolicy, direction: Direction) -> dict[int, ScopeName]:
-    """Return the names of the scopes of a policy that jobs share, by their ids in reports."""
+    """Return the names of a policy's shared scopes, by their ids in reports."""
     names: list[ScopeName] = [("tenant", name) for name in policy.tenant_names.to_pylist()]
     names += [("resource_group", name) for name in policy.group_names.to_pylist()]
     scopes = SharedScopes.of(policy, direction)
@@ -220,6 +229,6 @@ def scope_names(policy: CompiledPolicy, direction: Direction) -> dict[int, Scope
 
 
 def rates_of(scopes: Mapping[int, ScopeName], ids: Int64s, rate: Int64s) -> Rates:
-    """Return rates by the names of their scopes."""
+    """Return rates by scope name."""
     pairs = zip(ids.tolist(), rate.tolist(), strict=True)
     return {scopes[number]: (one, other) for number, (one, other) in pairs if number in scopes}

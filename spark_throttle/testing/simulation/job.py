@@ -1,8 +1,8 @@
-"""A whole job without Spark, to test policies with and to search for faults: the real parts, in Spark's order, no JVM.
+"""A complete job without Spark, to test policies and to search for faults: the real parts, in Spark's order, no JVM.
 
 `SimulatedJob` runs the control plane, every shard's batches and the feedback between them as a query does, over a
-made-up source, offset log, state store and sinks. It has no clock of its own: time passes when it is told to. One
-sequence of calls gives one history, to the byte.
+simulated source, offset log, state store and sinks. Time passes only when a call says so. The same sequence of calls
+gives the same history, to the byte.
 
 A trigger makes Spark's calls in Spark's order::
 
@@ -10,8 +10,8 @@ A trigger makes Spark's calls in Spark's order::
         → feedback → commit
 
 and may die before or after each write (`SimulatedJob.crash`). What survives is a `Checkpoint`, the source and the
-sinks. True time (`steady_ms`) and the wall clock are two: the latter may jump, and is all that Spark's batch time and
-the control plane see.
+sinks. True time (`steady_ms`) and the wall clock are different clocks: the wall clock may jump, and Spark's batch time
+comes from it.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from spark_throttle.testing.simulation.true_time import START_MS, SimulatedMachi
 
 
 class SimulatedJob:
-    """A throttled job that is played by hand, a trigger at a time; deterministic, without a JVM.
+    """A throttled job that a test drives one trigger at a time; deterministic, without a JVM.
 
     Parameters
     ----------
     policies
-        A policy document: a mapping, or what `load_policies` reads.
+        A policy document: a mapping, or anything that `load_policies` reads.
     shards
-        As `Throttle` has it.
+        The number of shards, as for `Throttle`.
     direction
         Which of a policy's quotas the job enforces.
     batches_retained
-        How many batches can be put back.
+        The number of batches by which the checkpoint can be restored to an earlier one.
     exchange
-        Where it shares its quotas with others, if it does: those who meet there live in one time.
+        The exchange through which the job shares its quotas, if it does; all members of an exchange live in one time.
 
     Examples
     --------
-    A quota of 2 messages a second with a burst of one second: a full bucket holds 2, and 3 pass, for the message that
-    finds a balance of 0 goes into debt.
+    A quota of 2 messages per second with a burst of one second: a full bucket holds 2, and 3 pass, because the message
+    that finds a balance of 0 goes into debt.
 
     >>> limits = {"namespaces": {"acme/logs": {"publish": {"messages_per_second": 2, "burst_seconds": 1}}}}
     >>> job = SimulatedJob({"version": 1, **limits}, shards=2)
@@ -60,8 +60,8 @@ class SimulatedJob:
     >>> len(job.admitted), len(job.waiting), len(job.rejected)
     (3, 7, 0)
 
-    After 1 s the debt of 1 is repaid and 1 token is there, so 2 pass. A crash behind the table's commit neither
-    loses nor doubles any:
+    After 1 s the debt of 1 is repaid and the balance is 1, so 2 pass. A crash after the table's commit neither
+    loses nor duplicates any message:
 
     >>> job.crash(at="after table")
     >>> job.trigger(after_ms=1_000)
@@ -70,7 +70,7 @@ class SimulatedJob:
     >>> [row.id for row in job.admitted]
     [0, 1, 2, 3, 4]
 
-    A policy acts in the next batch:
+    A policy takes effect in the next batch:
 
     >>> job.set_policies({"version": 1})
     >>> len(job.trigger(after_ms=1_000).admitted), len(job.waiting)
@@ -91,29 +91,29 @@ class SimulatedJob:
         self.batches_retained = batches_retained
         self.exchange = exchange
         self.is_sharing = exchange is not None
-        """Whether it shares its quotas, from its next start on."""
+        """Whether the job shares its quotas, from its next start on."""
 
         self.time = SimulatedTime() if exchange is None else exchange.time
         self.checkpoint = Checkpoint()
         self.place = "memory:0"
-        """Of the control directory; a copy's is another."""
+        """Place of the control directory; a copy has another."""
 
         self.outside = Surroundings()
         self.documents: dict[str, PolicyDocument] = {}
-        """All policies that the job ever had, by the revision of its direction."""
+        """All policies that the job ever had, by their revision in the job's direction."""
 
         self.attempts: list[SimulatedBatch] = []
-        """What every attempt at a batch decided, those that died later included."""
+        """The result of every attempt at a batch, including attempts that died later."""
 
         self.machine = SimulatedMachine()
-        """Where it runs."""
+        """The machine on which the job runs."""
 
         self._shift_ms = 0
         self._crash_at: CrashPoint | None = None
         self._held_up: tuple[CrashPoint, Callable[[], None]] | None = None
         self._copies = 0
         self.followed = FollowedPolicies(self._snapshot(policies))
-        """What the job reads before every batch."""
+        """The policies that the job reads before every batch."""
 
         self._running: SimulatedQuery | None = None
         self._waiting: dict[int, tuple[bytes, list[int]]] = {}
@@ -122,14 +122,14 @@ class SimulatedJob:
     # ------------------------------------------------------------------------------------------ what a user does
 
     def offer(self, rows: Iterable[tuple[Name, int | None]]) -> list[Row]:
-        """Append rows of (namespace, size in bytes) to the source, and return them; the next batch brings them."""
+        """Append rows of (namespace, size in bytes) to the source, and return them; the next batch reads them."""
         source = self.outside.source
         offered = [Row(len(source) + at, namespace, size) for at, (namespace, size) in enumerate(rows)]
         source += offered
         return offered
 
     def set_policies(self, policies: Mapping[str, object] | PolicyDocument | str) -> None:
-        """Put other policies in force; they act in the next batch that is planned.
+        """Replace the policies; the next planned batch applies the new ones.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class SimulatedJob:
         planning_ms
             Time between the epoch and the batch time, as another source may take.
         most_rows
-            How many rows the source gives to one batch at most.
+            The most rows that one batch reads from the source.
 
         Raises
         ------
@@ -164,13 +164,13 @@ class SimulatedJob:
         return self._protected(lambda: running.next_batch(planning_ms, most_rows))
 
     def drop(self, after_ms: int = 1_000) -> SimulatedBatch | None:
-        """Run a batch of the source that leaves no row, as behind a filter or `dropDuplicates`; see `trigger`."""
+        """Run a source batch that yields no row, as after a filter or `dropDuplicates`; see `trigger`."""
         self.pass_time(after_ms)
         running = self._up()
         return self._protected(lambda: running.next_batch(0, 0, is_forced=True))
 
     def crash(self, at: CrashPoint) -> None:
-        """Let the next batch that comes by there die at a write; until then nothing happens.
+        """Make the next batch that reaches a crash point die there.
 
         Raises
         ------
@@ -180,9 +180,9 @@ class SimulatedJob:
         self._crash_at = _known(at)
 
     def hold_up(self, at: CrashPoint, meanwhile: Callable[[], None]) -> None:
-        """Let something happen while the next batch that comes by there is held up; the job then goes on with it.
+        """Suspend the next batch that reaches a point, call `meanwhile`, and then resume the batch.
 
-        So a run that was given up for dead goes on beside another one that was started in its place (`twin`).
+        So a run that was considered dead can resume in parallel with a run that was started in its place (`twin`).
 
         Raises
         ------
@@ -200,7 +200,7 @@ class SimulatedJob:
         self._running = None
 
     def restart(self, after_ms: int = 0) -> SimulatedBatch | None:
-        """Start the job from its checkpoint; return the batch that is run again, if one was planned and not committed.
+        """Start the job from its checkpoint; return the batch that runs again, if one was planned but not committed.
 
         Raises
         ------
@@ -212,13 +212,13 @@ class SimulatedJob:
         return self._protected(self._start)
 
     def wait_ms(self) -> int | None:
-        """Return how long ``availableNow`` would wait for the next row to leave; `None` if it would end."""
+        """Return how long ``availableNow`` would wait for the next row to leave; `None` if the query would end."""
         return self._up().wait_ms()
 
     # ------------------------------------------------------------------------------------- what happens to a job
 
     def pass_time(self, by_ms: int) -> None:
-        """Let time pass in which no batch runs; a job that shares its quotas visits the exchange."""
+        """Let time pass in which no batch runs; a job that shares its quotas goes on visiting the exchange."""
         self.time.pass_by(by_ms)
 
     def set_clock(self, by_ms: int) -> None:
@@ -226,17 +226,17 @@ class SimulatedJob:
         self._shift_ms += by_ms
 
     def move(self, machine: SimulatedMachine) -> None:
-        """Let the job start on another machine, or on this one started anew; it is then down."""
+        """Stop the job, and let it start next on another machine, or on this one after a reboot."""
         self.stop()
         self.machine, self._shift_ms = machine, machine.ahead_ms
 
     def put_back(self, batches: int, *, with_control: Checkpoint | None = None) -> None:
-        """Undo the last batches in the checkpoint, the sinks and the source being as they are; the job is then down.
+        """Stop the job and undo the last batches in its checkpoint; the sinks and the source stay as they are.
 
         Parameters
         ----------
         with_control
-            A backup whose control directory is put back too; by default it stays.
+            A backup whose control directory is restored too; by default the present one stays.
         """
         self.stop()
         self.checkpoint.put_back(batches)
@@ -244,7 +244,7 @@ class SimulatedJob:
             self.checkpoint.control = dict(with_control.control)
 
     def lose_control(self) -> None:
-        """Delete the control directory; the job is then down."""
+        """Stop the job and delete its control directory."""
         self.stop()
         self.checkpoint.control = {}
 
@@ -254,9 +254,9 @@ class SimulatedJob:
         Parameters
         ----------
         with_sinks
-            Whether source and sinks are copied too, so that the two have nothing in common but an exchange.
+            Whether source and sinks are copied too, so that the two jobs have at most an exchange in common.
         is_elsewhere
-            Whether the copy can tell that it lies in another place.
+            Whether the copy can see that it is in another place.
         """
         outside = self.outside.copy() if with_sinks else self.outside
         self._copies += is_elsewhere
@@ -264,13 +264,13 @@ class SimulatedJob:
         return self._another(self.checkpoint.copy(), outside, place)
 
     def twin(self, *, is_other_query: bool = False) -> SimulatedJob:
-        """Return a job that starts in this one's control directory, while this one may run.
+        """Return a job that starts in this one's control directory, possibly while this one runs.
 
         Parameters
         ----------
         is_other_query
-            Whether it is a query with a checkpoint, a source and sinks of its own, that was given the same control
-            path; else it is the same query, started twice.
+            Whether it is another query, with a checkpoint, a source and sinks of its own, that was given the same
+            control path; otherwise it is the same query, started twice.
         """
         if not is_other_query:
             twin = self._another(self.checkpoint, self.outside, self.place)
@@ -279,7 +279,7 @@ class SimulatedJob:
         return self._another(Checkpoint(control=self.checkpoint.control), Surroundings(), self.place)
 
     def _another(self, checkpoint: Checkpoint, outside: Surroundings, place: str) -> SimulatedJob:
-        """Return a job, which is down, with other things around it."""
+        """Return a stopped job like this one, with another checkpoint, surroundings and place."""
         other = SimulatedJob(self.followed.snapshot.document, self.shards, direction=self.direction)
         other.stop()
         other.checkpoint, other.outside, other.place = checkpoint, outside, place
@@ -292,17 +292,17 @@ class SimulatedJob:
 
     @property
     def steady_ms(self) -> int:
-        """True time since the simulation began; a machine's steady clock began at another time."""
+        """True time since the simulation began; a machine's steady clock has another origin."""
         return self.time.now_ms
 
     @property
     def ahead_ms(self) -> int:
-        """How far the wall clock is ahead of true time."""
+        """Lead of the wall clock over true time."""
         return self._shift_ms
 
     @property
     def wall_ms(self) -> int:
-        """What the wall clock shows."""
+        """Reading of the wall clock."""
         return START_MS + self.time.now_ms + self._shift_ms
 
     @property
@@ -317,7 +317,7 @@ class SimulatedJob:
 
     @property
     def written(self) -> list[Row]:
-        """The rows in the sink that has none: at least those of the table."""
+        """The rows in the sink without transactions: at least those of the table."""
         return self.outside.plain.rows
 
     @property
@@ -337,17 +337,17 @@ class SimulatedJob:
         return found
 
     def leased(self) -> Rates:
-        """Return what the job may spend now of the quotas that it shares: none where it shares none, or is down."""
+        """Return what the job may spend now of its shared quotas; empty if it shares none, or is down."""
         return {} if self._running is None else self._running.leased()
 
     @property
     def policies(self) -> PolicyDocument:
-        """The policies that the next batch is planned with."""
+        """The policies with which the next batch is planned."""
         return self.followed.snapshot.document
 
     @property
     def revision(self) -> str:
-        """Names the content of `policies`, in the direction that the job enforces."""
+        """Revision of `policies`, in the direction that the job enforces."""
         return revision_of(self.policies, self.direction)
 
     # ------------------------------------------------------------------------------------------------ the query
@@ -371,7 +371,7 @@ class SimulatedJob:
             raise SimulatedCrash(point)
 
     def _protected(self, run: Callable[[], SimulatedBatch | None]) -> SimulatedBatch | None:
-        """Run a part of the job; where it dies or fails, the job is down."""
+        """Run a part of the job; if it dies or fails, the job is down."""
         try:
             return run()
         except SimulatedCrash:
@@ -382,7 +382,7 @@ class SimulatedJob:
             raise
 
     def _start(self) -> SimulatedBatch | None:
-        """Do what a query does when it starts."""
+        """Start a query, and return the batch that runs again, if there is one."""
         exchange = self.exchange if self.is_sharing else None
         machine = self.machine
         clock = Clock(lambda: self.wall_ms, lambda: machine.up_ms + self.steady_ms, machine.boot)
@@ -398,5 +398,5 @@ class SimulatedJob:
 
 def _known(at: CrashPoint) -> CrashPoint:
     if at not in CRASH_POINTS:
-        raise ConfigurationError(f"{at!r} is no point to crash at; there are {', '.join(CRASH_POINTS)}")
+        raise ConfigurationError(f"{at!r} is not a crash point; give one of {', '.join(CRASH_POINTS)}")
     return at

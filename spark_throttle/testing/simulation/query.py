@@ -1,7 +1,7 @@
-"""One run of a simulated job: the process that a crash takes with it, and that makes Spark's calls in Spark's order.
+"""One run of a simulated job: the process that dies in a crash, and that makes Spark's calls in Spark's order.
 
-A run remembers what it planned, as Spark's does, and does not look into the log for it: so a second run on the same
-checkpoint, which logs a batch first, is told apart from this one (`ConcurrentRunError`).
+Like Spark's, a run remembers what it planned and does not look it up in the log. So it detects a second run on the same
+checkpoint that logs a batch first (`ConcurrentRunError`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from spark_throttle.testing.simulation.true_time import SimulatedTime
 
 @dataclass(slots=True)
 class Surroundings:
-    """What is no part of the job and outlives it."""
+    """The source and the sinks, which are no part of the job and outlive it."""
 
     source: list[Row] = field(default_factory=list)
     table: TransactionalTable[Row] = field(default_factory=TransactionalTable)
@@ -58,7 +58,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class StartConditions:
-    """What a run finds when it starts."""
+    """The conditions under which a run starts."""
 
     shards: int
     direction: Direction
@@ -66,7 +66,7 @@ class StartConditions:
     policies: FollowedPolicies
     checkpoint: Checkpoint
     place: str
-    """Of the control directory; a copy has another."""
+    """Place of the control directory; a copy has another."""
 
     outside: Surroundings
     time: SimulatedTime
@@ -84,7 +84,7 @@ class SimulatedQuery:
         checkpoint, outside = given.checkpoint, given.outside
         self._directory = MemoryDirectory(checkpoint.control, given.passes, given.place)
         self._newest = len(checkpoint.log) - 1
-        """Number of the newest batch that this run knows of."""
+        """Number of the newest batch that this run knows."""
 
         self._planned: EpochName | None = None
         """The newest epoch that this run planned."""
@@ -107,21 +107,21 @@ class SimulatedQuery:
         self._reader = SimulatedSource({"shardkeys": json.dumps(list(range(given.shards)))}, plane)
 
     def _visit(self) -> None:
-        """Let the others see the run from now on."""
+        """Make the run visible to the exchange's other members from now on."""
         if self.lease is not None:
             self._given.time.actors.append(self.lease)
 
     def _join(self, exchange: SimulatedExchange | None, manifest: Manifest) -> Lease | None:
-        """Take the job's seat among those that share, as `spark.sources.query_plane` does."""
+        """Take the job's seat in the exchange, as `spark.sources.query_plane` does."""
         if exchange is None:
             return None
-        seat, incarnation = seat_of(self._directory, manifest.query), next_incarnation(self._directory)
+        seat, incarnation = seat_of(self._directory, exchange.draw_seat), next_incarnation(self._directory)
         sharing = Sharing(seat, manifest.query[:8], incarnation, exchange.settings, exchange.draw_run())
         time = self._given.time
         return Lease(exchange, Clocks(lambda: time.now_ms, self._given.clock.wall_ms), sharing)
 
     def leased(self) -> Rates:
-        """Return what the job may spend now of the quotas that it shares: none where it shares none."""
+        """Return what the job may spend now of its shared quotas; empty if it shares none."""
         if self.lease is None or self._planned is None:
             return {}
         plane = self._reader.plane()
@@ -130,7 +130,7 @@ class SimulatedQuery:
             plane.epochs.policy_for(NO_EPOCH, self._planned),
         )
         assert share is not None, "an epoch of a job that shares holds its share"
-        assert policy is not None, "after no epoch, every one brings a policy"
+        assert policy is not None, "counted from no epoch, every epoch brings a policy"
         names = scope_names(policy, self._given.direction)
         scopes = SharedScopes.of(policy, self._given.direction)
         return self.lease.rates(names, rates_of(names, scopes.ids, share[scopes.position]))
@@ -140,14 +140,14 @@ class SimulatedQuery:
         return self._reader.plane().wait_ms()
 
     def resume(self) -> SimulatedBatch | None:
-        """Run the batch again that was planned and is not committed."""
+        """Run the batch again that was planned but not committed, and return it; `None` if there is none."""
         checkpoint = self._given.checkpoint
         if len(checkpoint.log) > checkpoint.committed:
             return self._run(checkpoint.committed, checkpoint.log[-1])
         return None
 
     def next_batch(self, planning_ms: int, most_rows: int | None, *, is_forced: bool = False) -> SimulatedBatch | None:
-        """Plan a batch as Spark does, and run it if the sources have something new."""
+        """Plan a batch as Spark does, and run it if the sources have new data."""
         given, checkpoint, reader = self._given, self._given.checkpoint, self._reader
         before = checkpoint.log[self._newest] if self._newest >= 0 else None
         start = reader.initialOffset() if before is None else before.end
@@ -173,7 +173,7 @@ class SimulatedQuery:
         return self._run(number, logged)
 
     def _run(self, number: int, logged: LoggedBatch) -> SimulatedBatch:
-        """Decide and write a planned batch; once more the same if it was before."""
+        """Decide and write a planned batch; a repeated batch is decided the same."""
         given, outside, checkpoint, passes = (
             self._given,
             self._given.outside,
@@ -200,7 +200,7 @@ class SimulatedQuery:
         reports = [unpack_usage(block, "a simulated usage report") for block in usage]
         mark = mark_of(self._manifest, number, reports)
         passes("before table")
-        if admitted:
+        if admitted or rejected:
             outside.table.append(mark, admitted)
         passes("after table")
         passes("before plain sink")
@@ -222,7 +222,7 @@ class SimulatedQuery:
     def _decide(
         self, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
     ) -> dict[int, ShardOutcome]:
-        """Let every shard that a control row or a row reaches decide, in any order."""
+        """Decide in every shard that receives a control row or a row; the order of shards does not matter."""
         grants: dict[int, bytes] = {}
         for partition in self._reader.partitions(logged.start, logged.end):
             assert isinstance(partition, GrantPartition)

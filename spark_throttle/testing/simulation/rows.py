@@ -1,7 +1,7 @@
-"""Rows of a simulated job, as frames on their way in and as tables on their way out.
+"""The rows of a simulated job: frames as input, tables as output.
 
-A row's payload is its number alone. Frames are made by the same code as on executors; how many there are, and in which
-order the rows stand in them, differs between the attempts at a batch, as a shuffle's.
+A row's payload is only its number. Frames are made by the same code as on executors. As with a shuffle, the number of
+frames and the order of the rows in them differ between the attempts at a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE,
 from spark_throttle.spark.rows.pack_frames import PackFrames
 
 Name: TypeAlias = str | bytes | None
-"""A namespace as a stream may hold it: text, text that is no UTF-8, or nothing."""
+"""A namespace as a stream may hold it: text, bytes that are not valid UTF-8, or null."""
 
 _ID: Final = "id"
 _HASH_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -30,7 +30,7 @@ class Row:
     """A row that was offered."""
 
     id: int
-    """Its place in the source, which is what rows are ordered by."""
+    """Position in the source, by which rows are ordered."""
 
     namespace: Name
     size_bytes: int | None
@@ -64,7 +64,7 @@ def _bytes(namespace: Name) -> bytes | None:
 
 
 def frames_of(rows: Sequence[Row], shards: int, attempt: random.Random) -> dict[int, list[bytes]]:
-    """Return the frames of every shard that rows come to."""
+    """Return the frames of every shard that has rows."""
     shuffled = list(rows)
     attempt.shuffle(shuffled)
     pack = PackFrames(tuple(range(shards)))
@@ -80,7 +80,7 @@ def frames_of(rows: Sequence[Row], shards: int, attempt: random.Random) -> dict[
 
 def _arrow(rows: Sequence[Row]) -> pa.RecordBatch:
     ids = pa.array([row.id for row in rows], pa.int64())
-    # Not `cast`, which would refuse what is no UTF-8: Spark sends text as it is.
+    # Not `cast`, which would refuse invalid UTF-8: Spark sends text unchanged.
     names = pa.array([_bytes(row.namespace) for row in rows], pa.binary()).view(pa.string())
     ties = [(row.id * _HASH_FACTOR) % 2**64 - 2**63 for row in rows]
     return pa.RecordBatch.from_pydict({
@@ -90,15 +90,15 @@ def _arrow(rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 def ids_of(tables: Iterable[pa.Table]) -> list[int]:
-    """Return the numbers of the rows that left, in the order in which they stand."""
+    """Return the numbers of the rows that left, in their order."""
     return [number for table in tables for number in table.column(_ID).to_pylist()]
 
 
 def dead_letters(tables: Iterable[pa.Table], source: Sequence[Row]) -> list[RejectedRow]:
-    """Return the rejected rows with what was said of them."""
+    """Return the rejected rows with their reasons."""
     out = []
     for table in tables:
-        # A scope may be a namespace that is no UTF-8, which has no Python text.
+        # A scope may be a namespace that is not valid UTF-8, which no Python string can hold.
         verdict = table.column("throttle").combine_chunks()
         scope = [_text(name) for name in verdict.field("scope").view(pa.binary()).to_pylist()]
         fields = [verdict.field(name).to_pylist() for name in ("reason", "level", "dimension", "throttle_time_ms")]
@@ -114,8 +114,8 @@ def _text(name: bytes | None) -> str | None:
 
 
 def waiting_ids(state: bytes) -> list[int]:
-    """Return the numbers of the rows that wait in a shard's state, in the order of its queue."""
+    """Return the numbers of the waiting rows in a shard's state, in the order of its queue."""
     stored = unpack_shard(state, "the state of a simulated shard")
     ids = [decode(frame).column(_ID).to_pylist() for frame in stored.frames]
-    assert len(stored.state.queue) == len(stored.frame_of_row), "as many rows wait as have a payload"
+    assert len(stored.state.queue) == len(stored.frame_of_row), "every waiting row has a payload"
     return [ids[f][r] for f, r in zip(stored.frame_of_row.tolist(), stored.row_in_frame.tolist(), strict=True)]

@@ -1,6 +1,6 @@
-"""The sinks of a simulated job: a table with transactions, and a sink that takes what it is given.
+"""The sinks of a simulated job: a table with transactions, and a sink that appends everything it is given.
 
-Both outlive the job's process and know nothing of it, as real ones.
+Like real sinks, both outlive the job's process and know nothing of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RowT = TypeVar("RowT")
 
 @dataclass(slots=True)
 class TransactionalTable(Generic[RowT]):
-    """Skips a batch that it has, by its mark, and refuses another one of its number, as the Delta sinks do.
+    """A table that skips a batch whose mark it has, and refuses another batch of the same number, as Delta sinks do.
 
     Examples
     --------
@@ -30,15 +30,15 @@ class TransactionalTable(Generic[RowT]):
 
     rows: list[RowT] = field(default_factory=list)
     newest: dict[str, BatchMark] = field(default_factory=dict)
-    """Mark of the newest batch of every writer."""
+    """Mark of the newest batch, by query."""
 
     def append(self, mark: BatchMark, rows: list[RowT]) -> bool:
-        """Append a batch, and return whether that was done; nothing is done for one that the table has.
+        """Append a batch that the table does not have, and return whether it was appended.
 
         Raises
         ------
         CheckpointMismatchError
-            If it has another batch of that number, or a later one.
+            If the table has another batch of that number, or a later one.
         """
         newest = self.newest.get(mark.query)
         if newest is not None and newest.batch >= mark.batch:
@@ -53,12 +53,12 @@ class TransactionalTable(Generic[RowT]):
         return TransactionalTable(list(self.rows), dict(self.newest))
 
     def check_start(self, query: str, logged: int) -> None:
-        """Refuse a checkpoint that knows no batch beyond `logged`, as `spark.start.start_check` does.
+        """Check the table against a checkpoint whose newest batch is `logged`, as `spark.start.start_check` does.
 
         Raises
         ------
         CheckpointMismatchError
-            If the table has a later one.
+            If the table has a later batch.
         """
         newest = self.newest.get(query)
         if logged >= 0 and newest is not None and newest.batch > logged:
@@ -67,7 +67,7 @@ class TransactionalTable(Generic[RowT]):
 
 @dataclass(slots=True)
 class PlainSink(Generic[RowT]):
-    """Appends whatever it is given: at least once."""
+    """A sink that appends everything it is given: at least once."""
 
     rows: list[RowT] = field(default_factory=list)
 

@@ -1,8 +1,8 @@
-"""True time, for all who live in one simulation: it passes when it is told to, and wakes who has something to do.
+"""True time, shared by all members of a simulation: it passes only when told to, and wakes the actors that are due.
 
-What runs beside the batches of a job, the visits to an exchange, runs while time passes. In a pause that is longer than
-`awake_ms`, all sleep in the middle of it, as machines do that are suspended: a test of a day costs what one of minutes
-does.
+Work that runs in parallel with the batches of a job, namely visits to an exchange, runs while time passes. In a pause
+longer than `awake_ms`, all actors sleep in the middle of it, like suspended machines. So a test of a day costs as much
+as one of minutes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 START_MS = 1_760_000_000_000
-"""What the wall clock shows when a simulation begins."""
+"""Reading of the wall clock when a simulation begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +19,25 @@ class SimulatedMachine:
     """A machine that a job may run on, and its clocks."""
 
     boot: str = "simulated"
-    """Names its start, as an operating system does: what its steady clock counts from."""
+    """Identifier of the machine's boot, as an operating system gives it: the origin of the steady clock."""
 
     ahead_ms: int = 0
-    """How far its wall clock is ahead of true time; negative: behind."""
+    """Lead of the wall clock over true time; negative if it is behind."""
 
     up_ms: int = 0
-    """What its steady clock showed when the simulation began."""
+    """Reading of the steady clock when the simulation began."""
 
 
 class Actor(Protocol):
-    """Whoever does something while time passes."""
+    """An object that acts while time passes."""
 
     def act(self) -> int:
-        """Do what is due now, and return in how many ms something is again; at least 1."""
+        """Do what is due now, and return the ms until something is due again, at least 1."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedTime:
-    """How long it is since a simulation began.
+    """The time since a simulation began.
 
     Examples
     --------
@@ -50,7 +50,7 @@ class SimulatedTime:
     now_ms: int = 0
     awake_ms: int = 60_000
     actors: list[Actor] = field(default_factory=list)
-    """In the order in which they act."""
+    """The actors, in the order in which they act."""
 
     def pass_by(self, by_ms: int) -> None:
         """Let time pass."""

@@ -57,7 +57,7 @@ def assert_same_history(history: History) -> None:
 
 
 def test_drawn_policies_differ_in_every_field() -> None:
-    """A field that is always drawn alike is compared with nothing: draw it in `testing.oracle.strategies`."""
+    """A field that always has the same value is not compared: draw it in `testing.oracle.strategies`."""
     seen: dict[str, set[str]] = defaultdict(set)
 
     @settings(max_examples=150, derandomize=True, database=None)
@@ -72,7 +72,7 @@ def test_drawn_policies_differ_in_every_field() -> None:
 
 
 def test_oracle_counts_every_number_of_a_report() -> None:
-    """One that the oracle has not is compared with nothing; `leaves_ms` is the subject of `test_due_batches`."""
+    """A number that the oracle lacks is not compared; `leaves_ms` is the subject of `test_due_batches`."""
     of_flows = {field.name for field in fields(UsageReport) if "Int64s" in str(field.type)}
     assert {field.name for field in fields(FlowUsage)} == of_flows - {"leaves_ms"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from random import Random
 
 import numpy as np
 import pytest
@@ -64,6 +65,31 @@ def test_parts_sum_to_no_more_than_the_quota_and_nobody_is_below_the_floor(
 def test_one_who_wakes_gets_its_floor_at_once_and_its_part_when_its_demand_is_known() -> None:
     assert divide([[(1_900_000, 1)], [(0, 1)]], floor=15_000) == pytest.approx([985_000, 15_000], abs=10)
     assert divide([[(1_900_000, 1)], [(500_000, 1)]], floor=15_000) == pytest.approx([500_000, 500_000], abs=10)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from([0, 9]), st.sampled_from([1, 50])), min_size=1, max_size=8),
+    st.lists(st.integers(0, 6), min_size=2, max_size=2),
+    st.randoms(use_true_random=False),
+)
+def test_jobs_that_want_a_quota_of_a_few_units_take_them_in_the_order_on_which_they_agree(
+    seats: list[tuple[int, int, int]], quotas: list[int], random: Random
+) -> None:
+    scope, wanted, weight = (np.array(each) for each in zip(*seats, strict=True))
+    rank = np.array(random.sample(range(len(seats)), len(seats)))
+    pairs = np.stack([wanted, 0 * wanted], axis=1)
+    available = np.array([[quota, PLENTY] for quota in quotas])
+    rounded = max_min(scope, 0 * pairs, np.arange(len(seats)), pairs, weight, available)[:, 0]
+    got = max_min(scope, 0 * pairs, np.arange(len(seats)), pairs, weight, available, rank)[:, 0]
+    for each, quota in enumerate(quotas):
+        here = scope == each
+        empty = here & (wanted > 0) & (rounded == 0)
+        assert got[here & ~empty].tolist() == rounded[here & ~empty].tolist()
+        assert got[empty].max(initial=0) <= 1
+        hungry, fed = rank[empty & (got == 0)], rank[empty & (got == 1)]
+        assert fed.max(initial=-1) < hungry.min(initial=len(seats))
+        assert got[here].sum() <= quota
+        assert not len(hungry) or got[here].sum() == quota
 
 
 def test_namespace_is_not_worse_off_for_living_in_a_busier_job() -> None:

@@ -1,4 +1,4 @@
-"""What the table of formats says is what targets do; the parts that need no JVM."""
+"""Targets behave as the table of formats says; the parts that need no JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LETTERS = Target("parquet", path="/letters")
 
 @pytest.mark.parametrize("known", FORMATS.values(), ids=lambda known: known.name)
 def test_sink_that_promises_exactly_once_can_be_asked_for_a_batch(known: SinkFormat) -> None:
-    """One that cannot be asked would take a batch a second time, as another definition decided it."""
+    """A sink that cannot be asked would accept a batch twice, decided by different definitions."""
     words = targets_of(Target(known.name, path="/out"), LETTERS, None)[SINK]
     assert words.startswith((TABLE, FOLDERS)) == (known.promise == "exactly once")
 

@@ -79,7 +79,7 @@ def test_table_that_asks_for_rows_alone_takes_them(tmp_path: Path, table: dict[s
         ({"protocol": features("clustering")}, "the table feature clustering"),
         ({"protocol": features(reader=("v2Checkpoint",))}, "the table feature v2Checkpoint"),
         ({"protocol": features("somethingNew")}, "the table feature somethingNew"),
-        ({"properties": {"delta.columnMapping.mode": "name"}}, r"maps its columns .*mode is 'name'"),
+        ({"properties": {"delta.columnMapping.mode": "name"}}, r"uses column mapping .*mode is 'name'"),
         ({"properties": {"delta.constraints.pos": "id > 0"}}, r"it has a constraint \(pos: id > 0\)"),
         ({"properties": {"delta.autoOptimize.autoCompact": "auto"}}, "optimize .*autoCompact is auto"),
         ({"schema": with_metadata(delta__dot__generationExpression="id")}, "its column 's' is generated"),
@@ -88,14 +88,14 @@ def test_table_that_asks_for_rows_alone_takes_them(tmp_path: Path, table: dict[s
         ({"schema": with_metadata(__CHAR_VARCHAR_TYPE_STRING="varchar(3)")}, "its column 's' has a bounded length"),
         ({"schema": StructType([StructField("id", LongType(), nullable=False), ROWS[1]])}, "'id' takes no null"),
         ({"schema": StructType([*ROWS, StructField("z", LongType(), nullable=False)])}, "'z' takes no null"),
-        ({"schema": StructType([StructField("ID", LongType()), ROWS[1]])}, "'id' is written 'ID' there"),
-        ({"schema": StructType([StructField("id", IntegerType()), ROWS[1]])}, "is long and the table's is integer"),
-        ({"partition_columns": ("id", "s")}, "the rows have no column beside"),
+        ({"schema": StructType([StructField("ID", LongType()), ROWS[1]])}, "'id' is spelled 'ID' in the table"),
+        ({"schema": StructType([StructField("id", IntegerType()), ROWS[1]])}, "is long, and in the table integer"),
+        ({"partition_columns": ("id", "s")}, "the rows have no column except"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_table_that_asks_for_more_is_left_to_spark(tmp_path: Path, table: dict[str, Any], why: str) -> None:
-    with pytest.raises(NativeWriterError, match=f"cannot write the sink: .*{why}.*let Spark's do it"):
+    with pytest.raises(NativeWriterError, match=f"cannot write the sink: .*{why}.*use Spark's writer"):
         check(tmp_path, **table)
 
 
@@ -107,7 +107,7 @@ def test_fields_of_structs_are_looked_at_too(tmp_path: Path) -> None:
         check(tmp_path / "strict", StructType.fromJson(loose), schema=strict)
     check(tmp_path / "loose", strict, schema=json.dumps(loose))
     loose["fields"][1]["type"]["valueType"]["fields"][0]["metadata"] = {"delta.typeChanges": []}
-    with pytest.raises(NativeWriterError, match=r"its column 's\.a' was widened"):
+    with pytest.raises(NativeWriterError, match=r"its column 's\.a' has a widened type"):
         check(tmp_path / "widened", strict, schema=json.dumps(loose))
 
 

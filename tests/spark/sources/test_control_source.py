@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.feedback import write_reports
@@ -36,6 +35,7 @@ from spark_throttle.errors import (
 )
 from spark_throttle.files.storage import Directory
 from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.sharing.seat import seat_of
 from spark_throttle.sharing.status import Observation, read_observation, write_observation
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA, FrameKind
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
@@ -384,7 +384,7 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_gran
     assert seen.problem == ""
     (register,) = Directory(str(tmp_path / "exchange")).names(".")
     member, run, kind = register.split(".")
-    assert (member, kind) == (read_manifest(directory).query, "head")  # type: ignore[union-attr]
+    assert (member, kind) == (seat_of(directory), "head")
     assert 0 < int(run, 16) < 2**62
     assert directory.read("incarnation") == b"1"
     driver.reader.stop()
@@ -401,12 +401,11 @@ def test_reader_of_a_copied_checkpoint_shares_from_a_seat_of_its_own(tmp_path: P
     exchange = Directory(str(tmp_path / "exchange"))
     while len(registers := exchange.names(".")) < 2:
         pause.wait(0.01)
-    query = read_manifest(Directory(str(tmp_path / "copy"))).query  # type: ignore[union-attr]
     driver.reader.stop()
     copy.reader.stop()
-    members = {each.partition(".")[0] for each in registers}
-    assert len(members) == 2
-    assert query in members
+    seats = {seat_of(Directory(str(tmp_path / place))) for place in ("control", "copy")}
+    assert {each.partition(".")[0] for each in registers} == seats
+    assert len(seats) == 2
 
 
 def test_reader_whose_exchange_was_taken_away_says_no_more_of_it(tmp_path: Path) -> None:

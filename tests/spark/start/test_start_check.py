@@ -260,7 +260,8 @@ def test_restore_to_a_time_cannot_be_told_and_is_refused(job: Job) -> None:
         job.start()
 
 
-def test_clone_on_the_same_tables_is_refused_by_whoever_comes_second(job: Job, tmp_path: Path) -> None:
+def clone_of(job: Job, tmp_path: Path) -> Job:
+    """Copy the checkpoint of a job; the copy writes to the same tables."""
     copy = object.__new__(Job)
     copy.__dict__ = dict(vars(job))
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "copied")
@@ -269,6 +270,27 @@ def test_clone_on_the_same_tables_is_refused_by_whoever_comes_second(job: Job, t
     copy.plan = replace(job.plan, control_path=copy.control.location)
     copy.sinks = replace(job.sinks, checkpoint=copy.checkpoint.location)
     copy.start()
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(([], [150]), ([5], [])), (([5], []), ([], [150])), (([], [105]), ([], [150]))]
+)
+def test_clone_is_refused_even_where_the_two_write_to_different_tables(
+    job: Job, tmp_path: Path, first: tuple[list[int], list[int]], second: tuple[list[int], list[int]]
+) -> None:
+    job.plan = replace(job.plan, usage=None)  # which has every batch
+    copy = clone_of(job, tmp_path)
+    job.batch(5, *first)
+    copy.attempt += 1
+    before = job.ids(), job.ids("rejected")
+    with pytest.raises(CheckpointMismatchError, match="already has a batch 5 of this query"):
+        copy.batch(5, *second)
+    assert (job.ids(), job.ids("rejected")) == before
+
+
+def test_clone_on_the_same_tables_is_refused_by_whoever_comes_second(job: Job, tmp_path: Path) -> None:
+    copy = clone_of(job, tmp_path)
     job.batch(5, [5])
     copy.attempt += 1
     with pytest.raises(CheckpointMismatchError, match="already has a batch 5 of this query, decided from other rows"):
