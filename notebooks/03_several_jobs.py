@@ -131,7 +131,7 @@ usage = pd.concat(
     spark.read.format("delta").load(str(home / f"usage_{job}")).toPandas().assign(job=job) for job in queries
 )
 usage = usage[(usage["level"] == "resource_group") & (usage["scope"] == "gold")].sort_values("batch_time")
-usage = usage[usage["offered_messages"].cumsum() > 0]
+usage = usage[usage["batch_id"] > 0]  # the first batch of each took the start of everything
 usage["seconds"] = (usage["batch_time"] - usage["batch_time"].min()).dt.total_seconds()
 
 figure, (shares_axes, sum_axes) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
@@ -143,7 +143,7 @@ shares_axes.legend()
 total = usage["admitted_messages"].cumsum()
 sum_axes.plot(usage["seconds"], total, label="admitted by both")
 sum_axes.plot(usage["seconds"], QUOTA * (BURST_SECONDS + usage["seconds"]), "k--", linewidth=0.8, label="burst and rate")
-sum_axes.set(xlabel="seconds", ylabel="messages so far")
+sum_axes.set(xlabel="seconds", ylabel="messages so far", ylim=(0, None))
 sum_axes.legend()
 plt.show()
 
