@@ -45,7 +45,7 @@ def test_epoch_file_that_is_missing_or_damaged_is_named(lake: Lake) -> None:
     content = epoch.read_bytes()
     epoch.unlink()
     with pytest.raises(
-        StreamingQueryException, match=rf"EpochMissingError: epoch \d+ is named .* {epoch} is missing: restore"
+        StreamingQueryException, match=rf"the offset log names epoch \d+, but its file {epoch} is missing: restore"
     ):
         lake.run({})
     epoch.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
