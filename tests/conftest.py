@@ -38,6 +38,9 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 
 TESTS = Path(__file__).parent
+collect_ignore = ["mutants/run.py"]
+"""It needs Cosmic Ray, which `make mutants` installs in an environment of its own."""
+
 MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "jvm", "recovery": "jvm"}
 """The mark that every test under a directory bears."""
 

@@ -98,7 +98,7 @@ def test_missing_epoch_file_names_the_file_and_the_remedy(query: Query) -> None:
     name = query.trigger()
     (query.path / "epochs" / name.file).unlink()
     query.restart()
-    with pytest.raises(EpochMissingError, match=rf"epoch 1 .*{name.file} is missing: restore the file"):
+    with pytest.raises(EpochMissingError, match=rf"epoch 1, .*{name.file} is missing: restore the file"):
         query.trigger()
 
 
