@@ -123,7 +123,7 @@ def test_missing_or_damaged_policy_revision_is_refused(query: Query) -> None:
     with pytest.raises(StoredFormatError, match=path.name):
         query.trigger()
     path.unlink()
-    with pytest.raises(EpochMissingError, match=rf"epoch {name.number} .*{path.name}"):
+    with pytest.raises(EpochMissingError, match=rf"epoch {name.number}, .*{path.name}"):
         query.trigger()
     path.write_bytes(content)
     assert query.trigger().number == 2
