@@ -181,12 +181,7 @@ class LeaseKeeper:
         except Exception as error:  # noqa: BLE001 - an exchange may fail in any way, and the job must go on
             self._note(f"{type(error).__name__}: {error}")
         else:
-            # This job's own register is whole again by now.
-            problems = [
-                f"job {member_of(stem)}: {each.problem}"
-                for stem, each in self._unreadable.items()
-                if member_of(stem) != self._sharing.member
-            ]
+            problems = [f"job {member_of(stem)}: {each.problem}" for stem, each in self._unreadable.items()]
             if not self._sharing.is_superseded:
                 self._note(f"reports that cannot be read: {'; '.join(problems)}" if problems else None)
         if has_told or self.problem is not None:
@@ -198,6 +193,8 @@ class LeaseKeeper:
             ids = self._sharing.ids
         found = self._register.read(ids)
         self._unreadable = found.unreadable
+        if not found.is_own_whole:
+            self._told_ms = None
         self._has_pinned.clear()
         with self._lock:
             self._sharing.take_in(found, started_ms=started_ms, now_ms=self._clocks.steady_ms())
@@ -246,7 +243,7 @@ class LeaseKeeper:
         elif self._shrinks_since_ms is None:
             self._shrinks_since_ms = now_ms
         interval_ms = self.settings.interval_ms
-        if self._told_ms is None or any(member_of(stem) == self._sharing.member for stem in self._unreadable):
+        if self._told_ms is None:
             return True
         if self._shrinks_since_ms is not None and now_ms - self._shrinks_since_ms < interval_ms // 2:
             return False

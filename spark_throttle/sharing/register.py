@@ -163,12 +163,12 @@ class ShareRegister:
                 self._before[stem] = head.report.mark
             if report is not None:
                 reports[stem] = report
-        self._check_base(unreadable)
-        for stem in [each for each in unreadable if member_of(each) == self._member and each != self._stem]:
+        is_head_whole, is_base_whole = unreadable.pop(self._stem, None) is None, self._check_base()
+        for stem in [each for each in unreadable if member_of(each) == self._member]:
             del unreadable[stem]
             self._before[stem] = NO_MARK  # the register of an earlier run: it will be removed
         self._forget(reports, unreadable)
-        return Visit(reports, unreadable)
+        return Visit(reports, unreadable, is_head_whole and is_base_whole)
 
     def remove_before(self, mark: Mark) -> None:
         """Remove the registers of this job's runs before `mark` that the last `read` found."""
@@ -249,19 +249,20 @@ class ShareRegister:
         self._known[stem] = (key, rows)
         return rows
 
-    def _check_base(self, unreadable: dict[str, UnreadableRegister]) -> None:
-        """Give up this job's base, so that it is written again, if it is lost or altered: others could not read it."""
+    def _check_base(self) -> bool:
+        """Return whether others can read this job's base; if it is lost or altered, the next report has a new one."""
         if self._base == _NO_BASE:
-            return
+            return True
         name, now_ms = self._base_name(self._base), self._steady_ms()
         is_whole = name in self._names
         if is_whole and now_ms - self._checked_ms >= self._check_ms:
             self._checked_ms = now_ms
             is_whole = _digest(self._exchange.read(name) or b"") == self._base_digest
         if not is_whole:
-            unreadable[self._stem] = UnreadableRegister(f"the report {name} is lost or altered", None)
+            logger.warning("exchange: the report %s of this job is lost or altered; it is written again", name)
             self._exchange.delete(name)
             self._base = _NO_BASE
+        return is_whole
 
     def _forget(self, reports: dict[str, ShareReport], unreadable: Mapping[str, UnreadableRegister]) -> None:
         """Remove registers that have stood unchanged for too long, from the exchange and from `reports`."""

@@ -29,7 +29,7 @@ from spark_throttle.sharing.division import OtherSeats, divide, floors, most_kep
 from spark_throttle.sharing.measurement import Measurement, moved
 from spark_throttle.sharing.own_runs import OtherRuns, PublishedClaim
 from spark_throttle.sharing.own_scopes import OwnScopes
-from spark_throttle.sharing.peers import News, Peer, Peers, UnreadableRegister, member_of
+from spark_throttle.sharing.peers import News, Peer, Peers, UnreadableRegister
 from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import Observation
@@ -58,7 +58,10 @@ class Visit:
     """Reports by register, including the job's own and those of its other runs."""
 
     unreadable: Mapping[str, UnreadableRegister] = field(default_factory=dict)
-    """By register: why it could not be read."""
+    """By register of another job: why it could not be read."""
+
+    is_own_whole: bool = True
+    """False if what this job published is there no more, or damaged, so that others cannot read it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,8 +248,7 @@ class Sharing:
         is_shown = shown == self.mark and self._born_ms is not None
         for report in others:
             self._note(self._peers.see(report, now_ms, since=self._first_to_go_by()))
-        unreadable = {stem: each for stem, each in found.unreadable.items() if member_of(stem) != self.member}
-        self._peers.note_unreadable(unreadable, found.reports, now_ms)
+        self._peers.note_unreadable(found.unreadable, found.reports, now_ms)
         if is_shown:
             self._note(self._peers.bury(started_ms))
         shown_number = shown.number if shown.incarnation == self._incarnation else 0

@@ -241,11 +241,14 @@ GARBLED = UnreadableRegister("it is garbled", "a digest")
 
 
 def seen_by(
-    job: SimulatedJob, world: World, reports: dict[str, ShareReport], **more: dict[str, UnreadableRegister]
+    job: SimulatedJob,
+    world: World,
+    reports: dict[str, ShareReport],
+    unreadable: dict[str, UnreadableRegister] | None = None,
 ) -> None:
     world.now_ms += 100
     at_ms = job.clock(world.now_ms)
-    job.sharing.take_in(Visit(reports, **more), started_ms=at_ms, now_ms=at_ms)
+    job.sharing.take_in(Visit(reports, unreadable or {}), started_ms=at_ms, now_ms=at_ms)
 
 
 def test_old_report_that_comes_again_is_passed_over() -> None:
