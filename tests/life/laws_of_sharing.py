@@ -9,11 +9,12 @@ from typing import Final
 from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.exchange import Rates, ScopeName, SimulatedExchange
-from tests.life.contract import Contracts, Key, Scope
+from tests.life.contract import Contracts, Key, Scope, text_of
 from tests.life.laws import Law, Violation, World
 
 SHARING: Final = "Sharing"
 _LEVELS: Final[dict[str, str]] = {"tenant": "tenant", "resource_group": "group"}
+_DIMENSIONS: Final = ("messages", "bytes")
 _LEASES: Final = 2
 """After so many a job has its floor again, whatever happened."""
 
@@ -77,8 +78,11 @@ class Watch:
 
 
 @dataclass(slots=True)
-class Floor(Law):
-    """Two leases after anything happened, a job has at least its floor of what its namespaces wait for."""
+class Leases(Law):
+    """Two leases after anything happened, a job has at least its floor of what its namespaces wait for.
+
+    Until it has anything, no message exceeds the quota, so none is rejected for it.
+    """
 
     _since_ms: dict[str, int] = field(default_factory=dict)
     """Since when a namespace has waited while nothing happened but batches, and its own limits would let it go."""
@@ -88,8 +92,18 @@ class Floor(Law):
     name = SHARING
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
-        """Look for who waits."""
+        """Look for who waits, and for messages that were rejected and should wait."""
         yield from self._starving(world, batch.revision)
+        contracts = world.contracts(batch.revision)
+        for letter in batch.rejected:
+            for name, share in batch.shares.items() if letter.reason == "quota" else ():
+                if (letter.level, letter.scope) != name:
+                    continue
+                dimension = _DIMENSIONS.index(str(letter.dimension))
+                scopes = contracts.of(text_of(letter.row.namespace)).enforced
+                (limit,) = [scope.limits[dimension] for scope in scopes if scope.key == key_of(name)]
+                if limit is not None and share[dimension] == 0 < limit.rate:
+                    yield f"{letter} was rejected for a quota of {limit.rate} of which the job had no share yet"
 
     def after_idle(self, world: World) -> Iterator[str]:
         """Look for who waits."""

@@ -33,7 +33,7 @@ from tests.life.laws_of_debt import Debt
 from tests.life.laws_of_fairness import Fairness, Starvation
 from tests.life.laws_of_room import QueueRoom
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
-from tests.life.laws_of_sharing import SHARING, Floor, Watch, key_of
+from tests.life.laws_of_sharing import SHARING, Leases, Watch, key_of
 from tests.life.laws_of_time import Limit, WorkConservation
 from tests.life.steps import ALWAYS, RULES, draw_names, draw_step
 from tests.life.steps_of_sharing import RULES_OF_SHARING
@@ -43,7 +43,7 @@ LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
     for law in (
         Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Starvation,
-        QueueRoom, Floor,
+        QueueRoom, Leases,
     )
 }  # fmt: skip
 LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)

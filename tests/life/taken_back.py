@@ -72,6 +72,11 @@ MENDS: Final = (
         (("sharing/division.py", "np.minimum(self.rows.floor_rate(), most)", "self.rows.floor_rate()"),),
     ),
     Mend(
+        "rows that wait for a lease",
+        "a row is rejected for a quota of which its job has no share yet",
+        (("core/batch/admission.py", "    rejects &= ~(is_shared & is_unleased[stops.scope])\n", ""),),
+    ),
+    Mend(
         "left to others",
         "a namespace that is ahead takes what its shard is lent for another",
         (("core/batch/flow_plan.py", "if grants.ahead_bound_milli is not None:", "if grants is None:"),),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,7 +21,8 @@ from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.lending import grants
 from spark_throttle.core.limits import size_bounds, token_bucket
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
+from spark_throttle.core.state import Grants
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
@@ -46,6 +48,11 @@ GROUP = {
 BOUNDED = {
     "version": 1,
     "resource_groups": {"gold": {"publish": {"bytes_per_second": 100, "burst_seconds": 1, "max_message_bytes": 200}}},
+    "defaults": {"resource_group": "gold"},
+}
+STRICT = {
+    "version": 1,
+    "resource_groups": {"gold": {"publish": {"messages_per_second": 5, "burst_seconds": 1, "on_excess": "reject"}}},
     "defaults": {"resource_group": "gold"},
 }
 FULL = GROUP | {"queue": {"messages": 20}}
@@ -89,6 +96,13 @@ def takes_a_batch_again(patch: pytest.MonkeyPatch) -> None:
 
 def loses_the_last_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(simulated_query, "ids_of", lambda tables: [row for t in tables for row in t["id"].to_pylist()[:-1]])
+
+
+def takes_no_lease_for_no_quota(patch: pytest.MonkeyPatch) -> None:
+    def is_unleased(_: Grants, policy: CompiledPolicy) -> Bools:
+        return np.zeros(len(policy.shared), dtype=np.bool_)
+
+    patch.setattr(Grants, "is_unleased", is_unleased)
 
 
 def pays(times: float) -> Fault:
@@ -251,6 +265,7 @@ def test_a_law_finds_the_fault_that_breaks_it(
         ("Takeover", begins_before_it_is_refused, Birth(GROUP, 2), [FLOOD, OTHER_QUERY]),
         ("Sharing", forgets_by_the_wall_clock, Birth(GROUP, 1, is_sharing=True), [PEER, SETTLE, AHEAD, AGAIN, SETTLE]),
         ("Sharing", never_grows, Birth(GROUP, 1, is_sharing=True), [SETTLE]),
+        ("Sharing", takes_no_lease_for_no_quota, Birth(STRICT, 1, is_sharing=True), [SOON]),
         ("Sharing", all_runs_are_one, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
         ("Sharing", knows_no_other_run, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, COPY]),
     ],

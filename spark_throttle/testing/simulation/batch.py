@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.spark.shard.shard_batch import ShardOutcome
 from spark_throttle.spark.sources.control_source import ThrottleControlReader
+from spark_throttle.testing.simulation.exchange import Rates
 from spark_throttle.testing.simulation.rows import RejectedRow, Row
 
 
@@ -38,6 +39,9 @@ class SimulatedBatch:
 
     digest: str
     """Digest of the rows that left and of the new state, byte for byte."""
+
+    shares: Rates = field(default_factory=dict)
+    """The job's share of every shared quota in this batch; empty if it shared none."""
 
 
 def digest_of(outcomes: Mapping[int, ShardOutcome]) -> str:

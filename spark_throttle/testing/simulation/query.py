@@ -21,6 +21,7 @@ from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import unpack_usage
+from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import Clocks
@@ -124,16 +125,21 @@ class SimulatedQuery:
         """Return what the job may spend now of its shared quotas; empty if it shares none."""
         if self.lease is None or self._planned is None:
             return {}
-        plane = self._reader.plane()
-        share, policy = (
-            plane.epochs.load(self._planned).share_micro_per_ms,
-            plane.epochs.policy_for(NO_EPOCH, self._planned),
-        )
-        assert share is not None, "an epoch of a job that shares holds its share"
-        assert policy is not None, "counted from no epoch, every epoch brings a policy"
-        names = scope_names(policy, self._given.direction)
+        names = scope_names(self._policy_of(self._planned), self._given.direction)
+        return self.lease.rates(names, self._pinned(self._planned))
+
+    def _pinned(self, epoch: EpochName) -> Rates:
+        """Return the job's share of every shared quota, as an epoch holds it; empty if the job shared none."""
+        share, policy = self._reader.plane().epochs.load(epoch).share_micro_per_ms, self._policy_of(epoch)
+        if share is None:
+            return {}
         scopes = SharedScopes.of(policy, self._given.direction)
-        return self.lease.rates(names, rates_of(names, scopes.ids, share[scopes.position]))
+        return rates_of(scope_names(policy, self._given.direction), scopes.ids, share[scopes.position])
+
+    def _policy_of(self, epoch: EpochName) -> CompiledPolicy:
+        policy = self._reader.plane().epochs.policy_for(NO_EPOCH, epoch)
+        assert policy is not None, "counted from no epoch, every epoch brings a policy"
+        return policy
 
     def wait_ms(self) -> int | None:
         """Return how long ``availableNow`` would wait for the next row to leave; `None` if it would end."""
@@ -187,9 +193,10 @@ class SimulatedQuery:
         rejected = [row for outcome in outcomes.values() for row in dead_letters(outcome.rejected, outside.source)]
         usage = [outcome.usage for outcome in outcomes.values()]
         epoch = self._reader.plane().epochs.load(_name(logged.end))
+        shares = self._pinned(_name(logged.end))
         batch = SimulatedBatch(
             number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
-            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcomes),
+            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcomes), shares,
         )  # fmt: skip
         given.attempts.append(batch)
         passes("before state")
