@@ -110,13 +110,6 @@ MUTANTS_VENV := build/mutants-venv
 mutants: setup $(MUTANTS_VENV)/.stamp ## change COUNT lines of core and sharing, as SEED draws them, one at a time; do the tests notice?
 	@PYTHONPATH=$(CURDIR) $(MUTANTS_VENV)/bin/python -m tests.mutants.run --python $(PYTHON) --count $(COUNT) --seed $(SEED) $(ARGS)
 
-$(MUTANTS_VENV)/.stamp: pyproject.toml requirements.lock
-	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or say BASE_PYTHON=…" >&2; exit 1; }
-	@[ -x $(MUTANTS_VENV)/bin/python ] || $(BASE_PYTHON) -m venv $(MUTANTS_VENV)
-	@echo "setting up $(MUTANTS_VENV)"
-	@$(MUTANTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[mutants]'
-	@touch $@
-
 # ------------------------------------------------------------------------------------------------ measurements
 
 REPEATS ?= 5
@@ -191,24 +184,25 @@ docs: $(DOCS_VENV)/.stamp ## build the book into build/docs/index.html; a broken
 	@PYTHONPATH=$(CURDIR) $(DOCS_VENV)/bin/python -m sphinx -W --keep-going -q -d build/doctrees docs build/docs $(ARGS)
 	@echo "the book is in build/docs/index.html"
 
-$(DOCS_VENV)/.stamp: pyproject.toml requirements.lock
-	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or set BASE_PYTHON=…" >&2; exit 1; }
-	@[ -x $(DOCS_VENV)/bin/python ] || $(BASE_PYTHON) -m venv $(DOCS_VENV)
-	@echo "setting up $(DOCS_VENV)"
-	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[docs]'
-	@touch $@
-
 # ------------------------------------------------------------------------------------------------ set-up
 
 .PHONY: setup
 setup: $(VENV)/.stamp ## create .venv with the pinned packages (again when pyproject.toml or requirements.lock changes)
 
+# An environment of its own for each use: .venv holds the extra `dev`, build/docs-venv `docs`, build/mutants-venv `mutants`.
+define environment
+@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or set BASE_PYTHON=…" >&2; exit 1; }
+@[ -x $(@D)/bin/python ] || $(BASE_PYTHON) -m venv $(@D)
+@echo "setting up $(@D)"
+@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[$(1)]'
+@touch $@
+endef
+
 $(VENV)/.stamp: pyproject.toml requirements.lock
-	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or set BASE_PYTHON=…" >&2; exit 1; }
-	@[ -x $(PYTHON) ] || $(BASE_PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV)"
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
-	@touch $@
+	$(call environment,dev)
+
+build/%-venv/.stamp: pyproject.toml requirements.lock
+	$(call environment,$*)
 
 .PHONY: jars
 jars: $(JARS)/delta.stamp ## fetch the Delta jars into build/jars
