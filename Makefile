@@ -41,8 +41,8 @@ admin-demo: setup jars ## demonstrate the control plane: change a quota by comma
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
 .PHONY: test
-test: setup jars ## run every test except Kafka's: those that share the Spark session, and in parallel all others
-	@$(PYTHON) -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+test: setup jars ## run every test except Kafka's, in two processes
+	@$(PYTHON) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 

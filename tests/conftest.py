@@ -1,7 +1,7 @@
 """What all tests share: one time zone, Hypothesis' profiles, marks by directory, and the one Spark session.
 
 A session start costs some eight seconds: nothing starts one before a test asks for it, and then all share it. Where
-pytest runs in several processes, all tests that ask for it run in one of them.
+pytest runs in several processes, each of them has one.
 """
 
 from __future__ import annotations
@@ -45,12 +45,9 @@ MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "j
 """The mark that every test under a directory bears."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the directory that it stands in, so that `-m` can choose, and those that share the session."""
+    """Mark each test by the directory that it stands in, so that `-m` can choose."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("session"))
         if TESTS in item.path.parents:
             mark = MARKS.get(item.path.relative_to(TESTS).parts[0])
             if mark:

@@ -1,6 +1,6 @@
 """Spark sessions for tests: small, quiet, on loopback, offline.
 
-One JVM runs at a time, so a run of pytest opens one session and its tests share it.
+A process of pytest opens one session, and its tests share it.
 """
 
 from __future__ import annotations
