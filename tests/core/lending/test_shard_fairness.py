@@ -81,7 +81,6 @@ class Contest:
         return max(gaps) - min(gaps)
 
 
-@pytest.mark.parametrize("messages_per_second", [None, 40])
 @pytest.mark.parametrize(
     ("sizes", "weights"),
     [
@@ -93,12 +92,12 @@ class Contest:
         ((500, 7_000, 40_000), (1, 2, 1)),
     ],
 )
-@pytest.mark.parametrize("shards", [2, 3, 8, 64])
+@pytest.mark.parametrize(("shards", "messages_per_second"), [(2, None), (3, 40), (8, None), (64, 40)])
 def test_l3_large_messages_in_one_shard_take_no_more_than_their_part_for_ever(
     shards: int, sizes: tuple[int, ...], weights: tuple[int, ...], messages_per_second: int | None
 ) -> None:
     contest = Contest(sizes, weights, max(shards, len(sizes)), messages_per_second)
-    contest.run(150 if shards < 64 else 30)
+    contest.run(100 if shards < 64 else 20)
     for one in range(len(sizes)):
         for other in range(one):
             assert contest.gap(one, other) <= contest.message(one) + contest.message(other)
