@@ -69,8 +69,8 @@ class BatchMark:
 
 
 REMEDY: Final = (
-    "the checkpoint was put back, or a copy of it runs too; stop the copy, or restore the newer checkpoint, or put "
-    "this sink back as well, to before the batches that were undone, and start again"
+    "if a copy of the checkpoint runs too, stop one of the two and restore nothing; if the checkpoint was put back, "
+    "restore the newer one, or put this sink back as well, to before the batches that were undone, and start again"
 )
 
 

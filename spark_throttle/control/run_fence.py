@@ -80,6 +80,6 @@ def refuse_past(directory: Directory) -> None:
     if newest >= 0:
         raise ConfigurationError(
             f"the control directory {directory.location} belongs to a query that has run batch {newest}, but the "
-            f"checkpoint has no batch: restore the checkpoint, or remove the control directory too to start from "
-            f"scratch; if it is another query's, give this one a directory of its own"
+            f"checkpoint has no batch: if that query runs, give this one a control directory of its own; if it is this "
+            f"query, restore its checkpoint; only to start anew, remove the control directory too"
         )

@@ -79,7 +79,7 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
         part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available, rank)[:scopes]
     else:
         usage = np.concatenate([decode(own.usage), decode(rows.usage)])
-        part = _by_usage(settings, scope, usage, whole)
+        part = _by_usage(settings, scope, usage, available if settings.policy == "static" else whole)
     return np.where(whole == PLENTY, 0, np.minimum(part, whole)), members
 
 

@@ -83,6 +83,9 @@ class LeaseKeeper:
         self._told_ms: int | None = None
         self._shrinks_since_ms: int | None = None
         self._unreadable: Mapping[str, UnreadableRegister] = {}
+        self._concern = ""
+        """What is wrong though the last visit went well."""
+
         self._warned_of = ""
         self._is_untold = False
         self.problem: str | None = None
@@ -178,13 +181,15 @@ class LeaseKeeper:
         has_told = False
         try:
             has_told = step()
-        except Exception as error:  # noqa: BLE001 - an exchange may fail in any way, and the job must go on
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - an exchange may fail in any way (Rust panics), the job goes on
             self._note(f"{type(error).__name__}: {error}")
         else:
             problems = [f"job {member_of(stem)}: {each.problem}" for stem, each in self._unreadable.items()]
             if not self._sharing.is_superseded:
                 self._note(f"reports that cannot be read: {'; '.join(problems)}" if problems else None)
-        if has_told or self.problem is not None:
+        if has_told or self.problem is not None or self._concern:
             self._tell_status()
 
     def _look_and_tell(self) -> bool:
@@ -197,9 +202,12 @@ class LeaseKeeper:
             self._told_ms = None
         self._has_pinned.clear()
         with self._lock:
-            self._sharing.take_in(found, started_ms=started_ms, now_ms=self._clocks.steady_ms())
+            now_ms = self._clocks.steady_ms()
+            self._sharing.take_in(found, started_ms=started_ms, now_ms=now_ms)
+            concerns = self._sharing.on_other_terms
             is_superseded, is_established = self._sharing.is_superseded, self._sharing.is_established
             mark = self._sharing.mark
+        self._note_concerns(concerns, now_ms - started_ms)
         if is_superseded:
             self._end()
             return True
@@ -207,6 +215,22 @@ class LeaseKeeper:
         if is_established:
             self._register.remove_before(mark)
         return has_told
+
+    def _note_concerns(self, concerns: list[str], took_ms: int) -> None:
+        """Note what keeps the jobs from sharing as they should, though this visit went well."""
+        margin_ms = self.settings.margin_ms
+        if concerns:
+            concerns = [f"{'; '.join(concerns)}; this one by {self.settings.terms}: give all jobs the same settings"]
+        if took_ms > margin_ms:
+            concerns.append(
+                f"reading the reports took {took_ms} ms, longer than a tenth of the lease ({margin_ms} ms), so this "
+                f"job's share cannot grow: make exchange.lease longer than {10 * took_ms} ms, for all jobs"
+            )
+        concern = "; ".join(concerns)
+        # The time of a visit differs each time: a log line for each would bury the others.
+        if concern and not self._concern:
+            logger.warning("exchange: %s", concern)
+        self._concern = concern
 
     def _end(self) -> None:
         """Stop visiting, because another run of this job goes on."""
@@ -278,7 +302,7 @@ class LeaseKeeper:
             return
         with self._lock:
             observation = self._sharing.observed(self._clocks.steady_ms())
-        problem = self.problem or ""
+        problem = "; ".join(each for each in (self.problem, self._concern) if each)
         try:
             self._on_visit(replace(observation, as_of_ms=self._clocks.wall_ms(), problem=problem))
         except Exception as error:  # noqa: BLE001 - leases do not depend on who is told about them

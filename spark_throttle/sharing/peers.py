@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -153,21 +153,34 @@ class Peers:
         it changes, the job may live, and keeps what it has claimed.
         """
         changed: list[Int64s] = []
-        patience_ms = self._settings.hold_ms + self._settings.margin_ms
+        patience_ms = _patience_ms(self._settings)
         for stem, unknown in list(self._unknown.items()):
             unknown.is_dead |= unknown.register.digest is not None and started_ms >= unknown.since_ms + patience_ms
             if started_ms >= unknown.seen_at_ms + patience_ms:
                 del self._unknown[stem]
         silent = [(member, peer) for member, peer in self._known.items() if self._may_be_dead(member)]
         for _, peer in silent:
-            if not peer.is_dead and started_ms >= peer.seen_at_ms + patience_ms:
+            if not peer.is_dead and started_ms >= peer.seen_at_ms + _patience_ms(self._settings_with(peer)):
                 peer.is_dead = True
                 changed += self._changed(peer.report.rows)
-        forget_ms = self._settings.forget_ms + self._settings.margin_ms
         for member, peer in silent:
-            if started_ms >= peer.seen_at_ms + forget_ms:
+            settings = self._settings_with(peer)
+            if started_ms >= peer.seen_at_ms + settings.forget_ms + settings.margin_ms:
                 changed += self._changed(self._known.pop(member).report.rows)
         return News(changed)
+
+    def _settings_with(self, peer: Peer) -> ShareSettings:
+        """Return the settings by which a peer's silence is judged: of the two leases, the longer counts."""
+        terms = peer.report.terms
+        if terms is None or terms.lease_ms <= self._settings.lease_ms:
+            return self._settings
+        return replace(self._settings, lease_ms=terms.lease_ms)
+
+    @property
+    def on_other_terms(self) -> list[ShareReport]:
+        """The reports of live peers that share by other settings than this job."""
+        live = [peer.report for peer in self._known.values() if not peer.is_dead]
+        return [report for report in live if report.terms not in (None, self._settings.terms)]
 
     def _may_be_dead(self, member: str) -> bool:
         return all(unknown.is_dead for stem, unknown in self._unknown.items() if member_of(stem) == member)
@@ -223,6 +236,11 @@ class Peers:
 
     def _changed(self, new: ScopeRows, old: ScopeRows | None = None, *, has_died: bool = False) -> list[Int64s]:
         return changed_scopes(new, old, has_died=has_died, has_usage=self._settings.policy != "max_min")
+
+
+def _patience_ms(settings: ShareSettings) -> int:
+    """Return the silence after which a job has stopped using its share."""
+    return settings.hold_ms + settings.margin_ms
 
 
 def left_by(peer: Peer, until_ms: int) -> Predecessor:

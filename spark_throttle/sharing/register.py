@@ -20,6 +20,7 @@ import numpy as np
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import DamagedError, StoredFormatError
 from spark_throttle.sharing.exchanges.exchange import Exchange
+from spark_throttle.sharing.exchanges.reading import read_all
 from spark_throttle.sharing.peers import UnreadableRegister, member_of
 from spark_throttle.sharing.report import (
     EMPTY_ROWS,
@@ -126,8 +127,7 @@ class ShareRegister:
         self._since, self._removed = ScopeRows.empty(), np.zeros(0, dtype=np.int64)
 
     def _write_head(self, report: ShareReport, rows: ScopeRows, base: int, removed: Int64s) -> None:
-        report = ShareReport(report.member, report.name, report.mark, report.published_ms, report.seen, rows)
-        block = pack_head(Head(report, base, removed))
+        block = pack_head(Head(replace(report, rows=rows), base, removed))
         self._write(self._stem + _HEAD, block)
         self._head_bytes += len(block)
         self._base = base
@@ -146,7 +146,6 @@ class ShareRegister:
         if not found_in(ids, self._ids).all():
             self._known.clear()  # rows of the new scopes were skipped
         self._ids = ids
-        # This job's own register first: if it cannot be read, the fault is the exchange's.
         own = self._stem + _HEAD
         self._names = sorted(self._exchange.names(), key=lambda name: (name != own, name))
         self._before = {}
@@ -180,22 +179,21 @@ class ShareRegister:
     def _heads(self, unreadable: dict[str, UnreadableRegister]) -> dict[str, Head]:
         """Return the heads by register; those that cannot be read are added to `unreadable`."""
         heads: dict[str, Head] = {}
-        for name in self._names:
+        names = [name for name in self._names if name.endswith(_HEAD)]
+        # This job's own register first: if it cannot be read, the fault is the exchange's.
+        first = [name for name in names[:1] if name == self._stem + _HEAD]
+        blocks: list[bytes | BaseException | None] = [self._exchange.read(name) for name in first]
+        for name, block in zip(names, blocks + read_all(self._exchange, names[len(first) :]), strict=True):
             stem = name.removesuffix(_HEAD)
-            if stem == name:
-                continue
-            try:
-                block = self._exchange.read(name)
-            except Exception as error:
-                if stem == self._stem:
-                    raise
-                unreadable[stem] = UnreadableRegister(f"{type(error).__name__}: {error}", None)
-                continue
-            try:
-                if block is not None:
+            if isinstance(block, Exception):
+                unreadable[stem] = UnreadableRegister(f"{type(block).__name__}: {block}", None)
+            elif isinstance(block, BaseException):
+                raise block
+            elif block is not None:
+                try:
                     heads[stem] = self._head(stem, block)
-            except StoredFormatError as error:
-                unreadable[stem] = UnreadableRegister(_problem_of(error), _digest(block or b""))
+                except StoredFormatError as error:
+                    unreadable[stem] = UnreadableRegister(_problem_of(error), _digest(block))
         return heads
 
     def _head(self, stem: str, block: bytes) -> Head:

@@ -13,16 +13,19 @@ to any earlier state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from spark_throttle.core.arithmetic.packing import BlockFields, pack, unpack
+from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
 from spark_throttle.core.arithmetic.rate_codes import Codes, decode
 from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.errors import DamagedError, StoredFormatError
+from spark_throttle.sharing.settings import ShareTerms
 
 REPORT_VERSION = 2
 """The format of heads; those of version 1 name no runs."""
@@ -234,6 +237,8 @@ class ShareReport:
     """By member: the last report that the job had seen from it; in a report that was read, only that of the reader."""
 
     rows: ScopeRows
+    terms: ShareTerms | None = None
+    """What the job shares by; `None` in the reports of releases that did not say."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,24 +258,30 @@ def pack_head(head: Head) -> bytes:
     report = head.report
     marks = [part for mark in (report.mark, *report.seen.values()) for part in astuple(mark)]
     # Few fields: each costs a reader more than a row, and it reads the head of every job in every cycle.
-    return pack("shrh", REPORT_VERSION, {
+    fields: dict[str, Field] = {
         "words": "\n".join([report.member, report.name, *report.seen]),
         "numbers": np.array([report.published_ms, head.base, *marks], dtype=np.int64),
         "removed": head.removed, "rows": _pack_rows(report.rows),
-    })  # fmt: skip
+    }  # fmt: skip
+    if report.terms is not None:
+        # Releases that do not know the field pass it over: the version stays, so that jobs can be upgraded one by one.
+        fields["terms"] = np.array(astuple(report.terms), dtype=np.int64)
+    return pack("shrh", REPORT_VERSION, fields)
 
 
 def unpack_head(block: bytes, what: str, reader: str | None = None) -> Head:
     """Return what `pack_head` stored; if a reader is named, `seen` holds only the job's mark for that reader."""
-    f = unpack(block, "shrh", REPORT_VERSION, what)
-    member, name, *members = f.text("words").split("\n")
-    published_ms, base, *numbers = f.integers("numbers").tolist()
-    if f.version == 1:
-        numbers = [each for at in range(0, len(numbers), 2) for each in (numbers[at], 0, numbers[at + 1])]
-    mark, *marks = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
-    seen = {who: Mark(*each) for who, each in zip(members, marks, strict=True) if reader in (None, who)}
-    report = ShareReport(member, name, Mark(*mark), published_ms, seen, _unpack_rows(f))
-    return Head(report, base, f.integers("removed"))
+    with _understanding(what):
+        f = unpack(block, "shrh", REPORT_VERSION, what)
+        member, name, *members = f.text("words").split("\n")
+        published_ms, base, *numbers = f.integers("numbers").tolist()
+        if f.version == 1:
+            numbers = [each for at in range(0, len(numbers), 2) for each in (numbers[at], 0, numbers[at + 1])]
+        mark, *marks = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+        seen = {who: Mark(*each) for who, each in zip(members, marks, strict=True) if reader in (None, who)}
+        terms = ShareTerms(*f.integers("terms").tolist()) if f.has("terms") else None
+        report = ShareReport(member, name, Mark(*mark), published_ms, seen, _unpack_rows(f), terms)
+        return Head(report, base, f.integers("removed"))
 
 
 def pack_base(rows: ScopeRows) -> bytes:
@@ -280,7 +291,19 @@ def pack_base(rows: ScopeRows) -> bytes:
 
 def unpack_base(block: bytes, what: str) -> ScopeRows:
     """Return what `pack_base` stored."""
-    return _unpack_rows(unpack(block, "shrb", BASE_VERSION, what))
+    with _understanding(what):
+        return _unpack_rows(unpack(block, "shrb", BASE_VERSION, what))
+
+
+@contextmanager
+def _understanding(what: str) -> Iterator[None]:
+    """Raise `DamagedError` if a block is whole, but its content is not that of a report."""
+    try:
+        yield
+    except StoredFormatError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(what, f"its content is not that of a report: {error}") from error
 
 
 # In the order of `ScopeRows`: the type, the width, and whether there is one entry per bin instead of one per row.

@@ -17,6 +17,21 @@ _PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
+class ShareTerms:
+    """Those of a job's settings on which the others rely, as its reports say them."""
+
+    lease_ms: int
+    floor_percent: int
+    policy_number: int
+    """Place in `SHARE_POLICIES`; a later release may know more policies."""
+
+    def __str__(self) -> str:
+        policies = dict(enumerate(SHARE_POLICIES))
+        policy = policies.get(self.policy_number, f"number {self.policy_number}")
+        return f"lease {self.lease_ms / 1000:g} s, floor {self.floor_percent} %, policy {policy}"
+
+
+@dataclass(frozen=True, slots=True)
 class ShareSettings:
     """The settings by which a job shares; all jobs of an exchange must be given the same."""
 
@@ -52,6 +67,11 @@ class ShareSettings:
             raise ConfigurationError(f"exchange.floor is {self.floor_percent} %: give 0 to 100 %")
         if self.policy not in SHARE_POLICIES:
             raise ConfigurationError(f"exchange.policy is {self.policy!r}; give one of {', '.join(SHARE_POLICIES)}")
+
+    @property
+    def terms(self) -> ShareTerms:
+        """What the other jobs rely on."""
+        return ShareTerms(self.lease_ms, self.floor_percent, SHARE_POLICIES.index(self.policy))
 
     @property
     def hold_ms(self) -> int:

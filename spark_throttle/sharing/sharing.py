@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from spark_throttle.sharing.peers import News, Peer, Peers, UnreadableRegister
 from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import Observation
+
+_LEASED: Final = ("max_min", "static")
+"""The policies whose parts sum to the quota, so that leases can keep the jobs within it."""
 
 _FALLS = (1 << 20) - 1
 """The bits of an incarnation that count how often the job fell to its floor; those above count its starts."""
@@ -204,6 +208,11 @@ class Sharing:
         """The number of other jobs that this job knows of."""
         return len(self._peers)
 
+    @property
+    def on_other_terms(self) -> list[str]:
+        """The live jobs that share by other settings than this job, and those settings."""
+        return [f"job {report.name} shares by {report.terms}" for report in self._peers.on_other_terms]
+
     def share(self, now_ms: int) -> Share:
         """Return what the job may use now."""
         self._fall_if_due(now_ms)
@@ -211,7 +220,7 @@ class Sharing:
             rate = np.zeros_like(self._right)
         elif self._is_fallen:
             rate = np.minimum(self._floor, most_kept(self.settings, self._own.quota))
-        elif self.settings.policy == "max_min":
+        elif self.settings.policy in _LEASED:
             rate = np.minimum(self._right, self._target)
         else:
             rate = self._target
@@ -393,7 +402,7 @@ class Sharing:
         self._window.append(PublishedClaim(self._number, codes, rows.floor))
         self._right = np.minimum(self._right, decode(codes))
         self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
-        report = ShareReport(self.member, self._name, self.mark, wall_ms, self._peers.seen, rows)
+        report = ShareReport(self.member, self._name, self.mark, wall_ms, self._peers.seen, rows, self.settings.terms)
         return Update(report, changed, removed)
 
     # ------------------------------------------------------------------------------------------ what people are told

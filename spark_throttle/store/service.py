@@ -43,6 +43,10 @@ from spark_throttle.store.store import KINDS, SINGLE_KINDS, Author, Change, Entr
 
 _USERS_NAMED: Final = 10
 _NOTES: Final = 20
+_MOVE: Final = (
+    "to move it in one step, attach it with --move, or change resource_group in its entry; between a detach and an "
+    "attach it would have no group"
+)
 _MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
@@ -215,7 +219,7 @@ class PolicyService:
             values = {} if entry is None else StoredEntry.of(entry).values
             attached = values.get("resource_group")
             if attached not in (None, resource_group) and not is_moved:
-                raise DuplicateError(kind, name, f"is attached to {attached!r}; detach it first")
+                raise DuplicateError(kind, name, f"is attached to {attached!r}; {_MOVE}")
             if entry is None and kind == "namespace":
                 notes.append(f"{name} has an entry of its own now: the defaults and wider globs no longer apply to it")
             return self._writing(kind, name, {**values, "resource_group": resource_group}, revision)

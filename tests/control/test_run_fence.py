@@ -103,7 +103,7 @@ def test_second_query_in_a_control_directory_is_refused_at_its_start(query: Fenc
     query.trigger()
     query.quiet_batch()
     other = FencedQuery(query.path)
-    with pytest.raises(ConfigurationError, match=r"has run batch 0.* if it is another query's, give this one"):
+    with pytest.raises(ConfigurationError, match=r"has run batch 0.* if that query runs, give this one"):
         other.trigger()
 
 

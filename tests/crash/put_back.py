@@ -73,13 +73,11 @@ class Copy:
 
     def follow_remedy(self, error: str, *, is_first: bool) -> None:
         """Do what a refusal says; at the first, for all tables, as docs/checkpoints.md has it."""
-        found = _RESTORE.search(error)
-        if found is not None:
-            named = Path(found["path"])
-            for name, version in self.versions.items() if is_first else ():
-                if self.root / name != named:
-                    restore(self.root / name, version)
-            restore(named, int(found["version"]))
+        said = {Path(found["path"]): int(found["version"]) for found in _RESTORE.finditer(error)}
+        if said:
+            others = {self.root / name: version for name, version in self.versions.items()} if is_first else {}
+            for table, version in (others | said).items():
+                restore(table, version)
             return
         assert "remove their files below" in error, f"the error has no remedy: {error}"
         for report in self._undone_reports():

@@ -36,11 +36,12 @@ class Job:
     time: Time
     member: str = "job"
     run: int = 0
+    settings: ShareSettings = SETTINGS
     told: list[Observation] = field(default_factory=list)
     keeper: LeaseKeeper = field(init=False)
 
     def __post_init__(self) -> None:
-        sharing = Sharing(self.member, f"{self.member}'s name", 1, SETTINGS, self.run)
+        sharing = Sharing(self.member, f"{self.member}'s name", 1, self.settings, self.run)
         self.keeper = LeaseKeeper(sharing, self.exchange, Clocks(self.time, self.time), on_visit=self.told.append)
         self.keeper.measure(measured({GOLD: 5 * QUOTA}))
 
@@ -144,6 +145,83 @@ def test_garbled_report_of_another_is_told_and_this_jobs_own_is_written_again(
     assert exchange.objects["job.head"] != b"garbled"
     assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
     assert [(peer.name, peer.state) for peer in job.told[-1].peers] == [("other", "unreadable")]
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it."""
+
+
+def test_visit_that_panics_is_told_and_the_next_one_goes_on(job: Job, exchange: MemoryExchange) -> None:
+    names = exchange.names
+
+    def panicking() -> list[str]:
+        raise Panic("a table that cannot be")
+
+    exchange.names = panicking  # type: ignore[method-assign]
+    job.visit()
+    assert "Panic: a table that cannot be" in job.told[-1].problem
+    exchange.names = names  # type: ignore[method-assign]
+    job.visit()
+    assert job.told[-1].problem == ""
+
+
+def test_visits_that_take_longer_than_the_margin_are_told(
+    job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What they find is too old for the share to grow: the job would lose it bit by bit, and nobody would know why."""
+    names, slow_ms = exchange.names, SETTINGS.margin_ms + 1
+
+    def slow() -> list[str]:
+        time.now_ms += slow_ms
+        return names()
+
+    exchange.names = slow  # type: ignore[method-assign]
+    for _ in range(3):
+        job.visit()
+    said = f"reading the reports took {slow_ms} ms, longer than a tenth of the lease ({SETTINGS.margin_ms} ms)"
+    assert said in job.told[-1].problem
+    assert f"make exchange.lease longer than {10 * slow_ms} ms" in job.told[-1].problem
+    assert [said in text for text in warnings(caplog)] == [True]
+    slow_ms = 0
+    for _ in range(6):
+        job.visit()
+    assert job.told[-1].problem == ""
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+
+
+def test_jobs_that_share_by_other_settings_are_named_while_they_live(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    other = Job(exchange, time, "other", settings=ShareSettings(interval_ms=500, lease_ms=5_000, policy="static"))
+    for _ in range(4):
+        other.visit()
+        job.visit()
+    assert job.told[-1].problem == (
+        "job other's name shares by lease 5 s, floor 3 %, policy static; "
+        "this one by lease 10 s, floor 3 %, policy max_min: give all jobs the same settings"
+    )
+    assert "job job's name shares by lease 10 s" in other.told[-1].problem
+    for _ in range(2 * SETTINGS.lease_ms // 500):
+        job.visit()
+    assert job.told[-1].problem == ""
+
+
+def test_job_of_a_longer_lease_is_not_taken_for_dead_before_it_has_stopped(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    patient = ShareSettings(interval_ms=1_000, lease_ms=60_000)
+    other = Job(exchange, time, "other", settings=patient)
+    for _ in range(8):
+        other.visit()
+        job.visit()
+    until_ms = time.now_ms + patient.hold_ms
+    while time.now_ms < until_ms:
+        job.visit()
+        assert job.rate() + other.rate() <= QUOTA
+    for _ in range(3 * patient.margin_ms // 500):
+        job.visit()
+        assert job.rate() + other.rate() <= QUOTA
+    assert job.rate() > QUOTA * 0.9
 
 
 def test_visit_waits_for_the_plane_before_it_reports_a_smaller_share(

@@ -19,12 +19,14 @@ from spark_throttle.sharing.exchanges.exchange import Exchange
 from spark_throttle.sharing.exchanges.files import FileExchange
 from spark_throttle.sharing.peers import UnreadableRegister
 from spark_throttle.sharing.register import WHOLE_BYTES, ShareRegister
-from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, unpack_base
+from spark_throttle.sharing.report import REPORT_VERSION, Mark, ScopeRows, ShareReport, unpack_base
 from spark_throttle.sharing.sharing import Update
 
 
 class MemoryExchange:
     """An exchange that keeps objects in a dictionary, and can be told to fail."""
+
+    reads_at_once = 1
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -282,6 +284,30 @@ def test_register_that_cannot_be_opened_is_named_and_the_others_are_read() -> No
     # If a job's own register cannot be read, the exchange is at fault.
     with pytest.raises(PermissionError):
         ShareRegister(exchange, "a", lambda: 0, FORGET_MS).read(ids(1))
+
+
+def test_registers_are_read_several_at_a_time() -> None:
+    exchange = MemoryExchange()
+    for number in range(64):
+        Publisher(exchange, f"job{number:02}").publish({1: 1})
+    together, reads = threading.Barrier(16, timeout=60), exchange.read
+
+    def waiting(name: str) -> bytes | None:
+        together.wait()  # until sixteen are here
+        return reads(name)
+
+    exchange.reads_at_once, exchange.read = 16, waiting  # type: ignore[method-assign]
+    assert len(reader(exchange).read(ids(1)).reports) == 64
+
+
+def test_register_whose_bytes_are_whole_and_say_nothing_is_one_that_cannot_be_understood() -> None:
+    exchange = MemoryExchange()
+    Publisher(exchange, "b").publish({1: 2})
+    exchange.objects["a.head"] = pack("shrh", REPORT_VERSION, {"words": "a"})
+    found = reader(exchange).read(ids(1))
+    assert found.reports.keys() == {"b"}
+    assert "its content is not that of a report" in found.unreadable["a"].problem
+    assert found.unreadable["a"].digest is not None
 
 
 def test_folder_in_an_exchange_is_no_register(tmp_path: Path) -> None:

@@ -378,6 +378,22 @@ def test_every_policy_uses_the_quota(policy: str) -> None:
         assert sum(world.used()) >= 0.98 * QUOTA
 
 
+def test_static_part_waits_until_the_others_have_given_way() -> None:
+    settings = replace(SETTINGS, policy="static")
+    world = world_of(5 * QUOTA, settings=settings)
+    (first,) = world.jobs
+    newcomer = SimulatedJob("job1", 100, settings=settings, demands={GOLD: 5 * QUOTA})
+    world.jobs.append(newcomer)
+    for _ in range(30):
+        visit(world, first, pins=False)  # it is in a long batch: it visits and reports, and keeps its epoch
+        visit(world, newcomer)
+    assert world.used() == pytest.approx([QUOTA, 0], rel=0.01)
+    for _ in range(20):
+        visit(world, first)
+        visit(world, newcomer)
+    assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

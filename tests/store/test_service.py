@@ -155,7 +155,7 @@ def test_namespace_is_attached_to_one_group_only_unless_it_is_moved(service: Pol
     service.create("resource_group", "bronze", {}, ANN)
     service.attach("namespace", "acme/x", "gold", ANN)
     assert not service.attach("namespace", "acme/x", "gold", ANN).is_changed
-    with pytest.raises(DuplicateError, match="is attached to 'gold'; detach it first"):
+    with pytest.raises(DuplicateError, match="is attached to 'gold'; to move it in one step"):
         service.attach("namespace", "acme/x", "bronze", ANN)
     service.attach("namespace", "acme/x", "bronze", ANN, is_moved=True)
     assert service.attached("namespace", "acme/x").resource_group == "bronze"

@@ -32,6 +32,8 @@ class DeltaExchange:
         The table's path or URI; it is created by the first write.
     """
 
+    reads_at_once = 1
+
     def __init__(self, location: str) -> None:
         self._location = location
         self._commits = 0

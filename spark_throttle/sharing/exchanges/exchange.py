@@ -19,6 +19,10 @@ DELTA_SCHEME = "delta:"
 class Exchange(Protocol):
     """Named objects; any method may raise, or take a long time."""
 
+    @property
+    def reads_at_once(self) -> int:
+        """How many threads may call `read` at once; 1 if it is for one thread only."""
+
     def names(self) -> list[str]:
         """Return the names of all objects."""
 

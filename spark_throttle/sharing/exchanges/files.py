@@ -14,6 +14,8 @@ class FileExchange:
         A path, or a URI that pyarrow knows (``file:``, ``s3:``, ``gs:``, ``abfs:``, ``hdfs:``).
     """
 
+    reads_at_once = 16
+
     def __init__(self, location: str) -> None:
         self._location = location
         self._opened: Directory | None = None

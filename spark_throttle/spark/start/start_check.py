@@ -165,13 +165,40 @@ class _Table:
         """Return what the table's log records about batches later than `batch`."""
         return batches_beyond(self.location, self.opened.version(), self.name(query), batch, since_ms=since_ms)
 
-    def refused(self, problem: str, found: LaterBatches) -> CheckpointMismatchError:
-        """Return the error for this table, with the version to restore if the log shows it."""
-        remedy = REMEDY
-        if found.first_version:
-            version = f"delta.`{self.location}` TO VERSION AS OF {found.first_version - 1}"
-            remedy += f" (RESTORE TABLE {version}, if nobody else has written to it since)"
-        return CheckpointMismatchError(f"the Delta table {self.location}", problem, remedy)
+    def refused(self, problem: str, found: LaterBatches) -> _Refusal:
+        """Return why a start over this table is refused, with the version to restore if the log shows it."""
+        return _Refusal(self.location, problem, found.first_version - 1 if found.first_version else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a start over one table is refused."""
+
+    location: str
+    problem: str
+    version: int | None
+    """The version to restore; `None` where the log does not show it."""
+
+
+def _raise_if_any(refusals: Sequence[_Refusal]) -> None:
+    """Refuse the start, and name all tables at once, because all must be restored.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If there is a refusal.
+    """
+    if not refusals:
+        return
+    first, *others = refusals
+    problem = "; ".join([first.problem, *(f"the Delta table {each.location} {each.problem}" for each in others)])
+    restores = [
+        f"RESTORE TABLE delta.`{each.location}` TO VERSION AS OF {each.version}"
+        for each in refusals
+        if each.version is not None
+    ]
+    remedy = f"{REMEDY} ({'; '.join(restores)}: if nobody else has written there since)" if restores else REMEDY
+    raise CheckpointMismatchError(f"the Delta table {first.location}", problem, remedy)
 
 
 def _opened(tables: Sequence[tuple[str, str]]) -> Iterator[_Table]:
@@ -198,34 +225,46 @@ def _checked_tables(
     tables = list(_opened(locations))
     restored: list[_Table] = []
     with_batch: list[tuple[_Table, LaterBatches]] = []
+    refusals: list[_Refusal] = []
     for table in tables:
         found = _looked_at(table, query, checkpoint, log, since_ms)
+        if isinstance(found, _Refusal):
+            refusals.append(found)
+            continue
         if found.was_restored:
             restored.append(table)
         if found.newest is not None:
             with_batch.append((table, found))
+    _raise_if_any(refusals)
     newest_line, line = query, next_line(query)
     while any(table.newest(line) >= 0 for table in tables):
         for table in (each for each in tables if each.newest(line) >= 0):
             found = table.beyond(line, -1, None)
             if found.newest is not None or not found.is_known:
-                raise table.refused(f"has batches that a later line of this checkpoint wrote ({line})", found)
+                problem = f"has batches of {line}, the name under which this query went on after an earlier restore"
+                refusals.append(table.refused(problem, found))
+        _raise_if_any(refusals)
         newest_line, line = line, next_line(line)
     if not restored and newest_line == query:
         return manifest
-    if with_batch:
-        table, found = with_batch[0]
-        raise table.refused(
-            f"has batch {found.newest}, which the checkpoint has not committed, and tables of the query were restored, "
-            f"so this one must also be restored to before that batch",
-            found,
-        )
+    also = "which the checkpoint has not committed, and tables of the query were restored, so this one must also be"
+    _raise_if_any(
+        [
+            table.refused(f"has batch {found.newest}, {also} restored to before that batch", found)
+            for table, found in with_batch
+        ]
+    )
     logger.warning("the sinks were put back with the checkpoint: query %s continues as %s", query, line)
     return rename(directory, manifest, line)
 
 
-def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog, since_ms: int | None) -> LaterBatches:
-    """Return what a table's log shows beyond the committed batches; read the log only if there may be any."""
+def _looked_at(
+    table: _Table, query: str, checkpoint: Directory, log: OffsetLog, since_ms: int | None
+) -> LaterBatches | _Refusal:
+    """Return what a table's log shows beyond the committed batches, or why the start is refused.
+
+    The log is read only if there may be any such batch.
+    """
     newest = table.newest(query)
     if newest <= log.committed and not table.forgets:
         return LaterBatches()
@@ -233,7 +272,7 @@ def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog,
     if not found.is_known:
         if newest > log.logged or found.was_restored:
             problem = f"has batches up to {newest} of this query, and the checkpoint knows batches up to {log.logged}"
-            raise table.refused(f"{problem}; its log does not say which of them a restore took out", found)
+            return table.refused(f"{problem}; its log does not say which of them a restore took out", found)
         if table.forgets and newest < log.logged and log.uncommitted is not None:
             raise CheckpointMismatchError(
                 f"the Delta table {table.location}",
@@ -246,10 +285,10 @@ def _looked_at(table: _Table, query: str, checkpoint: Directory, log: OffsetLog,
         return LaterBatches()
     if found.newest is not None and found.newest > log.logged:
         problem = f"has batch {found.newest} of this query, and the checkpoint knows batches up to {log.logged}"
-        raise table.refused(problem, found)
+        return table.refused(problem, found)
     if found.was_restored and found.is_short:
         problem = f"was restored to before batches that the checkpoint has committed (up to {log.committed})"
-        raise table.refused(problem, found)
+        return table.refused(problem, found)
     if found.newest is not None and newest < found.newest:
         _remind(table, query, found.newest)
     return found

@@ -75,6 +75,11 @@ class SimulatedExchange:
 
     # The methods of `sharing.exchanges.exchange.Exchange`.
 
+    @property
+    def reads_at_once(self) -> int:
+        """One: the members live in one thread."""
+        return 1
+
     def names(self) -> list[str]:
         """Return the names of all objects."""
         return sorted(self.objects)

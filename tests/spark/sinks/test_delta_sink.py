@@ -319,7 +319,7 @@ def test_batch_that_an_older_release_committed_is_skipped_by_its_number(sink: Si
 def test_two_copies_of_a_checkpoint_that_meet_at_a_batch_do_not_both_count(sink: Sink) -> None:
     first, second = opened(sink), opened(sink)
     append(sink, first, sink.query, 0, "a")
-    with pytest.raises(CheckpointMismatchError, match="a copy of it runs too"):
+    with pytest.raises(CheckpointMismatchError, match="if a copy of the checkpoint runs too"):
         append(sink, second, sink.query, 0, "b")
     assert sink.ids == list(range(4))
 

@@ -311,7 +311,7 @@ def test_second_query_in_a_control_directory_ends_the_first_or_is_refused(driver
     running = driver.reader
     driver.batch(moved=1)
     driver.start()
-    with pytest.raises(ConfigurationError, match=r"has run batch 0.* give this one a directory of its own"):
+    with pytest.raises(ConfigurationError, match=r"has run batch 0.* give this one a control directory of its own"):
         driver.latest(driver.reader.initialOffset())
     driver.start()
     assert driver.latest(first)["epoch"] == 2

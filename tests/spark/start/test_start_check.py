@@ -149,10 +149,11 @@ def test_checkpoint_that_was_put_back_alone_is_refused_with_the_version_to_resto
     job: Job, newest: int, *, with_control: bool
 ) -> None:
     job.put_back(newest, with_control=with_control)
-    remedy = rf"RESTORE TABLE delta\.`{job.tables['admitted']}` TO VERSION AS OF {newest + 1}"
+    restores = [f"RESTORE TABLE delta\\.`{path}` TO VERSION AS OF {newest + 1}" for path in job.tables.values()]
+    remedy = "; ".join(restores)
     with pytest.raises(
         CheckpointMismatchError,
-        match=rf"has batch 4 of this query, and the checkpoint knows batches up to {newest}: .*{remedy}",
+        match=rf"has batch 4 of this query, and the checkpoint knows batches up to {newest}; .*{remedy}",
     ):
         job.start()
     assert job.ids() == [0, 1, 2, 3, 4]
@@ -193,7 +194,7 @@ def test_backup_of_an_older_line_is_refused_until_the_newer_one_is_undone(job: J
         job.batch(number, [30 + number])
     shutil.rmtree(job.root / "checkpoint")
     shutil.copytree(backup, job.root / "checkpoint")
-    with pytest.raises(CheckpointMismatchError, match="has batches that a later line of this checkpoint wrote"):
+    with pytest.raises(CheckpointMismatchError, match=r"has batches of \S+-1, the name under which this query went on"):
         job.start()
     job.put_back(2)
     job.restore_tables(2)
@@ -410,7 +411,7 @@ def test_query_that_is_given_anothers_control_directory_is_refused_before_it_tou
 ) -> None:
     folder = Path(job.control.path("rejected"))
     sinks = Sinks(str(tmp_path / "another"), dead_letters=dead_letters(folder, range(5)))
-    with pytest.raises(ConfigurationError, match="if it is another query's, give this one a directory of its own"):
+    with pytest.raises(ConfigurationError, match="if that query runs, give this one a control directory of its own"):
         job.start(sinks)
     assert sorted(path.name for path in folder.iterdir()) == [f"batch={batch}" for batch in range(5)]
 
