@@ -137,6 +137,8 @@ def _as_list(names: object) -> object:
     """Return a list as the tuple that a frozen document keeps; an empty one for a section that holds only comments."""
     if names is None:
         return ()
+    if isinstance(names, str):
+        raise _refused(f"{describe(names)} is one name; write a list: [{names}]")
     return tuple(names) if isinstance(names, list) else names
 
 

@@ -43,6 +43,8 @@ class ExchangeOptions:
             If a key or its value is wrong; the message names the key.
         """
         given = {"path": given} if isinstance(given, str) else given
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(f"exchange is {given!r}; give a path, or a mapping with the key path")
         known = ("path", "job", "interval", "lease", "report_change", "report_every", "floor", "policy")
         for key in given:
             if key not in known:

@@ -84,6 +84,8 @@ class Throttle:
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
         if not 1 <= shards <= MAX_SHARDS:
             raise ConfigurationError(f"shards is {shards}; give a number from 1 to {MAX_SHARDS}")
+        if isinstance(order_by, str):
+            raise ConfigurationError(f"order_by is {order_by!r}; give a list of columns: [{order_by!r}]")
         shared = None if exchange is None else ExchangeOptions.parse(exchange)
         self._settings = ThrottleSettings(_located(policies), namespace, size, order_by, direction, shards, shared)
         self._control_paths: dict[str, str] = {}

@@ -66,7 +66,7 @@ SNAPSHOT_ROWS: Final = 10_000
 
 _APP: Final = "spark-throttle-policies"
 _MOST_RACES: Final = 100
-_ABSENT: Final = "there is no policy store; create it, or correct the path"
+_ABSENT: Final = "there is no policy store; make one with `spark-throttle policy apply --init`, or correct the path"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 

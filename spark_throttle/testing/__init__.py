@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 from spark_throttle.doors import door
 
 if TYPE_CHECKING:
+    from spark_throttle.testing.simulation.disk import CRASH_POINTS
     from spark_throttle.testing.simulation.exchange import SimulatedExchange
     from spark_throttle.testing.simulation.job import SimulatedJob
     from spark_throttle.testing.store_suite import StoreSuite
 
-__all__ = ["SimulatedExchange", "SimulatedJob", "StoreSuite"]
+__all__ = ["CRASH_POINTS", "SimulatedExchange", "SimulatedJob", "StoreSuite"]
 
 __getattr__ = door(
     __name__,
     {
+        "CRASH_POINTS": "spark_throttle.testing.simulation.disk",
         "SimulatedExchange": "spark_throttle.testing.simulation.exchange",
         "SimulatedJob": "spark_throttle.testing.simulation.job",
         "StoreSuite": "spark_throttle.testing.store_suite",

@@ -30,6 +30,11 @@ def ids(rows: list[Any]) -> list[int]:
     return sorted(row.id for row in rows)
 
 
+def test_a_job_without_shards_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="shards is 0; give 1 or more"):
+        SimulatedJob(limited(), shards=0)
+
+
 @pytest.mark.parametrize("at", CRASH_POINTS)
 def test_a_crash_at_any_write_leaves_what_an_undisturbed_job_leaves(at: CrashPoint) -> None:
     jobs = []

@@ -110,6 +110,7 @@ def test_names_are_in_the_order_of_their_utf_8_bytes() -> None:
         ),
         ("tenents: {}", "tenents", "unknown key; did you mean tenants?"),
         ("xyz: 1", "xyz", "unknown key; the keys here are version, resource_groups, tenants, namespaces, exempt"),
+        ("exempt: ops/*", "exempt", "'ops/*' is one name; write a list: [ops/*]"),
         ("queue: {messages_: 1}", "queue.messages_", "did you mean messages?"),
         ("job: {publis_: {}}", "job.publis_", "did you mean publish?"),
         ("job: {dispatch: {weigth_: 1}}", "job.dispatch.weigth_", "did you mean weight?"),

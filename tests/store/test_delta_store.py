@@ -151,7 +151,9 @@ def test_store_that_was_deleted_says_so_and_is_not_made_anew(
 ) -> None:
     commit(store)
     shutil.rmtree(path)
-    with pytest.raises(StoreUnavailableError, match=r"there is no policy store; create it, or correct the path$"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"there is no policy store; make one with `spark-throttle policy apply --init`"
+    ):
         use(store)
     assert not (path / "_delta_log").exists()
 

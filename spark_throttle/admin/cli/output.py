@@ -169,12 +169,13 @@ def count(value: float | None) -> str:
 
     Examples
     --------
-    >>> count(1234567), count(0.2), count(None)
-    ('1,234,567', '0.2', '')
+    >>> count(1234567), count(0.2), count(-0.0001), count(None)
+    ('1,234,567', '0.2', '0', '')
     """
     if value is None:
         return ""
-    return f"{value:,.0f}" if value % 1 == 0 else f"{value:,.3f}".rstrip("0")
+    shown = round(value, 3) + 0  # without the sign of -0.0
+    return f"{shown:,.0f}" if shown % 1 == 0 else f"{shown:,.3f}".rstrip("0")
 
 
 def size(value: float | None) -> str:

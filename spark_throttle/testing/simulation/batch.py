@@ -34,7 +34,7 @@ class SimulatedBatch:
     """The admitted rows, in the order in which they left: shard by shard."""
 
     rejected: tuple[RejectedRow, ...]
-    usage: tuple[bytes, ...]
+    usage: tuple[bytes, ...] = field(repr=False)
     """The usage reports of the shards."""
 
     digest: str

@@ -86,6 +86,8 @@ class SimulatedJob:
         batches_retained: int = 100,
         exchange: SimulatedExchange | None = None,
     ) -> None:
+        if shards < 1:
+            raise ConfigurationError(f"shards is {shards}; give 1 or more")
         self.shards = shards
         self.direction: Direction = direction
         self.batches_retained = batches_retained
@@ -212,7 +214,10 @@ class SimulatedJob:
         return self._protected(self._start)
 
     def wait_ms(self) -> int | None:
-        """Return how long ``availableNow`` would wait for the next row to leave; `None` if the query would end."""
+        """Return how long ``availableNow`` would wait for the next row to leave; `None` if the query would end.
+
+        It counts from the newest epoch. So after a batch in which rows arrived, trigger once before you ask.
+        """
         return self._up().wait_ms()
 
     # ------------------------------------------------------------------------------------- what happens to a job
@@ -232,6 +237,8 @@ class SimulatedJob:
 
     def put_back(self, batches: int, *, with_control: Checkpoint | None = None) -> None:
         """Stop the job and undo the last batches in its checkpoint; the sinks and the source stay as they are.
+
+        No more batches are undone than the checkpoint retains.
 
         Parameters
         ----------

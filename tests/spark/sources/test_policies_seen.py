@@ -50,3 +50,17 @@ def test_bounds_of_the_queue_are_those_of_the_policies(tmp_path: Path) -> None:
             assert room is not None
             assert room.messages == 7
     assert queue_room(Throttle(PolicyDocument(), namespace="ns").policies, CLASSIC) is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"order_by": "id"}, r"order_by is 'id'; give a list of columns: \['id'\]"),
+        ({"exchange": 5}, "exchange is 5; give a path, or a mapping"),
+        ({"shards": 0}, "shards is 0; give a number from 1 to"),
+        ({"direction": "up"}, "direction is 'up'; give 'publish' or 'dispatch'"),
+    ],
+)
+def test_argument_that_cannot_be_meant_is_refused_with_what_to_give(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Throttle(PolicyDocument(), namespace="ns", **wrong)
