@@ -25,7 +25,12 @@ _HEADER = struct.Struct("<4s4sHxx")
 _CHECKSUM = struct.Struct("<I")
 _BODY_AT = _HEADER.size + _CHECKSUM.size
 _MAGIC = b"sthr"
-_NARROW = (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32)
+_OFFSETS = struct.Struct("<qq")
+_NARROW = tuple(
+    (kind, int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+    for kind in (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32)
+)
+"""Narrower types of integers, the narrowest first, and their bounds."""
 
 
 def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
@@ -146,15 +151,16 @@ def _one_row(value: Field) -> pa.Array:
 
 
 def _list_of(values: pa.Array) -> pa.Array:
-    return pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
+    """Return an array of one list; from buffers, because a state has dozens of fields and most are short."""
+    offsets = pa.py_buffer(_OFFSETS.pack(0, len(values)))
+    return pa.Array.from_buffers(pa.large_list(values.type), 1, [None, offsets], children=[values])
 
 
 def _narrowed(values: Int64s) -> np.ndarray:
     if not len(values):
         return values.astype(np.uint8)
     low, high = int(values.min()), int(values.max())
-    for narrow in _NARROW:
-        info = np.iinfo(narrow)
-        if info.min <= low and high <= info.max:
+    for narrow, least, most in _NARROW:
+        if least <= low and high <= most:
             return values.astype(narrow)
     return values
