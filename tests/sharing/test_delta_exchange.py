@@ -205,6 +205,20 @@ def test_cleaning_removes_files_that_no_log_entry_names_once_they_are_an_hour_ol
     assert exchange.read("a") == b"1"
 
 
+def test_job_whose_clock_is_far_ahead_removes_nothing(location: str, caplog: pytest.LogCaptureFixture) -> None:
+    exchange = DeltaExchange(location, clock_ns=lambda: 2**62)
+    for number in range(25):
+        exchange.write("a", str(number).encode())
+    files = data_files(location)
+    age(log_files(location) + files, minutes=61)
+    exchange.write("a", b"25")
+    with caplog.at_level(logging.WARNING):
+        exchange._clean()
+    assert len(log_files(location)) > 25
+    assert set(files) < set(data_files(location))
+    assert "ahead of the storage's" in caplog.text
+
+
 def test_properties_that_a_user_set_are_kept(location: str) -> None:
     exchange = DeltaExchange(location)
     make_as_earlier_releases_did(location)

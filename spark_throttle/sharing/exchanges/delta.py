@@ -11,6 +11,7 @@ jobs restart. What was replaced less than ten minutes ago stays, for those who s
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -38,6 +39,9 @@ _PROPERTIES: Final = {
 _STRAY_HOURS: Final = 1
 """How old a file must be that no log entry names: it may belong to a commit that is under way."""
 
+_AHEAD_NS: Final = 1_800 * 10**9
+"""How far a clock may be ahead of the storage's for its job to remove anything: half a stray file's time."""
+
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """By default each commit lists the whole log; and if a checkpoint cannot be written, a commit that is done fails."""
 
@@ -49,10 +53,17 @@ class DeltaExchange:
     ----------
     location
         The table's path or URI; it is created by the first write.
+    clock_ns
+        The clock of this machine, by which files are old.
     """
 
-    def __init__(self, location: str) -> None:
+    def __init__(
+        self,
+        location: str,
+        clock_ns: Callable[[], int] = time.time_ns,  # noqa: TID251 - it is compared with the files' modification times
+    ) -> None:
         self._location = location
+        self._clock_ns = clock_ns
         self._unread: dict[str, ds.Fragment] = {}
         """By name, the files that `names` found and nobody has read since."""
 
@@ -151,7 +162,11 @@ class DeltaExchange:
         )
 
     def _clean(self) -> None:
-        """Remove old log entries and old files; a table of an earlier release first gets its properties."""
+        """Remove old log entries and old files; a table of an earlier release first gets its properties.
+
+        Clocks of machines may differ by any amount. By one that is far ahead of the storage's, a file would be old
+        before it is committed: then the work is left to the other jobs.
+        """
         table = DeltaTable(self._location)
         missing = {key: each for key, each in _PROPERTIES.items() if key not in table.metadata().configuration}
         if missing:
@@ -159,6 +174,13 @@ class DeltaExchange:
                 lambda table: table.alter.set_table_properties(missing, post_commithook_properties=_NO_HOOKS)
             )
         table.create_checkpoint()
+        ahead_ns = self._clock_ns() - _committed_ns(table)
+        if ahead_ns > _AHEAD_NS:
+            logger.warning(
+                "exchange: %s: this machine's clock is %d s ahead of the storage's: it removes no old files; set it",
+                self._location, ahead_ns // 10**9,
+            )  # fmt: skip
+            return
         table.cleanup_metadata()
         table.vacuum(
             retention_hours=_STRAY_HOURS,
@@ -173,6 +195,13 @@ def _content(file: ds.Fragment) -> bytes | None:
     """Return the object in a data file; `None` where it has no row."""
     rows = file.to_table(columns=["content"])
     return bytes(rows["content"][0].as_buffer()) if len(rows) else None
+
+
+def _committed_ns(table: DeltaTable) -> int:
+    """Return when the table's last commit was written, by the storage's clock."""
+    (entry,) = table.to_pyarrow_dataset().filesystem.get_file_info([f"_delta_log/{table.version():020d}.json"])
+    written_ns: int = entry.mtime_ns
+    return written_ns
 
 
 def _is_of(name: str) -> str:
