@@ -70,10 +70,10 @@ class LeaseKeeper:
         self._sharing = sharing
         self._clocks = clocks
         self._on_visit = on_visit
-        forget_ms = self.settings.forget_ms + self.settings.margin_ms
         self._register = ShareRegister(
-            exchange, sharing.member, clocks.steady_ms, forget_ms, sharing.run, self.settings.hold_ms // 3
-        )
+            exchange, sharing.member, clocks.steady_ms, self.settings.gone_after_ms, sharing.run,
+            self.settings.hold_ms // 3,
+        )  # fmt: skip
         self._lock = threading.Lock()
         self._has_pinned = threading.Event()
         self._has_moved = threading.Event()

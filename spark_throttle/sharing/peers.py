@@ -153,19 +153,18 @@ class Peers:
         it changes, the job may live, and keeps what it has claimed.
         """
         changed: list[Int64s] = []
-        patience_ms = _patience_ms(self._settings)
+        patience_ms = self._settings.dead_after_ms
         for stem, unknown in list(self._unknown.items()):
             unknown.is_dead |= unknown.register.digest is not None and started_ms >= unknown.since_ms + patience_ms
             if started_ms >= unknown.seen_at_ms + patience_ms:
                 del self._unknown[stem]
         silent = [(member, peer) for member, peer in self._known.items() if self._may_be_dead(member)]
         for _, peer in silent:
-            if not peer.is_dead and started_ms >= peer.seen_at_ms + _patience_ms(self._settings_with(peer)):
+            if not peer.is_dead and started_ms >= peer.seen_at_ms + self._settings_with(peer).dead_after_ms:
                 peer.is_dead = True
                 changed += self._changed(peer.report.rows)
         for member, peer in silent:
-            settings = self._settings_with(peer)
-            if started_ms >= peer.seen_at_ms + settings.forget_ms + settings.margin_ms:
+            if started_ms >= peer.seen_at_ms + self._settings_with(peer).gone_after_ms:
                 changed += self._changed(self._known.pop(member).report.rows)
         return News(changed)
 
@@ -236,11 +235,6 @@ class Peers:
 
     def _changed(self, new: ScopeRows, old: ScopeRows | None = None, *, has_died: bool = False) -> list[Int64s]:
         return changed_scopes(new, old, has_died=has_died, has_usage=self._settings.policy != "max_min")
-
-
-def _patience_ms(settings: ShareSettings) -> int:
-    """Return the silence after which a job has stopped using its share."""
-    return settings.hold_ms + settings.margin_ms
 
 
 def left_by(peer: Peer, until_ms: int) -> Predecessor:

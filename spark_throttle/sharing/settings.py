@@ -87,3 +87,13 @@ class ShareSettings:
     def forget_ms(self) -> int:
         """How long a silent job keeps its floor."""
         return FORGET_LEASES * self.lease_ms
+
+    @property
+    def dead_after_ms(self) -> int:
+        """The silence after which the others may take that a job has stopped using its share."""
+        return self.hold_ms + self.margin_ms
+
+    @property
+    def gone_after_ms(self) -> int:
+        """The silence after which the others may take that a job has stopped using its floor too."""
+        return self.forget_ms + self.margin_ms
