@@ -94,20 +94,27 @@ class Leases(Law):
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Look for who waits, and for messages that were rejected and should wait."""
         yield from self._starving(world, batch.revision)
-        contracts = world.contracts(batch.revision)
-        for letter in batch.rejected:
-            for name, share in batch.shares.items() if letter.reason == "quota" else ():
-                if (letter.level, letter.scope) != name:
-                    continue
-                dimension = _DIMENSIONS.index(str(letter.dimension))
-                scopes = contracts.of(text_of(letter.row.namespace)).enforced
-                (limit,) = [scope.limits[dimension] for scope in scopes if scope.key == key_of(name)]
-                if limit is not None and share[dimension] == 0 < limit.rate:
-                    yield f"{letter} was rejected for a quota of {limit.rate} of which the job had no share yet"
+        yield from self._rejected_unleased(world.contracts(batch.revision), batch)
 
     def after_idle(self, world: World) -> Iterator[str]:
         """Look for who waits."""
         yield from self._starving(world, world.job.revision)
+
+    @staticmethod
+    def _rejected_unleased(contracts: Contracts, batch: SimulatedBatch) -> Iterator[str]:
+        shares: dict[tuple[str | None, str | None], tuple[Key, tuple[int, int]]] = {
+            name: (key_of(name), share) for name, share in batch.shares.items()
+        }
+        for letter in batch.rejected:
+            found = shares.get((letter.level, letter.scope)) if letter.reason == "quota" else None
+            if found is None:
+                continue
+            key, share = found
+            dimension = _DIMENSIONS.index(str(letter.dimension))
+            scopes = contracts.of(text_of(letter.row.namespace)).enforced
+            (limit,) = [scope.limits[dimension] for scope in scopes if scope.key == key]
+            if limit is not None and share[dimension] == 0 < limit.rate:
+                yield f"{letter} was rejected for a quota of {limit.rate} of which the job had no share yet"
 
     def _starving(self, world: World, revision: str) -> Iterator[str]:
         job, now_ms = world.job, world.job.steady_ms

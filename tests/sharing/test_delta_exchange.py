@@ -16,8 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from spark_throttle.sharing.exchanges import delta
 from spark_throttle.sharing.exchanges.delta import DeltaExchange
 from spark_throttle.sharing.register import ShareRegister
-from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
-from spark_throttle.sharing.sharing import Update
+from tests.sharing.test_register import Publisher
 
 NO_IDS = np.zeros(0, dtype=np.int64)
 
@@ -38,11 +37,6 @@ def opened_tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(delta, "DeltaTable", Counted)
     return opened
-
-
-def publish(exchange: DeltaExchange, member: str) -> None:
-    report = ShareReport(member, member, Mark(1, 0, 1), 10**12, {}, ScopeRows.empty())
-    ShareRegister(exchange, member, lambda: 0, 100).publish(Update(report, ScopeRows.empty(), NO_IDS))
 
 
 def age(files: list[Path], minutes: int) -> None:
@@ -70,7 +64,7 @@ def make_as_earlier_releases_did(location: str) -> None:
 def test_visit_opens_the_table_once(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exchange = DeltaExchange(location)
     for member in "abcde":
-        publish(exchange, member)
+        Publisher(exchange, member).publish({})
     opened = opened_tables(monkeypatch)
     visit = ShareRegister(exchange, "a", lambda: 0, 100).read(NO_IDS)
     assert sorted(visit.reports) == ["a", "b", "c", "d", "e"]

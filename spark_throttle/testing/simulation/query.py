@@ -130,9 +130,10 @@ class SimulatedQuery:
 
     def _pinned(self, epoch: EpochName) -> Rates:
         """Return the job's share of every shared quota, as an epoch holds it; empty if the job shared none."""
-        share, policy = self._reader.plane().epochs.load(epoch).share_micro_per_ms, self._policy_of(epoch)
+        share = self._reader.plane().epochs.load(epoch).share_micro_per_ms
         if share is None:
             return {}
+        policy = self._policy_of(epoch)
         scopes = SharedScopes.of(policy, self._given.direction)
         return rates_of(scope_names(policy, self._given.direction), scopes.ids, share[scopes.position])
 
