@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.events import lent_turn, next_event_ms
 from spark_throttle.core.lending.grants import Buckets, claims_of, lend
+from spark_throttle.core.lending.owed_time import waiting_by_scope, with_owed
 from spark_throttle.core.lending.shares import refill_share, under_share
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
@@ -44,6 +45,16 @@ _EPOCHS_TO_WARM_UP = 2
 
 _LEASE_WAIT_MS = 1_000
 """How long to wait before checking again whether a job that shares its quotas has a lease."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Left:
+    """What an epoch leaves to the next one."""
+
+    buckets: Buckets
+    settled_batch: int = -1
+    advance_micro: Int64s | None = None
+    owed_ms: Int64s | None = None
 
 
 class ControlPlane:
@@ -96,7 +107,7 @@ class ControlPlane:
         if start == NO_EPOCH:
             refuse_past(self._directory)
             self.epochs.begin()
-            return self._make(1, self._policy_in_force(), None, -1, moment_after(None, self._clock))
+            return self._make(1, self._policy_in_force(), None, moment_after(None, self._clock))
         self._planned = epoch = self.epochs.load(start)
         policy = self._policy_in_force()
         moment = moment_after(epoch, self._clock)
@@ -118,8 +129,11 @@ class ControlPlane:
         buckets = self._paid(settled, epoch, before, start, now_ms=now_ms)
         if policy.revision != before.revision:
             buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
-        settled_batch = self._settling.newest_settled(epoch)
-        name = self._make(epoch.number + 1, policy, buckets, settled_batch, moment, advance_micro)
+        left = _Left(
+            buckets, self._settling.newest_settled(epoch), advance_micro,
+            self._settling.owed_ms(epoch, before, policy, now_ms),
+        )  # fmt: skip
+        name = self._make(epoch.number + 1, policy, left, moment)
         forget_reports(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
         return name
 
@@ -228,24 +242,17 @@ class ControlPlane:
                 elapsed_ms, int(is_slow.any(axis=1).sum()), len(policy.shared), -(-elapsed_ms // 1000),
             )  # fmt: skip
 
-    def _make(
-        self,
-        number: int,
-        policy: CompiledPolicy,
-        buckets: Buckets | None,
-        settled_batch: int,
-        moment: Moment,
-        advance_micro: Int64s | None = None,
-    ) -> EpochName:
-        """Write an epoch and the policy that it names, and return the epoch's name; without `buckets`, all are full."""
+    def _make(self, number: int, policy: CompiledPolicy, left: _Left | None, moment: Moment) -> EpochName:
+        """Write an epoch and the policy that it names, and return its name; in the first one, all buckets are full."""
         self.epochs.check_fence()
         now_ms = moment.paid_ms
         reports = self._settling.last_under(policy)
         share = None if self._shared is None else self._shared.begin_epoch(policy, now_ms=now_ms)
         in_force = under_share(policy, share)
-        if buckets is None:
-            buckets = Buckets.full(in_force, now_ms=now_ms)
-        elif share is not None:
+        if left is None:
+            left = _Left(Buckets.full(in_force, now_ms=now_ms))
+        buckets = left.buckets
+        if share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
         claims = claims_of(reports, policy)
         lending = lent_turn(
@@ -253,13 +260,15 @@ class ControlPlane:
             replace(buckets, as_of_ms=now_ms),
             in_force,
             lambda turn: lend(
-                buckets, claims, in_force, shards=self._shards, turn=turn, advance_micro=advance_micro,
+                buckets, claims, in_force, shards=self._shards, turn=turn, advance_micro=left.advance_micro,
                 is_by_turn=turn != number,
             ),
             number,
         )  # fmt: skip
+        waiting = waiting_by_scope(reports, policy, shards=self._shards)
+        lending = with_owed(lending, left.owed_ms, waiting, policy)
         held = Buckets(buckets.balance_micro, now_ms)
-        epoch = Epoch(number, policy.revision, held, lending, settled_batch, share, moment.reading)
+        epoch = Epoch(number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms)
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:
             self._shared.end_epoch(name.file)

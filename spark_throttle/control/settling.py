@@ -14,10 +14,13 @@ import numpy as np
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.advances import advance_after, carried_advance
-from spark_throttle.core.lending.grants import Buckets, lent_tokens, used_by_scope
+from spark_throttle.core.lending.grants import Buckets, used_by_scope
+from spark_throttle.core.lending.owed_time import owed_after, waiting_by_scope
 from spark_throttle.core.lending.shares import settle_share
+from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.policy_change import former_scopes
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
@@ -100,11 +103,30 @@ class Settling:
             buckets = settle_share(buckets, used, policy, share, at_ms=min(reports[0].as_of_ms, now_ms))
         missing = self.missing_shards()
         if missing:
-            used = lent_tokens(epoch.lending.balance_micro[missing]).sum(axis=0)
+            used = available_tokens(epoch.lending.balance_micro[missing]).sum(axis=0)
             # This process cannot know what a lease has earned since then.
             at_ms = now_ms if share is None else buckets.as_of_ms
             buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
+
+    def owed_ms(self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy, now_ms: int) -> Int64s | None:
+        """Return for how long this job has missed its share of each scope of `after` (`owed_time`)."""
+        share, rate = epoch.share_micro_per_ms, before.shared.rate_micro_per_ms
+        if share is None and epoch.owed_ms is None:
+            return None
+        is_missing = np.zeros(len(rate), dtype=np.bool_)
+        if share is not None:
+            is_missing = ((share == 0) & (rate > 0)).any(axis=1) & (before.shared.on_excess == OnExcess.REJECT)
+        waiting = waiting_by_scope(self.last_under(before), before, shards=self._shards).sum(axis=0)
+        first_ms = min((reports[0].as_of_ms for reports in self._unsettled.values()), default=now_ms)
+        owed_ms = owed_after(
+            epoch.owed_ms, is_missing, waiting,
+            waited_ms=now_ms - first_ms, elapsed_ms=now_ms - epoch.buckets.as_of_ms,
+        )  # fmt: skip
+        if owed_ms is None or before.revision == after.revision:
+            return owed_ms
+        former = former_scopes(before, after)
+        return np.where(former >= 0, owed_ms[former], 0)
 
     def advance(self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
         """Return how far each shard is ahead in the scopes of `after`, shape (shards, scopes, 2)."""

@@ -24,10 +24,10 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 """The newest version of a shard's state. Version 2 added the job's shares of shared quotas, 3 the paying time of the
-last epoch, 4 a bound for flows that are ahead, 5 leads in the common time. Leads of older versions are in another time,
-and are read as none.
+last epoch, 4 a bound for flows that are ahead, 5 leads in the common time, 6 rows that wait for their verdict. Leads of
+versions before 5 are in another time, and are read as none.
 
 A block is written in the lowest version that has all of its content."""
 
@@ -40,14 +40,15 @@ USAGE_VERSION = 3
 """The newest version of a usage report. Version 2 added the time at which every flow's first waiting row may leave, and
 the batch's paying time; 3 added how far flows are ahead."""
 
-EPOCH_VERSION = 4
+EPOCH_VERSION = 5
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
-shards are ahead, 4 a bound for flows that are ahead."""
+shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict."""
 
 _NO_AGE = -1
-_EPOCH_WITH_CLOCKS = 3
 _WITH_BOUND = 4
 _WITH_LEADS = 5
+_EPOCH_WITH_DEFERRAL = 5
+_STATE_WITH_DEFERRAL = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +79,10 @@ def pack_shard(stored: StoredShard) -> bytes:
     version, more = _later_fields(grants.share_micro_per_ms, stored.paying, grants.ahead_bound_milli)
     if flows.lead_vt.any():
         version = _WITH_LEADS
+    if grants.deferral_micro is not None:
+        version, more = _STATE_WITH_DEFERRAL, {**more, "deferral": grants.deferral_micro}
+    if queue.is_deferred is not None:
+        version, more = _STATE_WITH_DEFERRAL, {**more, "queue_deferred": queue.is_deferred.astype(np.int64)}
     return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
         "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead_vt,
@@ -118,6 +123,10 @@ def _ahead_bound(f: BlockFields) -> Int64s | None:
     return f.pairs("ahead_bound") if f.has("ahead_bound") else None
 
 
+def _deferral(f: BlockFields) -> Int64s | None:
+    return f.pairs("deferral") if f.has("deferral") else None
+
+
 def unpack_shard(block: bytes, what: str) -> StoredShard:
     """Return the shard's state that `pack_shard` stored."""
     f = unpack(block, "stat", STATE_VERSION, what)
@@ -127,11 +136,12 @@ def unpack_shard(block: bytes, what: str) -> StoredShard:
         f.integers("flow_second"), f.pairs("flow_units"),
     )  # fmt: skip
     queue = Queue(
-        f.integers("queue_flow"), f.integers("queue_size"), f.integers("queue_arrival"), f.integers("queue_release")
-    )
+        f.integers("queue_flow"), f.integers("queue_size"), f.integers("queue_arrival"), f.integers("queue_release"),
+        f.integers("queue_deferred").astype(np.bool_) if f.has("queue_deferred") else None,
+    )  # fmt: skip
     grants = Grants(
         f.integer("grant_epoch"), f.pairs("grant_balance"), f.pairs("grant_headroom"), f.integer("grant_as_of_ms"),
-        _share(f), _ahead_bound(f),
+        _share(f), _ahead_bound(f), _deferral(f),
     )  # fmt: skip
     frames = f.blobs("frames")
     frame_of_row = np.repeat(np.arange(len(frames)), f.integers("rows_of_frame"))
@@ -256,6 +266,10 @@ class Epoch:
     reading: ClockReading | None = None
     """The clocks' reading when the epoch was made, at the paying time of `buckets`; `None` in an older version."""
 
+    owed_ms: Int64s | None = None
+    """Shape (scopes,): the time for which this job has missed a share (`lending.owed_time`); `None` if it has missed
+    none."""
+
     def grant(self, shard: int, policy: bytes | None) -> ShardGrant:
         """Return the epoch's control row for a shard.
 
@@ -266,10 +280,12 @@ class Epoch:
         """
         paying = None if self.reading is None else PayingTime(self.buckets.as_of_ms, self.reading.wall_ms)
         lending = self.lending
-        bound_milli = None if lending.ahead_bound_milli is None else lending.ahead_bound_milli[shard]
+        bound_milli, deferral_micro = (
+            None if each is None else each[shard] for each in (lending.ahead_bound_milli, lending.deferral_micro)
+        )
         return ShardGrant(
             self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], self.share_micro_per_ms,
-            paying, bound_milli,
+            paying, bound_milli, deferral_micro,
         )  # fmt: skip
 
 
@@ -286,6 +302,10 @@ def pack_epoch(epoch: Epoch) -> bytes:
     if reading is not None or bound_milli is not None:
         more |= {"advance": epoch.lending.advance_micro, "credit": epoch.lending.credit_micro}
     version, later = _later_fields(epoch.share_micro_per_ms, paying, bound_milli)
+    if epoch.lending.deferral_micro is not None:
+        version, more = _EPOCH_WITH_DEFERRAL, {**more, "deferral": epoch.lending.deferral_micro}
+    if epoch.owed_ms is not None:
+        version, more = _EPOCH_WITH_DEFERRAL, {**more, "owed_ms": epoch.owed_ms}
     return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
@@ -300,20 +320,22 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     shape = (f.integer("shards"), -1, 2)
     lent, headroom = f.integers("lent").reshape(shape), f.integers("headroom").reshape(shape)
     advance, credit = (
-        f.integers(name).reshape(shape) if f.version >= _EPOCH_WITH_CLOCKS else np.zeros_like(lent)
+        f.integers(name).reshape(shape) if f.has(name) else np.zeros_like(lent)
         for name in ("advance", "credit")
     )
-    bound_milli = _ahead_bound(f)
-    bound_milli = None if bound_milli is None else bound_milli.reshape(shape)
-    lending = Lending(lent, headroom, advance, credit, bound_milli)
+    bound_milli, deferral_micro = (
+        None if each is None else each.reshape(shape) for each in (_ahead_bound(f), _deferral(f))
+    )
+    lending = Lending(lent, headroom, advance, credit, bound_milli, deferral_micro)
     buckets = Buckets(f.pairs("balance"), f.integer("as_of_ms"))
     paying, reading = _paying(f), None
     if paying is not None:
         latest_ms, steady_ms = f.integer("latest_wall_ms"), f.integer("steady_ms")
         reading = ClockReading(paying.wall_ms, latest_ms, steady_ms, f.text("boot"))
     return Epoch(
-        f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f), reading
-    )
+        f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f), reading,
+        f.integers("owed_ms") if f.has("owed_ms") else None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -335,10 +357,15 @@ class ShardGrant:
     ahead_bound_milli: Int64s | None = None
     """The bound for flows that are ahead, as in `state.Grants.ahead_bound_milli`."""
 
+    deferral_micro: Int64s | None = None
+    """The tokens for which rows may wait for their verdict, as in `state.Grants.deferral_micro`."""
+
 
 def pack_grant(grant: ShardGrant) -> bytes:
     """Return a control row as a block."""
     version, more = _later_fields(grant.share_micro_per_ms, grant.paying, grant.ahead_bound_milli)
+    if grant.deferral_micro is not None:
+        version, more = _EPOCH_WITH_DEFERRAL, {**more, "deferral": grant.deferral_micro}
     return pack("grnt", version, {
         "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
         "headroom": grant.headroom_micro, **more,
@@ -350,5 +377,6 @@ def unpack_grant(block: bytes, what: str) -> ShardGrant:
     f = unpack(block, "grnt", EPOCH_VERSION, what)
     policy = f.raw("policy") or None
     return ShardGrant(
-        f.integer("epoch"), policy, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f), _ahead_bound(f)
-    )
+        f.integer("epoch"), policy, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f), _ahead_bound(f),
+        _deferral(f),
+    )  # fmt: skip

@@ -75,13 +75,18 @@ class Queue:
     release_ms: Int64s
     """The paying time before which the row may not leave; 0 where only quotas hold it back."""
 
+    is_deferred: Bools | None = None
+    """Whether the row waits for its verdict: the scope that holds it back rejects what exceeds its quota
+    (`batch.deferral`). `None` if that holds for no row."""
+
     def __len__(self) -> int:
         return len(self.flow)
 
     @classmethod
     def empty(cls) -> Queue:
         """Return an empty queue."""
-        return cls(*(np.zeros(0, dtype=np.int64) for _ in range(4)))
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls(nothing, nothing, nothing, nothing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +117,10 @@ class Grants:
     """Shape (scopes, 2): how far ahead, in thousandths of a token, a flow of weight 1 must be to take none of the
     granted tokens, which are then due to others (`shard_parts`). `NO_BOUND` or `NO_CONTEST` where no flow is too far
     ahead; `None` if that holds in every scope."""
+
+    deferral_micro: Int64s | None = None
+    """Shape (scopes, 2): the tokens, beyond the balance, for which rows may wait although the scope rejects what
+    exceeds its quota (`batch.deferral`); `None` if there are none and will be none."""
 
     @property
     def is_loose(self) -> Bools | None:
@@ -144,7 +153,13 @@ class Grants:
         gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
         balance = self.balance_micro + gained
         balance = np.where(in_force == 0, np.minimum(balance, -1), balance)
-        return replace(self, balance_micro=balance, headroom_micro=self.headroom_micro - gained, as_of_ms=now_ms)
+        deferral = self.deferral_micro
+        if deferral is not None:  # the other shards' parts have grown as much
+            deferral = np.where(in_force == 0, 0, deferral + gained * (shards - 1))
+        return replace(
+            self, balance_micro=balance, headroom_micro=self.headroom_micro - gained, as_of_ms=now_ms,
+            deferral_micro=deferral,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

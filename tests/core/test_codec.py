@@ -86,10 +86,14 @@ def strings(data: st.DataObject, n: int) -> pa.StringArray:
 def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     n, rows, scopes = (data.draw(st.integers(0, 4)) for _ in range(3))
     flows = Flows(strings(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n, 2))
-    queue = Queue(*(arrays(data, rows) for _ in range(4)))
+    flow, size_bytes, arrival_ms, release_ms = (arrays(data, rows) for _ in range(4))
+    is_deferred = data.draw(st.sampled_from([None, arrays(data, rows) > 0]))
+    queue = Queue(flow, size_bytes, arrival_ms, release_ms, is_deferred)
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]) if scopes else st.none())
-    bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
-    grants = Grants(data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share, bound)
+    bound, deferral = (data.draw(st.sampled_from([None, arrays(data, scopes, 2)])) for _ in range(2))
+    grants = Grants(
+        data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share, bound, deferral
+    )
     frames = data.draw(st.lists(st.binary(max_size=30), min_size=rows and 1, max_size=3))
     frame_of_row = np.sort(arrays(data, rows) % max(len(frames), 1))
     state = ShardState(data.draw(int64), flows, queue, grants)
@@ -126,8 +130,11 @@ def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     bound = data.draw(st.sampled_from([None, arrays(data, shards, scopes, 2)]))
     if reading is None and bound is None:  # what a release wrote that kept no account of shards
         advance, credit = np.zeros_like(lent), np.zeros_like(lent)
-    lending = Lending(lent, headroom, advance, credit, bound)
-    epoch = Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share, reading)
+    lending = Lending(
+        lent, headroom, advance, credit, bound, data.draw(st.sampled_from([None, arrays(data, shards, scopes, 2)]))
+    )
+    owed = data.draw(st.sampled_from([None, arrays(data, scopes)]))
+    epoch = Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share, reading, owed)
     round_trip("epoch", epoch)
 
 
@@ -137,8 +144,8 @@ def test_grant_comes_back_as_it_was(data: st.DataObject) -> None:
     policy = data.draw(st.one_of(st.none(), st.binary(min_size=1)))
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
     lent, headroom = arrays(data, scopes, 2), arrays(data, scopes, 2)
-    bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
-    round_trip("grant", ShardGrant(data.draw(int64), policy, lent, headroom, share, data.draw(paying), bound))
+    bound, deferral = (data.draw(st.sampled_from([None, arrays(data, scopes, 2)])) for _ in range(2))
+    round_trip("grant", ShardGrant(data.draw(int64), policy, lent, headroom, share, data.draw(paying), bound, deferral))
 
 
 @pytest.mark.parametrize("kind", UNPACK)
@@ -194,7 +201,7 @@ def test_foreign_bytes_are_damaged() -> None:
 
 def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
     with pytest.raises(
-        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 5: run the"
+        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 6: run the"
     ) as e:
         unpack_shard(pack("stat", 7, {"what": "nobody knows"}), "the state of shard 3")
     assert (e.value.found, e.value.known) == (7, STATE_VERSION)

@@ -74,7 +74,12 @@ MENDS: Final = (
     Mend(
         "rows that wait for a lease",
         "a row is rejected for a quota of which its job has no share yet",
-        (("core/batch/admission.py", "    rejects &= ~(is_shared & is_unleased[stops.scope])\n", ""),),
+        (("core/batch/deferral.py", "grants.is_unleased(policy)[:, None] | ", ""),),
+    ),
+    Mend(
+        "rows that wait for their verdict",
+        "a row is rejected in its shard, and the tokens are lent to other shards",
+        (("core/batch/deferral.py", "room = room - -grants.deferral_micro // MICRO", "room = room + 0"),),
     ),
     Mend(
         "left to others",

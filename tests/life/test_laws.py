@@ -15,7 +15,7 @@ from spark_throttle.control import plane
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core import codec
-from spark_throttle.core.batch import queue_bounds
+from spark_throttle.core.batch import admission, queue_bounds
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.layout import Candidates, Layout
@@ -55,6 +55,12 @@ STRICT = {
     "resource_groups": {"gold": {"publish": {"messages_per_second": 5, "burst_seconds": 1, "on_excess": "reject"}}},
     "defaults": {"resource_group": "gold"},
 }
+ROOMY = {
+    "version": 1,
+    "resource_groups": {"gold": {"publish": {"messages_per_second": 50, "burst_seconds": 4, "on_excess": "reject"}}},
+    "defaults": {"resource_group": "gold"},
+}
+BRIEF = Step("run", {"rows": [("acme/a", 1, 150)], "triggers": 2, "after_ms": 1_000})
 FULL = GROUP | {"queue": {"messages": 20}}
 FILLS = Step("run", {"rows": [("acme/a", 1, 60)], "triggers": 1, "after_ms": 1_000})
 OTHERS = Step("run", {"rows": [("acme/b", 1, 8), ("blue/a", 1, 8)], "triggers": 1, "after_ms": 1_000})
@@ -103,6 +109,13 @@ def takes_no_lease_for_no_quota(patch: pytest.MonkeyPatch) -> None:
         return np.zeros(len(policy.shared), dtype=np.bool_)
 
     patch.setattr(Grants, "is_unleased", is_unleased)
+
+
+def defers_no_verdict(patch: pytest.MonkeyPatch) -> None:
+    def room_tokens(grants: Grants, _: CompiledPolicy) -> Int64s:
+        return np.zeros_like(grants.balance_micro)
+
+    patch.setattr(admission, "room_tokens", room_tokens)
 
 
 def pays(times: float) -> Fault:
@@ -266,6 +279,7 @@ def test_a_law_finds_the_fault_that_breaks_it(
         ("Sharing", forgets_by_the_wall_clock, Birth(GROUP, 1, is_sharing=True), [PEER, SETTLE, AHEAD, AGAIN, SETTLE]),
         ("Sharing", never_grows, Birth(GROUP, 1, is_sharing=True), [SETTLE]),
         ("Sharing", takes_no_lease_for_no_quota, Birth(STRICT, 1, is_sharing=True), [SOON]),
+        ("Rejection", defers_no_verdict, Birth(ROOMY, 8), [BRIEF]),
         ("Sharing", all_runs_are_one, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
         ("Sharing", knows_no_other_run, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, COPY]),
     ],

@@ -12,8 +12,9 @@ by row:
    group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its flow
    stops for this batch (`contention`). So nothing is charged for a row that is not admitted.
 5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
-   reject only arrivals; a row that is already queued waits on. If the rows that should wait overfill the queue, the
-   rows at the ends of the longest queues are rejected, whether they were queued or arrived (`queue_bounds`).
+   reject only arrivals; a row that is already queued waits on. Where a rejecting scope has tokens that this shard does
+   not have, rows wait for their verdict (`deferral`). If the rows that should wait overfill the queue, the rows at the
+   ends of the longest queues are rejected, whether they were queued or arrived (`queue_bounds`).
 
 An observing scope never stops a row: its bucket is debited, and it marks the rows that it would have stopped.
 """
@@ -27,6 +28,7 @@ import numpy as np
 from spark_throttle.core.batch import account, queue_bounds
 from spark_throttle.core.batch.arrivals import Arrivals, BatchFlows, enter
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Decisions
+from spark_throttle.core.batch.deferral import deferred, room_tokens
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.batch.reasons import REASONS, Reason
 from spark_throttle.core.fair.layout import Candidates
@@ -105,10 +107,10 @@ def plan_admission(
     grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
     plan = plan_flows(candidates, flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
     behind = candidates.take(plan.outcome.behind)
-    is_waiting = _decide_rest(decisions, candidates, behind, plan, entered, policy, now_ms=now_ms, shards=shards)
+    rest = _decide_rest(decisions, candidates, behind, plan, entered, state.queue, policy, now_ms=now_ms, shards=shards)
     waiting, refused, still = plan.outcome.behind, plan.outcome.behind[:0], behind
-    if not is_waiting.all():
-        waiting, refused = plan.outcome.behind[is_waiting], plan.outcome.behind[~is_waiting]
+    if rest.is_rejected.any():
+        waiting, refused = plan.outcome.behind[~rest.is_rejected], plan.outcome.behind[rest.is_rejected]
         still = candidates.take(waiting)
     overflow = queue_bounds.overflowing(
         candidates, waiting, still, flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
@@ -121,7 +123,10 @@ def plan_admission(
     marked = _mark_oversized(decisions, rows, quota_marks, entered, policy)
     kept, matches, position = account.remembered(entered, plan, windowed.units, still.flow)
     memory.keep(kept.names, matches, policy)
-    queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
+    queue = Queue(
+        position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms,
+        np.isin(waiting, plan.outcome.behind[rest.is_deferred]) if rest.is_deferred.any() else None,
+    )  # fmt: skip
     decided = decisions.decided()
     usage = account.report(
         account.RowOutcomes(
@@ -195,26 +200,33 @@ def _mark_oversized(
     return np.setdiff1d(large.row, quota_marks)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rest:
+    """What becomes of the rows behind the admitted ones of their flow."""
+
+    is_rejected: Bools
+    is_deferred: Bools
+    """Whether the row waits for its verdict (`deferral`)."""
+
+
 def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     decisions: DecisionDraft,
     candidates: Candidates,
     behind: Candidates,
     plan: FlowPlan,
     entered: BatchFlows,
+    queue: Queue,
     policy: CompiledPolicy,
     *,
     now_ms: int,
     shards: int,
-) -> Bools:
-    """Decide the rows behind the admitted ones of their flow, and mark the rows that an observing scope would stop.
-
-    Returns whether each of the rows `behind` is delayed; the others are rejected. A row whose scope is not leased yet
-    exceeds no quota: it is delayed even where the excess is rejected.
-    """
+) -> _Rest:
+    """Decide the rows behind the admitted ones of their flow, and mark the rows that an observing scope would stop."""
     stops, marks = plan.outcome.stops, plan.outcome.marks
+    is_rejected = is_deferred = np.zeros(len(behind), dtype=np.bool_)
     if not len(behind) and not len(marks.row):
-        return np.zeros(0, dtype=np.bool_)
-    rate, is_unleased = policy.shared.rate_micro_per_ms, plan.grants.is_unleased(policy)
+        return _Rest(is_rejected, is_deferred)
+    rate = policy.shared.rate_micro_per_ms
     part = np.where(rate > 0, np.maximum(rate // shards, 1), rate)
     shared_wait_ms = throttle_time_ms(plan.grants.balance_micro, part)
     own_wait_ms = throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms)
@@ -225,14 +237,19 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     wait_ms = np.where(is_shared, of_shared_ms, own_wait_ms[of_flow, stops.dimension])
     causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms)
     rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
-    rejects &= ~(is_shared & is_unleased[stops.scope])
-    is_rejected = np.zeros(len(behind), dtype=np.bool_)
+    rows = candidates.row_at(plan.outcome.behind)
     if rejects.any():
-        is_rejected[behind.queued :] = rejects[behind.flow[behind.queued :]]
+        is_open = np.ones(len(behind), dtype=np.bool_)
+        is_open[: behind.queued] = False if queue.is_deferred is None else queue.is_deferred[rows[: behind.queued]]
+        is_rejected = is_open & rejects[behind.flow]
     held = np.flatnonzero(behind.is_held(now_ms) | (stops.level < 0)[behind.flow]) if candidates.holds(now_ms) else None
     if held is not None:
         is_rejected[held] = False
-    rows = candidates.row_at(plan.outcome.behind)
+    if is_rejected.any():
+        scope = np.where(is_rejected, stops.scope[behind.flow], -1)
+        room = room_tokens(plan.grants, policy)
+        is_deferred = deferred(behind, scope, room, candidates, entered.flows.names, now_ms=now_ms)
+        is_rejected = is_rejected & ~is_deferred
     decisions.decide(rows, np.where(is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY)), causes, behind.flow)
     if held is not None:
         hold_ms = np.maximum(behind.release_ms[held] - now_ms, 0)
@@ -242,4 +259,4 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     wait_ms = np.where(marks.scope >= 0, shared_wait_ms[marks.scope, marks.dimension], own)
     causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
     decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))
-    return ~is_rejected
+    return _Rest(is_rejected, is_deferred)

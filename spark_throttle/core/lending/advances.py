@@ -15,7 +15,8 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, bit_length, quotient, times
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.lending.grants import Lending, by_scope, lent_tokens, scopes_of
+from spark_throttle.core.lending.grants import Lending, by_scope, scopes_of
+from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
@@ -37,7 +38,7 @@ def advance_after(lending: Lending, reports: list[UsageReport], policy: Compiled
         The reports of those batches, of `policy`'s revision. A shard without a report counts as having used what it was
         lent.
     """
-    lent_micro = lent_tokens(lending.balance_micro) * MICRO
+    lent_micro = available_tokens(lending.balance_micro) * MICRO
     used_micro = np.zeros_like(lent_micro)
     is_held_back = np.zeros(lent_micro.shape[:2], dtype=np.bool_)
     for report in reports:

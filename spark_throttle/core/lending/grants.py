@@ -22,7 +22,7 @@ from spark_throttle.core.lending.allocation import divide_whole
 from spark_throttle.core.lending.level_parts import Holding
 from spark_throttle.core.lending.shard_parts import Claims, divide_among_shards
 from spark_throttle.core.limits.size_bounds import bounded_floor
-from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit, full, observed_floor, refill
+from spark_throttle.core.limits.token_bucket import available_tokens, debit, full, observed_floor, refill
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.state import NO_BOUND, NO_CONTEST
 from spark_throttle.core.usage import UsageReport
@@ -92,6 +92,10 @@ class Lending:
 
     ahead_bound_milli: Int64s | None = None
     """Shape (shards, scopes, 2): the bound for flows that are ahead, as in `state.Grants.ahead_bound_milli`."""
+
+    deferral_micro: Int64s | None = None
+    """Shape (shards, scopes, 2): the tokens for which rows may wait for their verdict, as in
+    `state.Grants.deferral_micro`."""
 
 
 def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
@@ -164,7 +168,7 @@ def lend(
     """
     shape = (shards, len(policy.shared), 2)
     limited = policy.shared.is_limited
-    held = lent_tokens(buckets.balance_micro)
+    held = available_tokens(buckets.balance_micro)
     is_shut = by_row(np.logical_or, limited & (buckets.balance_micro < 0))
     before = np.zeros(shape, dtype=np.int64) if advance_micro is None else advance_micro
     parts = divide_among_shards(
@@ -189,7 +193,7 @@ def lend(
         if policy.shared.rate_micro_per_ms[scope, dimension] > 0:
             room = int(policy.shared.burst_micro[scope, dimension]) - micro
             headroom[:, scope, dimension] = max(0, room) // shards
-    advance = parts.account_micro + np.where(parts.is_counted, lent_tokens(balance) * MICRO, 0)
+    advance = parts.account_micro + np.where(parts.is_counted, available_tokens(balance) * MICRO, 0)
     credit = np.maximum(-np.where(parts.is_filled, before, parts.account_micro), 0)
     bound_milli = np.where(parts.is_loose[:, None], NO_CONTEST, parts.ahead_bound_milli)
     return Lending(
@@ -198,13 +202,20 @@ def lend(
         np.maximum(advance, -credit - MICRO),
         credit,
         None if (bound_milli == NO_BOUND).all() else bound_milli,
+        _lent_elsewhere(held, parts.part_milli, balance, policy),
     )
 
 
-def lent_tokens(balance_micro: Int64s) -> Int64s:
-    """Return the messages and bytes that can be lent from balances, shape (…, 2)."""
-    messages = admissible_messages(balance_micro[..., Dimension.MESSAGES])
-    return np.stack([messages, np.maximum(byte_room(balance_micro[..., Dimension.BYTES]), 0)], axis=-1)
+def _lent_elsewhere(held: Int64s, part_milli: Int64s, balance_micro: Int64s, policy: CompiledPolicy) -> Int64s | None:
+    """Return what each shard may defer verdicts for, as in `Lending.deferral_micro`: what the others are lent.
+
+    That is nothing where the scope has no more than is claimed: then the others will use what they are lent.
+    """
+    rejects = policy.shared.on_excess == OnExcess.REJECT
+    if len(balance_micro) == 1 or not rejects.any():
+        return None
+    is_spare = (part_milli.sum(axis=0) < held * 1000) & policy.shared.is_limited & rejects[:, None]
+    return np.where(is_spare, np.maximum(held - available_tokens(balance_micro), 0) * MICRO, 0)
 
 
 def _divided(whole: int, part_milli: Int64s, urgency: Int64s, turn: int) -> Int64s:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Int64s
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Dimension, Int64s
 
 _MOST_DEBITED_TOKENS = 1 << 42
 """A larger debit leaves every balance at `MIN_BALANCE_MICRO` anyway; the bound keeps the product in int64."""
@@ -87,6 +87,18 @@ def byte_room(balance_micro: Int64s) -> Int64s:
     [1, 0, -1]
     """
     return np.where(balance_micro >= 0, balance_micro // MICRO, -1)
+
+
+def available_tokens(balance_micro: Int64s) -> Int64s:
+    """Return the messages and bytes that balances of shape (…, 2) hold, as `Dimension` orders them.
+
+    Examples
+    --------
+    >>> available_tokens(np.array([[2_500_000, 1_500_000], [-1, -1]])).tolist()
+    [[3, 1], [0, 0]]
+    """
+    messages = admissible_messages(balance_micro[..., Dimension.MESSAGES])
+    return np.stack([messages, np.maximum(byte_room(balance_micro[..., Dimension.BYTES]), 0)], axis=-1)
 
 
 def debit(balance_micro: Int64s, tokens: Int64s, floor_micro: Int64s | int = MIN_BALANCE_MICRO) -> Int64s:

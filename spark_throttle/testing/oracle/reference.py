@@ -10,7 +10,8 @@ text of the design, and none can overflow.
    the others.
 4. In each flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
 5. Eligible rows of all flows take turns in virtual time, until a shared scope of theirs is overdrawn.
-6. The remaining rows wait or are rejected, as the scope that stopped their flow prescribes.
+6. The remaining rows wait or are rejected, as the scope that stopped their flow prescribes; where a rejecting scope
+   has tokens elsewhere, rows wait for their verdict.
 7. Waiting rows that exceed the queue's bounds are rejected, from the ends of the longest queues.
 8. Virtual times move on; flows with nothing to remember are forgotten.
 """
@@ -126,6 +127,8 @@ class _Batch:
         self.take_turns()
         for flow in self.flows.values():
             self.decide_rest(flow)
+        for scope in self.scopes.values():
+            self.defer(scope)
         self.bound_queue()
         self.mark_sizes()
         self.tell_throttle_times()
@@ -158,7 +161,10 @@ class _Batch:
         age_ms = self.policy.queue.age_ms
         for index, queued in enumerate(self.old.queue):
             arrival_ms, release_ms = queued.arrival_ms, queued.release_ms
-            row = Row(index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False)
+            row = Row(
+                index, queued.namespace, queued.size_bytes, arrival_ms, release_ms,
+                is_arrival=False, is_open=queued.is_deferred,
+            )  # fmt: skip
             self.rows.append(row)
             if age_ms is not None and self.now_ms - arrival_ms > age_ms:
                 self.decisions[index] = Decision(Verdict.REJECT, "queue_age")
@@ -174,7 +180,7 @@ class _Batch:
             if malformed:
                 self.decisions[index] = Decision(Verdict.REJECT, malformed, throttle_time_ms=NEVER_MS)
                 continue
-            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True)
+            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True, is_open=True)
             self.rows.append(row)
             flow = self.flow(namespace)
             if too_small := flow.rules.too_small_for(size_bytes, observed=False):
@@ -265,8 +271,24 @@ class _Batch:
             barring = flow.barred_by if flow.blocked_by is flow.barred_by else None
             dimension = barring.bars(flow) if barring else cause.overdrawn()
             assert dimension is not None
-            rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_arrival
+            rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_open
             self.refuse(Verdict.REJECT if rejects else Verdict.DELAY, row, cause, dimension)
+
+    def defer(self, scope: Scope) -> None:
+        """Let rows that the scope rejects wait for their verdict, the flows in turns, while there is room."""
+        room = scope.deferral_room()
+        in_turns: list[tuple[int, tuple[int, int], Row]] = []
+        for flow in self.flows.values():
+            refused = [row for row in flow.rows if self.refused_by.get(row.index, (None,))[0] is scope]
+            rejected = [row for row in refused if self.decisions[row.index].verdict == Verdict.REJECT]
+            in_turns += [(turn, flow.tie, row) for turn, row in enumerate(rejected)]
+        before = [0, 0]
+        for *_, row in sorted(in_turns, key=lambda turn: turn[:2]):
+            if any(before[d] >= room[d] for d in scope.limits.limited_dimensions):
+                return
+            self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.DELAY)
+            row.is_deferred = True
+            before = [before[d] + row.tokens[d] for d in DIMENSIONS]
 
     # Step 7
 
@@ -338,12 +360,17 @@ class _Batch:
     def new_state(self) -> ReferenceState:
         flows = {flow.name: self.memory(flow) for flow in self.flows.values() if self.is_remembered(flow)}
         queue = [
-            QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms)
+            QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms, row.is_deferred)
             for row in self.rows
             if self.decisions[row.index].verdict == Verdict.DELAY
         ]
         grants = [
-            GrantMemory(pair(scope.balance_micro), pair(scope.headroom_micro), scope.ahead_bound_milli)
+            GrantMemory(
+                pair(scope.balance_micro),
+                pair(scope.headroom_micro),
+                scope.ahead_bound_milli,
+                None if scope.deferral_micro is None else pair(scope.deferral_micro),
+            )
             for scope in self.scopes.values()
         ]
         return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, grants)

@@ -38,6 +38,11 @@ class Row:
     arrival_ms: int
     release_ms: int
     is_arrival: bool
+    is_open: bool
+    """Whether no verdict has been given on the row: it arrives now, or has waited for its verdict."""
+
+    is_deferred: bool = False
+    """Whether the row waits for its verdict after this batch."""
 
     @property
     def tokens(self) -> Pair:
@@ -75,16 +80,24 @@ class Scope:
     balance_micro: list[int]
     headroom_micro: list[int]
     ahead_bound_milli: Pair
+    deferral_micro: list[int] | None
 
     @classmethod
     def grown(cls, limits: ScopeLimits, memory: GrantMemory, *, elapsed_ms: int, shards: int) -> Scope:
         """Return the scope, refilled by the shard's part of its rate as far as the headroom allows."""
-        scope = cls(limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli)
+        scope = cls(
+            limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli,
+            None if memory.deferral_micro is None else list(memory.deferral_micro),
+        )  # fmt: skip
         for d in limits.limited_dimensions:
             earned = limits.rate_micro_per_ms[d] // shards * max(0, elapsed_ms)
             gained = min(earned, scope.headroom_micro[d])
             scope.balance_micro[d] += gained
             scope.headroom_micro[d] -= gained
+            if scope.deferral_micro is not None:
+                scope.deferral_micro[d] += gained * (shards - 1)
+                if limits.rate_micro_per_ms[d] == 0:
+                    scope.deferral_micro[d] = 0
         return scope
 
     @property
@@ -106,6 +119,12 @@ class Scope:
             if self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0:
                 return d
         return None
+
+    def deferral_room(self) -> list[int]:
+        """Return the tokens that rows may still take while they wait for their verdict."""
+        left = [max(0, self.balance_micro[d] // MICRO + (d == Dimension.MESSAGES)) for d in DIMENSIONS]
+        left = [0 if self.balance_micro[d] < 0 else left[d] for d in DIMENSIONS]
+        return left if self.deferral_micro is None else [left[d] - -self.deferral_micro[d] // MICRO for d in DIMENSIONS]
 
     def lacks(self, wanted: Pair) -> bool:
         """Return whether the scope cannot serve all of `wanted`; the last message may overdraw it."""

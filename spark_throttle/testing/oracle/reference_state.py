@@ -304,6 +304,7 @@ class QueuedRow:
     size_bytes: int
     arrival_ms: int
     release_ms: int
+    is_deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +314,7 @@ class GrantMemory:
     balance_micro: Pair
     headroom_micro: Pair
     ahead_bound_milli: Pair = (NO_BOUND, NO_BOUND)
+    deferral_micro: Pair | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,16 +342,17 @@ class ReferenceState:
             )
             flows[name] = memory.meaningful(rules_of(policy, name), second=state.advanced_to_ms // 1000)
         queue = [
-            QueuedRow(names[flow], size, arrival_ms, release_ms)
-            for flow, size, arrival_ms, release_ms in zip(
+            QueuedRow(names[flow], size, arrival_ms, release_ms, is_deferred)
+            for flow, size, arrival_ms, release_ms, is_deferred in zip(
                 state.queue.flow.tolist(),
                 state.queue.size_bytes.tolist(),
                 state.queue.arrival_ms.tolist(),
                 state.queue.release_ms.tolist(),
+                [False] * len(state.queue) if state.queue.is_deferred is None else state.queue.is_deferred.tolist(),
                 strict=True,
             )
         ]
-        grants, bounds = [], state.grants.ahead_bound_milli
+        grants, bounds, deferral_micro = [], state.grants.ahead_bound_milli, state.grants.deferral_micro
         for scope in range(len(policy.shared)):
             limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
             grants.append(
@@ -357,6 +360,7 @@ class ReferenceState:
                     limits.meaningful(pair(state.grants.balance_micro[scope])),
                     limits.meaningful(pair(state.grants.headroom_micro[scope])),
                     (NO_BOUND, NO_BOUND) if bounds is None else pair(bounds[scope]),
+                    None if deferral_micro is None else limits.meaningful(pair(deferral_micro[scope])),
                 )
             )
         return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants)
@@ -367,7 +371,9 @@ class ReferenceState:
         flows = list(self.flows.values())
         queue = [(names.index(row.namespace), row.size_bytes, row.arrival_ms, row.release_ms) for row in self.queue]
         bounds = _pairs([grant.ahead_bound_milli for grant in self.grants])
-        queue_columns = np.array(queue, dtype=np.int64).reshape(-1, 4).T
+        flow, size_bytes, arrival_ms, release_ms = np.array(queue, dtype=np.int64).reshape(-1, 4).T
+        is_deferred = np.array([row.is_deferred for row in self.queue], dtype=np.bool_)
+        deferral_micro = [grant.deferral_micro for grant in self.grants if grant.deferral_micro is not None]
         return ShardState(
             self.advanced_to_ms,
             Flows(
@@ -377,13 +383,14 @@ class ReferenceState:
                 np.array([flow.window_second for flow in flows], dtype=np.int64),
                 _pairs([flow.window_units for flow in flows]),
             ),
-            Queue(*queue_columns),
+            Queue(flow, size_bytes, arrival_ms, release_ms, is_deferred if is_deferred.any() else None),
             Grants(
                 self.epoch,
                 _pairs([grant.balance_micro for grant in self.grants]),
                 _pairs([grant.headroom_micro for grant in self.grants]),
                 self.granted_as_of_ms,
                 ahead_bound_milli=bounds if (bounds < NO_BOUND).any() else None,
+                deferral_micro=_pairs(deferral_micro) if deferral_micro else None,
             ),
         )
 

@@ -179,6 +179,9 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
         headrooms.append((entries[0][1], entries[1][1]))
     made = make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
     scopes = len(policy.shared)
+    deferral_micro = draw(st.sampled_from((None, None, 0, 1, MICRO, 3 * MICRO, 10**9 * MICRO)))
+    if deferral_micro is not None:
+        made = replace(made, deferral_micro=np.where(policy.shared.is_limited, deferral_micro, 0))
     bounds_milli = (None, None, NO_BOUND, NO_CONTEST, NO_CONTEST, 0, 1, 500, 1000, 60_000, 10**9)
     bound_milli = draw(st.sampled_from(bounds_milli)) if is_bounded else None
     if bound_milli is None:

@@ -72,11 +72,16 @@ LEAD = np.array([[0, 0], [5, -9]])
 """Leads, which shards of version 5 have; those of older files are not read."""
 
 
+DEFERRAL_MICRO = np.array([[0, 5], [2**61, 1]])
+"""Tokens for which rows may wait for their verdict, which shards of version 6 and epochs of version 5 have."""
+
+
 def shard(
     share: Int64s | None = None,
     paying: PayingTime | None = None,
     bound_milli: Int64s | None = None,
     lead_vt: Int64s | None = None,
+    deferral_micro: Int64s | None = None,
 ) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
@@ -87,10 +92,12 @@ def shard(
     queue = Queue(
         np.array([0, 1, 1]), np.array([100, 0, 2**36]), 1_760_000_000_000 + np.arange(3),
         np.array([0, 1_760_000_000_100, 0]),
+        None if deferral_micro is None else np.array([False, True, False]),
     )  # fmt: skip
     grants = Grants(
-        9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share, bound_milli
-    )
+        9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share, bound_milli,
+        deferral_micro,
+    )  # fmt: skip
     state = ShardState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
     return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]), paying)
@@ -115,22 +122,31 @@ def usage(leaves_ms: Int64s | None = None, ahead_milli: Int64s | None = None) ->
     )  # fmt: skip
 
 
-def epoch(share: Int64s | None = None, reading: ClockReading | None = None, bound_milli: Int64s | None = None) -> Epoch:
+def epoch(
+    share: Int64s | None = None,
+    reading: ClockReading | None = None,
+    bound_milli: Int64s | None = None,
+    deferral_micro: Int64s | None = None,
+) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
     advances = (lent * 7, np.maximum(-lent, 0)) if reading is not None else (lent * 0, lent * 0)
     return Epoch(
         9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
-        Lending(lent, headroom, advances[0], advances[1], bound_milli), 8, share, reading,
+        Lending(lent, headroom, advances[0], advances[1], bound_milli, deferral_micro), 8, share, reading,
+        None if deferral_micro is None else np.array([0, 3_000]),
     )  # fmt: skip
 
 
 def grant(
-    share: Int64s | None = None, paying: PayingTime | None = None, bound_milli: Int64s | None = None
+    share: Int64s | None = None,
+    paying: PayingTime | None = None,
+    bound_milli: Int64s | None = None,
+    deferral_micro: Int64s | None = None,
 ) -> ShardGrant:
     """Return a control row that brings a policy."""
     balance, headroom = np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]])
-    return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli)
+    return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli, deferral_micro)
 
 
 CONTENT: Mapping[str, Callable[[], Any]] = {
@@ -153,6 +169,9 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v5": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD),
     "epoch_v4": lambda: epoch(SHARE, READING, np.stack([AHEAD_MILLI, AHEAD_MILLI // 3])),
     "grant_v4": lambda: grant(SHARE, PAYING, AHEAD_MILLI),
+    "shard_v6": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL_MICRO),
+    "epoch_v5": lambda: epoch(SHARE, READING, None, np.stack([DEFERRAL_MICRO, DEFERRAL_MICRO // 3])),
+    "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL_MICRO),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 

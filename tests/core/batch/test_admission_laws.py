@@ -335,7 +335,13 @@ def reordered(state: ShardState, flow_order: list[int], queue_order: list[int]) 
             flows.window_second[index],
             flows.window_units[index],
         ),
-        Queue(new_position[queue.flow[rows]], queue.size_bytes[rows], queue.arrival_ms[rows], queue.release_ms[rows]),
+        Queue(
+            new_position[queue.flow[rows]],
+            queue.size_bytes[rows],
+            queue.arrival_ms[rows],
+            queue.release_ms[rows],
+            None if queue.is_deferred is None else queue.is_deferred[rows],
+        ),
         state.grants,
     )
 

@@ -1,0 +1,135 @@
+"""A scope that rejects its excess rejects nothing else: rows wait for their verdict while it may have tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from spark_throttle.testing import SimulatedExchange, SimulatedJob
+
+QUOTA_PER_SECOND = 100
+SECOND_MS = 1_000
+MANY = [f"tenant-{i % 5}/topic-{i}" for i in range(40)]
+
+
+def limited(burst_seconds: int, on_excess: str = "reject") -> dict[str, Any]:
+    limit = {"messages_per_second": QUOTA_PER_SECOND, "burst_seconds": burst_seconds, "on_excess": on_excess}
+    return {
+        "version": 1,
+        "resource_groups": {"gold": {"publish": limit}},
+        "defaults": {"resource_group": "gold"},
+    }
+
+
+def offer(job: SimulatedJob, per_second: int, seconds: int, names: Sequence[str] = ("acme/a",)) -> None:
+    for second in range(seconds):
+        first = second * per_second
+        job.offer([(names[i % len(names)], 1) for i in range(first, first + per_second)])
+        job.trigger(after_ms=SECOND_MS)
+
+
+# Tokens that other shards were lent
+
+
+@pytest.mark.parametrize("shards", [1, 2, 8, 64])
+def test_rows_within_the_quota_of_a_group_pass_whatever_shard_they_come_to(shards: int) -> None:
+    job = SimulatedJob(limited(4), shards=shards)
+    offer(job, 3 * QUOTA_PER_SECOND, 1)
+    job.trigger(after_ms=SECOND_MS)
+    assert len(job.admitted) == 3 * QUOTA_PER_SECOND
+
+
+def test_rows_within_the_quota_pass_after_an_overload_and_a_pause() -> None:
+    job = SimulatedJob(limited(4), shards=8)
+    offer(job, 10 * QUOTA_PER_SECOND, 10, MANY)
+    for _ in range(3):
+        job.trigger(after_ms=SECOND_MS)
+    job.pass_time(10 * SECOND_MS)
+    rejected = len(job.rejected)
+    offer(job, 3 * QUOTA_PER_SECOND, 1, ["other/a"])
+    job.trigger(after_ms=SECOND_MS)
+    assert (len(job.rejected) - rejected, len(job.waiting)) == (0, 0)
+
+
+def test_verdict_is_deferred_once_where_the_quota_is_used_up() -> None:
+    job = SimulatedJob(limited(4), shards=8)
+    offer(job, 50 * QUOTA_PER_SECOND, 1, MANY)
+    assert len(job.waiting) > 0
+    job.trigger(after_ms=SECOND_MS)
+    assert len(job.waiting) == 0
+    assert len(job.admitted) <= 5 * QUOTA_PER_SECOND + 8  # four seconds of burst, one that passed, a message a shard
+    assert len(job.admitted) >= 5 * QUOTA_PER_SECOND
+
+
+def test_no_verdict_is_deferred_under_a_steady_overload() -> None:
+    job = SimulatedJob(limited(1), shards=8)
+    offer(job, 3 * QUOTA_PER_SECOND, 5, MANY)
+    for _ in range(20):
+        offer(job, 3 * QUOTA_PER_SECOND, 1, MANY)
+        assert len(job.waiting) == 0
+
+
+def test_namespaces_share_the_room_of_rows_that_wait_for_their_verdict() -> None:
+    job = SimulatedJob(limited(8), shards=2)
+    job.offer([("acme/a", 1)] * 5_000 + [("blue/c", 1)] * 5)  # in one shard, which is lent half of the tokens
+    job.trigger(after_ms=SECOND_MS)
+    assert "blue/c" not in {letter.row.namespace for letter in job.rejected}
+
+
+def test_row_that_a_delaying_scope_let_wait_is_not_rejected_once_the_scope_rejects() -> None:
+    job = SimulatedJob(limited(1, "delay"), shards=8)
+    offer(job, 5 * QUOTA_PER_SECOND, 1, MANY)
+    job.set_policies(limited(1))
+    for _ in range(10):
+        job.trigger(after_ms=SECOND_MS)
+    assert (len(job.admitted), len(job.rejected)) == (5 * QUOTA_PER_SECOND, 0)
+
+
+def test_row_that_waited_for_its_verdict_waits_on_once_the_scope_delays() -> None:
+    job = SimulatedJob(limited(4), shards=8)
+    offer(job, 50 * QUOTA_PER_SECOND, 1, MANY)
+    waiting = len(job.waiting)
+    rejected = len(job.rejected)
+    job.set_policies(limited(4, "delay"))
+    for _ in range(2):
+        job.trigger(after_ms=SECOND_MS)
+    job.set_policies(limited(4))
+    for _ in range(waiting // QUOTA_PER_SECOND + 2):
+        job.trigger(after_ms=SECOND_MS)
+    assert (len(job.rejected), len(job.waiting)) == (rejected, 0)
+
+
+# Time without a share
+
+
+@pytest.mark.parametrize(("names", "shards"), [(["acme/a"], 2), (MANY, 8)])
+def test_job_that_shares_and_is_offered_half_of_its_quota_rejects_nothing(names: list[str], shards: int) -> None:
+    job = SimulatedJob(limited(1), shards=shards, exchange=SimulatedExchange())
+    offer(job, QUOTA_PER_SECOND // 2, 20, names)
+    job.restart()
+    offer(job, QUOTA_PER_SECOND // 2, 40, names)
+    assert (len(job.rejected), len(job.waiting)) == (0, 0)
+    assert len(job.admitted) == 60 * QUOTA_PER_SECOND // 2
+
+
+def test_job_that_waited_long_for_its_share_rejects_nothing_that_its_quota_would_have_let_pass() -> None:
+    exchange = SimulatedExchange()
+    job = SimulatedJob(limited(1), shards=2, exchange=exchange)
+    job.offer([("acme/a", 1)] * 2 * QUOTA_PER_SECOND)
+    for _ in range(30):
+        job.trigger(after_ms=SECOND_MS)
+    assert (len(job.rejected), len(job.admitted)) == (0, 2 * QUOTA_PER_SECOND)
+
+
+def test_job_that_is_offered_too_much_after_its_start_lets_rows_wait_no_longer_than_ten_times_that_time() -> None:
+    job = SimulatedJob(limited(1), shards=8, exchange=SimulatedExchange())
+    missed_seconds = 0
+    while not job.admitted:
+        offer(job, 3 * QUOTA_PER_SECOND, 1, MANY)
+        missed_seconds += 1
+    offer(job, 3 * QUOTA_PER_SECOND, 1, MANY)
+    assert 0 < len(job.waiting) <= missed_seconds * QUOTA_PER_SECOND + 8
+    offer(job, 3 * QUOTA_PER_SECOND, 10 * missed_seconds, MANY)
+    assert len(job.waiting) == 0
