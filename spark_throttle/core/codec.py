@@ -320,8 +320,7 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     shape = (f.integer("shards"), -1, 2)
     lent, headroom = f.integers("lent").reshape(shape), f.integers("headroom").reshape(shape)
     advance, credit = (
-        f.integers(name).reshape(shape) if f.has(name) else np.zeros_like(lent)
-        for name in ("advance", "credit")
+        f.integers(name).reshape(shape) if f.has(name) else np.zeros_like(lent) for name in ("advance", "credit")
     )
     bound_milli, deferral_micro = (
         None if each is None else each.reshape(shape) for each in (_ahead_bound(f), _deferral(f))

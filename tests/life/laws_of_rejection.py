@@ -28,7 +28,7 @@ class Rejection(Law):
     name = REJECTION
 
     def __init__(self) -> None:
-        self._wanted: _Costs | None = None
+        self._wanted: _Costs | None = {}
         self._epoch = -1
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
