@@ -101,6 +101,12 @@ def test_row_that_waited_for_its_verdict_waits_on_once_the_scope_delays() -> Non
     assert (len(job.rejected), len(job.waiting)) == (rejected, 0)
 
 
+def test_verdict_is_not_deferred_where_a_queue_that_must_not_overflow_has_no_room() -> None:
+    job = SimulatedJob(limited(4) | {"queue": {"messages": 8, "on_overflow": "fail"}}, shards=8)
+    offer(job, 3 * QUOTA_PER_SECOND, 1)
+    assert (len(job.waiting), len(job.admitted) + len(job.rejected)) == (0, 3 * QUOTA_PER_SECOND)
+
+
 # Time without a share
 
 

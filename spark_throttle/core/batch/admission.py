@@ -249,6 +249,9 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
         scope = np.where(is_rejected, stops.scope[behind.flow], -1)
         room = room_tokens(plan.grants, policy)
         is_deferred = deferred(behind, scope, room, candidates, entered.flows.names, now_ms=now_ms)
+        waits = is_deferred | ~is_rejected
+        if queue_bounds.fails(int(waits.sum()), int(behind.size_bytes[waits].sum()), policy.queue, shards=shards):
+            is_deferred &= plan.grants.is_unleased(policy)[scope]  # the queue is for rows that nothing rejects
         is_rejected = is_rejected & ~is_deferred
     decisions.decide(rows, np.where(is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY)), causes, behind.flow)
     if held is not None:

@@ -37,6 +37,11 @@ def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
     return now_ms - queue.arrival_ms > bounds.age_ms
 
 
+def fails(rows: int, size_bytes: int, bounds: QueueBounds, *, shards: int) -> bool:
+    """Return whether a queue that must not overflow has no room for so many rows and bytes."""
+    return bounds.on_overflow == Overflow.FAIL and not _Room.of(bounds, shards).fits(rows, size_bytes)
+
+
 def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     candidates: Candidates,
     waiting: Int64s,
@@ -64,7 +69,7 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     QueueOverflowError
         If there is no room and the bounds say to fail.
     """
-    room = _Room(max(1, bounds.messages // shards), max(1, bounds.bytes // shards))
+    room = _Room.of(bounds, shards)
     if room.fits(len(rows), int(rows.size_bytes.sum())):
         return waiting[:0]
     if bounds.on_overflow == Overflow.FAIL:
@@ -93,6 +98,11 @@ class _Room:
 
     messages: int
     bytes: int
+
+    @classmethod
+    def of(cls, bounds: QueueBounds, shards: int) -> _Room:
+        """Return a shard's part of the bounds of a job."""
+        return cls(max(1, bounds.messages // shards), max(1, bounds.bytes // shards))
 
     def fits(self, messages: int, size_bytes: int) -> bool:
         """Return whether that many messages and bytes may wait."""

@@ -129,6 +129,7 @@ class _Batch:
             self.decide_rest(flow)
         for scope in self.scopes.values():
             self.defer(scope)
+        self.keep_queue_from_failing()
         self.bound_queue()
         self.mark_sizes()
         self.tell_throttle_times()
@@ -289,6 +290,20 @@ class _Batch:
             self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.DELAY)
             row.is_deferred = True
             before = [before[d] + row.tokens[d] for d in DIMENSIONS]
+
+    def keep_queue_from_failing(self) -> None:
+        """Reject the rows that wait for their verdict where the queue must not overflow and has no room for them."""
+        messages, in_bytes = total_tokens([row for flow in self.flows.values() for row in self.waiting(flow)])
+        bounds = self.policy.queue
+        has_room = messages <= max(1, bounds.messages // self.shards) and in_bytes <= max(
+            1, bounds.bytes // self.shards
+        )
+        if has_room or bounds.on_overflow != Overflow.FAIL:
+            return
+        for row in self.rows:
+            if row.is_deferred:
+                self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.REJECT)
+                row.is_deferred = False
 
     # Step 7
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Dimension, Level, OnExcess
 from spark_throttle.core.state import ShardState
 from spark_throttle.testing.oracle.reference_bucket import VT_MAX, TokenBucket, milli_tokens_in
@@ -10,7 +12,6 @@ from spark_throttle.testing.oracle.reference_state import (
     FlowMemory,
     NamespaceRules,
     Pair,
-    QueuedRow,
     ReferenceState,
     ScopeLimits,
     pair,
@@ -45,15 +46,12 @@ def reference_change(
             pair(state.flows.window_units[i]),
         )
         flows[name] = memory.meaningful(new, second=now_ms // 1000)
-    queue = []
-    for flow, size_bytes, arrival_ms, release_ms in zip(
-        *(getattr(state.queue, column).tolist() for column in ("flow", "size_bytes", "arrival_ms", "release_ms")),
-        strict=True,
-    ):
-        rules = rules_of(after, names[flow]).windows
-        longest_ms = max((rule.delay_ms for rule in rules if rule.delay_units > 0), default=0)
-        queue.append(QueuedRow(names[flow], size_bytes, arrival_ms, min(release_ms, now_ms + longest_ms)))
     granted = ReferenceState.from_arrays(state, after)
+    queue = []
+    for row in granted.queue:
+        rules = rules_of(after, row.namespace).windows
+        longest_ms = max((rule.delay_ms for rule in rules if rule.delay_units > 0), default=0)
+        queue.append(replace(row, release_ms=min(row.release_ms, now_ms + longest_ms)))
     return ReferenceState(now_ms, flows, queue, granted.epoch, granted.granted_as_of_ms, granted.grants)
 
 
