@@ -205,6 +205,8 @@ class Life:
         self.job.set_clock(by_ms)
         self.world.other_causes += 1
         self._most_ahead_ms = max(self._most_ahead_ms, self.job.ahead_ms)
+        if not self.job.checkpoint.log:  # paying time begins with the first epoch
+            self._ahead_ms = self._most_ahead_ms = self.job.ahead_ms
         if by_ms < 0:
             self.world.unpaid_ms += -by_ms
 
