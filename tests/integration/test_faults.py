@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from spark_throttle.core.codec import STATE_VERSION
 from spark_throttle.spark.shard.operator import ShardOperator
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -68,7 +69,10 @@ def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.
         return run
 
     lake.offer([(0, "t/n", 10)])
-    unknown = r"UnknownVersionError: the state of shard \d has format version 99 and this release reads up to 5: run"
+    unknown = (
+        r"UnknownVersionError: the state of shard \d has format version 99 "
+        rf"and this release reads up to {STATE_VERSION}: run"
+    )
     with monkeypatch.context() as later:
         later.setattr("spark_throttle.spark.pipeline.ShardOperator", newer)
         query = lake.writer(lake.throttle({})).format("noop").start()

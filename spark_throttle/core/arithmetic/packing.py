@@ -61,6 +61,11 @@ def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
     return b"".join((header, _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))), body))
 
 
+def version_of(block: bytes) -> int:
+    """Return the format version of a block that `pack` returned."""
+    return int(_HEADER.unpack_from(block)[2])
+
+
 def unpack(block: bytes, kind: str, newest_version: int, what: str) -> BlockFields:
     """Return the fields of a block.
 

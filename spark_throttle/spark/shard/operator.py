@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
+from spark_throttle.core.arithmetic.packing import version_of
 from spark_throttle.core.codec import STATE_VERSION
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
@@ -74,7 +75,7 @@ class ShardOperator:
             room=self.room,
             partition_columns=self.partition_columns,
         )
-        state.update((STATE_VERSION, outcome.state))
+        state.update((version_of(outcome.state), outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
             yield from self._leave(kind, tables)
         yield _row(FrameKind.USAGE, outcome.usage)
