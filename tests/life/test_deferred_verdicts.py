@@ -110,14 +110,17 @@ def test_verdict_is_not_deferred_where_a_queue_that_must_not_overflow_has_no_roo
 # Time without a share
 
 
-@pytest.mark.parametrize(("names", "shards"), [(["acme/a"], 2), (MANY, 8)])
-def test_job_that_shares_and_is_offered_half_of_its_quota_rejects_nothing(names: list[str], shards: int) -> None:
+@pytest.mark.parametrize(("names", "shards", "percent"), [(["acme/a"], 2, 90), (MANY, 8, 50)])
+def test_job_that_shares_and_is_offered_less_than_its_quota_rejects_nothing(
+    names: list[str], shards: int, percent: int
+) -> None:
+    per_second, seconds = QUOTA_PER_SECOND * percent // 100, percent
     job = SimulatedJob(limited(1), shards=shards, exchange=SimulatedExchange())
-    offer(job, QUOTA_PER_SECOND // 2, 20, names)
+    offer(job, per_second, seconds, names)
+    assert (len(job.admitted), len(job.rejected)) == (seconds * per_second, 0)
     job.restart()
-    offer(job, QUOTA_PER_SECOND // 2, 40, names)
-    assert (len(job.rejected), len(job.waiting)) == (0, 0)
-    assert len(job.admitted) == 60 * QUOTA_PER_SECOND // 2
+    offer(job, per_second, seconds, names)
+    assert (len(job.admitted), len(job.rejected)) == (2 * seconds * per_second, 0)
 
 
 def test_job_that_waited_long_for_its_share_rejects_nothing_that_its_quota_would_have_let_pass() -> None:
@@ -136,6 +139,6 @@ def test_job_that_is_offered_too_much_after_its_start_lets_rows_wait_no_longer_t
         offer(job, 3 * QUOTA_PER_SECOND, 1, MANY)
         missed_seconds += 1
     offer(job, 3 * QUOTA_PER_SECOND, 1, MANY)
-    assert 0 < len(job.waiting) <= missed_seconds * QUOTA_PER_SECOND + 8
-    offer(job, 3 * QUOTA_PER_SECOND, 10 * missed_seconds, MANY)
+    assert 0 < len(job.waiting) <= (missed_seconds + 1) * QUOTA_PER_SECOND + 8
+    offer(job, 3 * QUOTA_PER_SECOND, 10 * (missed_seconds + 1), MANY)
     assert len(job.waiting) == 0

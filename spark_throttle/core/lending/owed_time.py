@@ -6,8 +6,9 @@ find none, although no more is offered than the quota allows. If the scope rejec
 cost messages. So the missed time is *owed*: rows may wait for their verdict (`batch.deferral`) up to the tokens that
 the quota earns in it.
 
-While rows wait without a share, owed time grows as fast as time passes. Then it shrinks, a tenth as fast. At a load of
-`r` times the share, the queue that the missed time `T` left, ``r * T`` of it, is worked off in ``r * T / (1 - r)``. So
+While rows wait without a share, owed time grows as fast as time passes. The rows of the first batch arrived before it,
+in about the time until the next, so that time counts twice. Then owed time shrinks, a tenth as fast. At a load of `r`
+times the share, the queue that the missed time `T` left, ``r * T`` of it, is worked off in ``r * T / (1 - r)``. So
 nothing is rejected for the missed time while ``r`` is at most 10/11; and rows wait no longer than they did at first,
 for at most ten times the missed time, if the job is offered more than its share.
 """
@@ -50,17 +51,19 @@ def owed_after(
 
     Examples
     --------
-    Three seconds without a share, then ten with one:
+    Two batches a second apart without a share, then ten seconds with one:
 
     >>> missing, waiting = np.array([True]), np.array([[150, 0]])
-    >>> owed = owed_after(None, missing, waiting, waited_ms=3_000, elapsed_ms=3_000)
-    >>> owed_after(owed, ~missing, waiting, waited_ms=0, elapsed_ms=10_000).tolist()
-    [2000]
+    >>> owed = owed_after(None, missing, waiting, waited_ms=1_000, elapsed_ms=1_000)
+    >>> owed = owed_after(owed, missing, waiting, waited_ms=1_000, elapsed_ms=1_000)
+    >>> owed.tolist(), owed_after(owed, ~missing, waiting, waited_ms=0, elapsed_ms=10_000).tolist()
+    ([3000], [2000])
     """
     before = np.zeros(len(is_missing), dtype=np.int64) if owed_ms is None else owed_ms
     shrunk = np.maximum(before + -max(elapsed_ms, 0) // _SHRINKS_TO_ONE_PART, 0)
     waits = is_missing & by_row(np.logical_or, waiting > 0)
-    after = np.where(waits, before + max(waited_ms, 0), shrunk)
+    grown = before + max(waited_ms, 0) * np.where(before == 0, 2, 1)
+    after = np.where(waits, grown, shrunk)
     return after if after.any() else None
 
 
