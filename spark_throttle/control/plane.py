@@ -28,8 +28,9 @@ from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import Epoch
+from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.events import lent_turn, next_event_ms
-from spark_throttle.core.lending.grants import Buckets, claims_of, lend
+from spark_throttle.core.lending.grants import Buckets, claims_of, has_rejected, lend
 from spark_throttle.core.lending.owed_time import waiting_by_scope, with_owed
 from spark_throttle.core.lending.shares import refill_share, under_share
 from spark_throttle.core.policy_change import carried_shared
@@ -55,6 +56,7 @@ class _Left:
     settled_batch: int = -1
     advance_micro: Int64s | None = None
     owed_ms: Int64s | None = None
+    interval_ms: int = 0
 
 
 class ControlPlane:
@@ -131,7 +133,7 @@ class ControlPlane:
             buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
         left = _Left(
             buckets, self._settling.newest_settled(epoch), advance_micro,
-            self._settling.owed_ms(epoch, before, policy, now_ms),
+            self._settling.owed_ms(epoch, before, policy, now_ms), now_ms - epoch.buckets.as_of_ms,
         )  # fmt: skip
         name = self._make(epoch.number + 1, policy, left, moment)
         forget_reports(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
@@ -255,17 +257,18 @@ class ControlPlane:
         if share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
         claims = claims_of(reports, policy)
+        waiting = waiting_by_scope(reports, policy, shards=self._shards)
+        outlook = Outlook(waiting.sum(axis=0), has_rejected(reports, policy), left.interval_ms)
         lending = lent_turn(
             reports,
             replace(buckets, as_of_ms=now_ms),
             in_force,
             lambda turn: lend(
                 buckets, claims, in_force, shards=self._shards, turn=turn, advance_micro=left.advance_micro,
-                is_by_turn=turn != number,
+                is_by_turn=turn != number, outlook=outlook,
             ),
             number,
         )  # fmt: skip
-        waiting = waiting_by_scope(reports, policy, shards=self._shards)
         lending = with_owed(lending, left.owed_ms, waiting, policy)
         held = Buckets(buckets.balance_micro, now_ms)
         epoch = Epoch(number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms)

@@ -21,7 +21,7 @@ from spark_throttle.core.quota import (
     QueueBounds,
     WindowRules,
 )
-from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
 STATE_VERSION = 6
@@ -79,8 +79,8 @@ def pack_shard(stored: StoredShard) -> bytes:
     version, more = _later_fields(grants.share_micro_per_ms, stored.paying, grants.ahead_bound_milli)
     if flows.lead_vt.any():
         version = _WITH_LEADS
-    if grants.deferral_micro is not None:
-        version, more = _STATE_WITH_DEFERRAL, {**more, "deferral": grants.deferral_micro}
+    if grants.deferral is not None:
+        version, more = _STATE_WITH_DEFERRAL, {**more, **_deferral_fields(grants.deferral)}
     if queue.is_deferred is not None:
         version, more = _STATE_WITH_DEFERRAL, {**more, "queue_deferred": queue.is_deferred.astype(np.int64)}
     return pack("stat", version, {
@@ -123,8 +123,14 @@ def _ahead_bound(f: BlockFields) -> Int64s | None:
     return f.pairs("ahead_bound") if f.has("ahead_bound") else None
 
 
-def _deferral(f: BlockFields) -> Int64s | None:
-    return f.pairs("deferral") if f.has("deferral") else None
+def _deferral_fields(deferral: Deferral) -> dict[str, Field]:
+    return {"deferral": deferral.room_micro, "deferral_of_flow": deferral.flow_micro}
+
+
+def _deferral(f: BlockFields, shape: tuple[int, ...] = (-1, 2)) -> Deferral | None:
+    if not f.has("deferral"):
+        return None
+    return Deferral(*(f.integers(name).reshape(shape) for name in ("deferral", "deferral_of_flow")))
 
 
 def unpack_shard(block: bytes, what: str) -> StoredShard:
@@ -280,12 +286,11 @@ class Epoch:
         """
         paying = None if self.reading is None else PayingTime(self.buckets.as_of_ms, self.reading.wall_ms)
         lending = self.lending
-        bound_milli, deferral_micro = (
-            None if each is None else each[shard] for each in (lending.ahead_bound_milli, lending.deferral_micro)
-        )
+        bound_milli = None if lending.ahead_bound_milli is None else lending.ahead_bound_milli[shard]
+        deferral = None if lending.deferral is None else lending.deferral.of_shard(shard)
         return ShardGrant(
             self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], self.share_micro_per_ms,
-            paying, bound_milli, deferral_micro,
+            paying, bound_milli, deferral,
         )  # fmt: skip
 
 
@@ -302,8 +307,8 @@ def pack_epoch(epoch: Epoch) -> bytes:
     if reading is not None or bound_milli is not None:
         more |= {"advance": epoch.lending.advance_micro, "credit": epoch.lending.credit_micro}
     version, later = _later_fields(epoch.share_micro_per_ms, paying, bound_milli)
-    if epoch.lending.deferral_micro is not None:
-        version, more = _EPOCH_WITH_DEFERRAL, {**more, "deferral": epoch.lending.deferral_micro}
+    if epoch.lending.deferral is not None:
+        version, more = _EPOCH_WITH_DEFERRAL, {**more, **_deferral_fields(epoch.lending.deferral)}
     if epoch.owed_ms is not None:
         version, more = _EPOCH_WITH_DEFERRAL, {**more, "owed_ms": epoch.owed_ms}
     return pack("epch", version, {
@@ -322,10 +327,9 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     advance, credit = (
         f.integers(name).reshape(shape) if f.has(name) else np.zeros_like(lent) for name in ("advance", "credit")
     )
-    bound_milli, deferral_micro = (
-        None if each is None else each.reshape(shape) for each in (_ahead_bound(f), _deferral(f))
-    )
-    lending = Lending(lent, headroom, advance, credit, bound_milli, deferral_micro)
+    bound_milli = _ahead_bound(f)
+    bound_milli = None if bound_milli is None else bound_milli.reshape(shape)
+    lending = Lending(lent, headroom, advance, credit, bound_milli, _deferral(f, shape))
     buckets = Buckets(f.pairs("balance"), f.integer("as_of_ms"))
     paying, reading = _paying(f), None
     if paying is not None:
@@ -356,15 +360,15 @@ class ShardGrant:
     ahead_bound_milli: Int64s | None = None
     """The bound for flows that are ahead, as in `state.Grants.ahead_bound_milli`."""
 
-    deferral_micro: Int64s | None = None
-    """The tokens for which rows may wait for their verdict, as in `state.Grants.deferral_micro`."""
+    deferral: Deferral | None = None
+    """The tokens for which rows may wait for their verdict, as in `state.Grants.deferral`."""
 
 
 def pack_grant(grant: ShardGrant) -> bytes:
     """Return a control row as a block."""
     version, more = _later_fields(grant.share_micro_per_ms, grant.paying, grant.ahead_bound_milli)
-    if grant.deferral_micro is not None:
-        version, more = _EPOCH_WITH_DEFERRAL, {**more, "deferral": grant.deferral_micro}
+    if grant.deferral is not None:
+        version, more = _EPOCH_WITH_DEFERRAL, {**more, **_deferral_fields(grant.deferral)}
     return pack("grnt", version, {
         "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
         "headroom": grant.headroom_micro, **more,

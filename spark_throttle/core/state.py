@@ -90,6 +90,34 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Deferral:
+    """The tokens for which rows may wait for their verdict, where a scope rejects what exceeds its quota.
+
+    What determines them is told in `lending.deferrals`, and what they do in `batch.deferral`.
+    """
+
+    room_micro: Int64s
+    """Shape (scopes, 2): the tokens beyond the balance that all rows may wait for."""
+
+    flow_micro: Int64s
+    """Shape (scopes, 2): the tokens that a flow of weight 1 may take in a batch and wait for; `NO_BOUND` where only
+    `room_micro` bounds it."""
+
+    def of_shard(self, shard: int) -> Deferral:
+        """Return the part of a shard; these arrays have the shape (shards, scopes, 2)."""
+        return Deferral(self.room_micro[shard], self.flow_micro[shard])
+
+    def grown(self, gained_micro: Int64s, in_force: Int64s, *, shards: int) -> Deferral:
+        """Return these tokens after every shard has gained as much; none where the rate is 0."""
+        is_shut = in_force == 0
+        flow_micro = np.minimum(self.flow_micro, NO_BOUND - gained_micro * shards) + gained_micro * shards
+        return Deferral(
+            np.where(is_shut, 0, self.room_micro + gained_micro * (shards - 1)),
+            np.where(self.flow_micro == NO_BOUND, NO_BOUND, np.where(is_shut, 0, flow_micro)),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Grants:
     """A shard's part of every shared scope, until the next epoch replaces it.
 
@@ -118,9 +146,8 @@ class Grants:
     granted tokens, which are then due to others (`shard_parts`). `NO_BOUND` or `NO_CONTEST` where no flow is too far
     ahead; `None` if that holds in every scope."""
 
-    deferral_micro: Int64s | None = None
-    """Shape (scopes, 2): the tokens, beyond the balance, for which rows may wait although the scope rejects what
-    exceeds its quota (`batch.deferral`); `None` if there are none and will be none."""
+    deferral: Deferral | None = None
+    """The tokens for which rows may wait for their verdict; `None` if there are none and will be none."""
 
     @property
     def is_loose(self) -> Bools | None:
@@ -153,13 +180,9 @@ class Grants:
         gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
         balance = self.balance_micro + gained
         balance = np.where(in_force == 0, np.minimum(balance, -1), balance)
-        deferral = self.deferral_micro
-        if deferral is not None:  # the other shards' parts have grown as much
-            deferral = np.where(in_force == 0, 0, deferral + gained * (shards - 1))
-        return replace(
-            self, balance_micro=balance, headroom_micro=self.headroom_micro - gained, as_of_ms=now_ms,
-            deferral_micro=deferral,
-        )  # fmt: skip
+        deferral = None if self.deferral is None else self.deferral.grown(gained, in_force, shards=shards)
+        headroom = self.headroom_micro - gained
+        return replace(self, balance_micro=balance, headroom_micro=headroom, as_of_ms=now_ms, deferral=deferral)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

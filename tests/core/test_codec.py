@@ -29,7 +29,7 @@ from spark_throttle.core.codec import (
 )
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
-from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, StoredFormatError, UnknownVersionError
 from spark_throttle.testing.oracle.strategies import policies
@@ -90,7 +90,8 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     is_deferred = data.draw(st.sampled_from([None, arrays(data, rows) > 0]))
     queue = Queue(flow, size_bytes, arrival_ms, release_ms, is_deferred)
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]) if scopes else st.none())
-    bound, deferral = (data.draw(st.sampled_from([None, arrays(data, scopes, 2)])) for _ in range(2))
+    bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
+    deferral = data.draw(st.sampled_from([None, Deferral(arrays(data, scopes, 2), arrays(data, scopes, 2))]))
     grants = Grants(
         data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share, bound, deferral
     )
@@ -130,9 +131,9 @@ def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     bound = data.draw(st.sampled_from([None, arrays(data, shards, scopes, 2)]))
     if reading is None and bound is None:  # what a release wrote that kept no account of shards
         advance, credit = np.zeros_like(lent), np.zeros_like(lent)
-    lending = Lending(
-        lent, headroom, advance, credit, bound, data.draw(st.sampled_from([None, arrays(data, shards, scopes, 2)]))
-    )
+    room_micro, flow_micro = arrays(data, shards, scopes, 2), arrays(data, shards, scopes, 2)
+    deferral = data.draw(st.sampled_from([None, Deferral(room_micro, flow_micro)]))
+    lending = Lending(lent, headroom, advance, credit, bound, deferral)
     owed = data.draw(st.sampled_from([None, arrays(data, scopes)]))
     epoch = Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share, reading, owed)
     round_trip("epoch", epoch)
@@ -144,7 +145,8 @@ def test_grant_comes_back_as_it_was(data: st.DataObject) -> None:
     policy = data.draw(st.one_of(st.none(), st.binary(min_size=1)))
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
     lent, headroom = arrays(data, scopes, 2), arrays(data, scopes, 2)
-    bound, deferral = (data.draw(st.sampled_from([None, arrays(data, scopes, 2)])) for _ in range(2))
+    bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
+    deferral = data.draw(st.sampled_from([None, Deferral(arrays(data, scopes, 2), arrays(data, scopes, 2))]))
     round_trip("grant", ShardGrant(data.draw(int64), policy, lent, headroom, share, data.draw(paying), bound, deferral))
 
 

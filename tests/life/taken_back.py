@@ -74,12 +74,12 @@ MENDS: Final = (
     Mend(
         "rows that wait for a lease",
         "a row is rejected for a quota of which its job has no share yet",
-        (("core/batch/deferral.py", "grants.is_unleased(policy)[:, None] | ", ""),),
+        (("core/batch/deferral.py", "is_unleased[:, None] | ~policy", "~policy"),),
     ),
     Mend(
         "rows that wait for their verdict",
         "a row is rejected in its shard, and the tokens are lent to other shards",
-        (("core/batch/deferral.py", "room = room - -grants.deferral_micro // MICRO", "room = room + 0"),),
+        (("core/batch/deferral.py", "tokens = tokens - -deferral.room_micro // MICRO", "tokens = tokens + 0"),),
     ),
     Mend(
         "left to others",

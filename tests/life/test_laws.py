@@ -15,7 +15,8 @@ from spark_throttle.control import plane
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core import codec
-from spark_throttle.core.batch import admission, queue_bounds
+from spark_throttle.core.batch import queue_bounds
+from spark_throttle.core.batch.deferral import WaitingRoom
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.layout import Candidates, Layout
@@ -112,10 +113,10 @@ def takes_no_lease_for_no_quota(patch: pytest.MonkeyPatch) -> None:
 
 
 def defers_no_verdict(patch: pytest.MonkeyPatch) -> None:
-    def room_tokens(grants: Grants, _: CompiledPolicy) -> Int64s:
-        return np.zeros_like(grants.balance_micro)
+    def takes(_: WaitingRoom, rows: Candidates, *__: object, **___: object) -> Bools:
+        return np.zeros(len(rows), dtype=np.bool_)
 
-    patch.setattr(admission, "room_tokens", room_tokens)
+    patch.setattr(WaitingRoom, "takes", takes)
 
 
 def pays(times: float) -> Fault:

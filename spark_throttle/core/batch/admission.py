@@ -28,7 +28,7 @@ import numpy as np
 from spark_throttle.core.batch import account, queue_bounds
 from spark_throttle.core.batch.arrivals import Arrivals, BatchFlows, enter
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Decisions
-from spark_throttle.core.batch.deferral import deferred, room_tokens
+from spark_throttle.core.batch.deferral import WaitingRoom
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.batch.reasons import REASONS, Reason
 from spark_throttle.core.fair.layout import Candidates
@@ -36,6 +36,7 @@ from spark_throttle.core.limits.pegasus import plan_windows
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import NEVER_MS, Bools, CompiledPolicy, Dimension, Int64s, Level, OnExcess, Verdict
 from spark_throttle.core.state import Queue, ShardState
 from spark_throttle.core.usage import UsageReport
@@ -246,12 +247,7 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     if held is not None:
         is_rejected[held] = False
     if is_rejected.any():
-        scope = np.where(is_rejected, stops.scope[behind.flow], -1)
-        room = room_tokens(plan.grants, policy)
-        is_deferred = deferred(behind, scope, room, candidates, entered.flows.names, now_ms=now_ms)
-        waits = is_deferred | ~is_rejected
-        if queue_bounds.fails(int(waits.sum()), int(behind.size_bytes[waits].sum()), policy.queue, shards=shards):
-            is_deferred &= plan.grants.is_unleased(policy)[scope]  # the queue is for rows that nothing rejects
+        is_deferred = _deferred(candidates, behind, is_rejected, plan, entered, policy, now_ms=now_ms, shards=shards)
         is_rejected = is_rejected & ~is_deferred
     decisions.decide(rows, np.where(is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY)), causes, behind.flow)
     if held is not None:
@@ -263,3 +259,25 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
     decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))
     return _Rest(is_rejected, is_deferred)
+
+
+def _deferred(  # noqa: PLR0913 - all that a batch depends on
+    candidates: Candidates,
+    behind: Candidates,
+    is_rejected: Bools,
+    plan: FlowPlan,
+    entered: BatchFlows,
+    policy: CompiledPolicy,
+    *,
+    now_ms: int,
+    shards: int,
+) -> Bools:
+    """Return which of the rows `behind` that their scope would reject wait for their verdict."""
+    stops, weight = plan.outcome.stops, entered.limits.weight
+    left = queue_bounds.left_after(behind.size_bytes[~is_rejected], policy.queue, shards=shards)
+    room = WaitingRoom.of(plan.grants, policy, left)
+    scope = np.where(is_rejected, stops.scope[behind.flow], -1)
+    domain = domains_of(enforcing_scopes(entered.matches.shared_scope, policy))
+    weight = weights_in(stops.scope, weight, domain, policy)
+    names, served = entered.flows.names, plan.outcome.served
+    return room.takes(behind, scope, served, weight, candidates, names, now_ms=now_ms)

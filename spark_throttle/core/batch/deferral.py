@@ -8,15 +8,17 @@ A shard has a part of a scope's tokens, so a row that finds none need not exceed
   tokens, and the rows that arrive behind them miss these tokens.
 
 Such a row is neither admitted nor rejected: it waits, and the next batch decides it anew. The rows that may wait take
-at most the tokens that the shard has left, and those that the epoch pins for this purpose (`Grants.deferral_micro`). As
-in a bucket, the last of them may be larger than what is left. Flows take this room in turns, a row each, so that no
-flow takes all of it; of one flow, the first rows wait and the others are rejected, which keeps their order.
+at most the tokens that the shard has left, and those that the epoch pins for this purpose (`state.Deferral`). As in a
+bucket, the last of them may be larger than what is left. Flows take this room in turns, a row each, so that no flow
+takes all of it; of one flow, the first rows wait and the others are rejected, which keeps their order. These rows take
+only the room in the queue that no others need.
 
 A row that a delaying scope has once held back has its verdict: it waits until it can leave, whatever stops it later.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,58 +28,107 @@ from spark_throttle.core.arithmetic.segments import Segments, by_row, running_to
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s
-from spark_throttle.core.state import Grants
+from spark_throttle.core.state import NO_BOUND, Grants
 
 _PLENTY: Final = 1 << 62
 """More messages, or bytes, than wait in any shard."""
 
 
-def room_tokens(grants: Grants, policy: CompiledPolicy) -> Int64s:
-    """Return the messages and bytes of rows that may wait for their verdict, shape (scopes, 2).
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingRoom:
+    """The room for rows that wait for their verdict, in messages and bytes."""
 
-    Parameters
-    ----------
-    grants
-        The grants that the batch leaves.
-    """
-    room = available_tokens(grants.balance_micro)
-    if grants.deferral_micro is not None:
-        room = room - -grants.deferral_micro // MICRO
-    return np.where(grants.is_unleased(policy)[:, None] | ~policy.shared.is_limited, _PLENTY, room)
+    tokens: Int64s
+    """Shape (scopes, 2): what the rows that a scope stopped may take."""
 
+    flow_tokens: Int64s
+    """Shape (scopes, 2): what a flow of weight 1 may take, with what it was served in this batch."""
 
-def deferred(
-    rows: Candidates, scope: Int64s, room: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int
-) -> Bools:
-    """Return which rows wait for their verdict.
+    queue_tokens: tuple[int, int]
+    """What the queue has left for rows that wait for their verdict."""
 
-    Parameters
-    ----------
-    rows
-        Rows, in the order in which they are decided.
-    scope
-        The shared scope that would reject each row; -1 for a row that does not wait.
-    room
-        Shape (scopes, 2): the messages and bytes that may wait (`room_tokens`).
-    candidates
-        All rows that compete. Where two flows are at the same turn, the one that waits longest goes first
-        (`Layout.ties`).
-    names
-        The names of the flows.
-    """
-    waits = np.zeros(len(rows), dtype=np.bool_)
-    at = np.flatnonzero((scope >= 0) & by_row(np.logical_and, room > 0)[scope])
-    if not len(at):
+    is_unleased: Bools
+    """Shape (scopes,): whether the job has no share of the scope's quota. Its rows wait as those that are delayed."""
+
+    @classmethod
+    def of(cls, grants: Grants, policy: CompiledPolicy, queue_tokens: tuple[int, int]) -> WaitingRoom:
+        """Return the room that a batch leaves with its `grants`."""
+        tokens, deferral = available_tokens(grants.balance_micro), grants.deferral
+        flow_tokens = np.full_like(tokens, _PLENTY)
+        if deferral is not None:
+            tokens = tokens - -deferral.room_micro // MICRO
+            flow_tokens = np.where(deferral.flow_micro == NO_BOUND, _PLENTY, deferral.flow_micro // MICRO)
+        is_unleased = grants.is_unleased(policy)
+        is_free = is_unleased[:, None] | ~policy.shared.is_limited
+        return cls(
+            np.where(is_free, _PLENTY, tokens), np.where(is_free, _PLENTY, flow_tokens), queue_tokens, is_unleased
+        )
+
+    def takes(
+        self,
+        rows: Candidates,
+        scope: Int64s,
+        served: Int64s,
+        weight: Int64s,
+        candidates: Candidates,
+        names: pa.StringArray,
+        *,
+        now_ms: int,
+    ) -> Bools:
+        """Return which rows wait for their verdict.
+
+        Parameters
+        ----------
+        rows
+            Rows, in the order in which they are decided.
+        scope
+            The shared scope that would reject each row; -1 for a row that does not wait.
+        served
+            Shape (flows, 2): the messages and bytes that each flow was served in this batch.
+        weight
+            The weight of each flow in the scope that stopped it.
+        candidates
+            All rows that compete. Where two flows are at the same turn, the one that waits longest goes first
+            (`Layout.ties`).
+        names
+            The names of the flows.
+        """
+        waits = np.zeros(len(rows), dtype=np.bool_)
+        at = np.flatnonzero((scope >= 0) & by_row(np.logical_and, self.tokens > 0)[scope])
+        if not len(at):
+            return waits
+        flow = rows.flow[at]
+        segments = Segments.by_key(flow, len(names))
+        turn = segments.rank[segments.position]
+        total = running_total(rows.size_bytes[at][segments.order])
+        bytes_before = (total[:-1] - np.repeat(total[segments.starts], segments.counts))[segments.position]
+        taken = served[flow] + np.stack([turn, bytes_before], axis=1)
+        part = self.flow_tokens[scope[at]]
+        part = np.where(part < _PLENTY // weight[flow][:, None], part * weight[flow][:, None], _PLENTY)
+        is_within = by_row(np.logical_and, taken < part)
+        at, turn, flow = at[is_within], turn[is_within], flow[is_within]
+
+        flows = np.flatnonzero(np.bincount(flow, minlength=len(names)))
+        tie = np.zeros(len(names), dtype=np.int64)
+        layout = Layout.of(candidates, np.bincount(candidates.flow, minlength=len(names)))
+        tie[flows] = layout.ties(flows, candidates, names, now_ms=now_ms)
+        at = at[np.lexsort((tie[flow], turn))]
+        by_scope = np.argsort(scope[at], kind="stable")
+        grouped = scope[at][by_scope]
+        before = _tokens_before(rows.size_bytes[at][by_scope])
+        before -= before[np.searchsorted(grouped, grouped)]
+        fits = np.empty(len(at), dtype=np.bool_)
+        fits[by_scope] = by_row(np.logical_and, before < self.tokens[grouped])
+        at = at[fits]
+
+        is_unleased = self.is_unleased[scope[at]]
+        waits[at[is_unleased]] = True
+        at = at[~is_unleased]
+        after = _tokens_before(rows.size_bytes[at]) + np.stack([np.ones_like(at), rows.size_bytes[at]], axis=1)
+        waits[at[by_row(np.logical_and, after <= np.array(self.queue_tokens))]] = True
         return waits
-    of_flow = Segments.by_key(rows.flow[at], len(names))
-    turn = of_flow.rank[of_flow.position]
-    flows = np.flatnonzero(of_flow.counts)
-    tie = np.zeros(len(names), dtype=np.int64)
-    layout = Layout.of(candidates, np.bincount(candidates.flow, minlength=len(names)))
-    tie[flows] = layout.ties(flows, candidates, names, now_ms=now_ms)
-    at = at[np.lexsort((tie[rows.flow[at]], turn, scope[at]))]
-    scope = scope[at]
-    before = np.stack([np.arange(len(at)), running_total(rows.size_bytes[at])[:-1]], axis=1)
-    before -= before[np.searchsorted(scope, scope)]
-    waits[at[by_row(np.logical_and, before < room[scope])]] = True
-    return waits
+
+
+def _tokens_before(size_bytes: Int64s) -> Int64s:
+    """Return the messages and bytes before each row, shape (n, 2)."""
+    return np.stack([np.arange(len(size_bytes)), running_total(size_bytes)[:-1]], axis=1)

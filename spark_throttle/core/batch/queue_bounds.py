@@ -37,9 +37,10 @@ def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
     return now_ms - queue.arrival_ms > bounds.age_ms
 
 
-def fails(rows: int, size_bytes: int, bounds: QueueBounds, *, shards: int) -> bool:
-    """Return whether a queue that must not overflow has no room for so many rows and bytes."""
-    return bounds.on_overflow == Overflow.FAIL and not _Room.of(bounds, shards).fits(rows, size_bytes)
+def left_after(size_bytes: Int64s, bounds: QueueBounds, *, shards: int) -> tuple[int, int]:
+    """Return the messages and bytes for which a shard's queue has room beside rows of these sizes."""
+    room = _Room.of(bounds, shards)
+    return room.messages - len(size_bytes), room.bytes - int(size_bytes.sum())
 
 
 def overflowing(  # noqa: PLR0913 - all that the bounds depend on

@@ -19,12 +19,13 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import divide_whole
+from spark_throttle.core.lending.deferrals import Outlook, deferrals
 from spark_throttle.core.lending.level_parts import Holding
 from spark_throttle.core.lending.shard_parts import Claims, divide_among_shards
 from spark_throttle.core.limits.size_bounds import bounded_floor
 from spark_throttle.core.limits.token_bucket import available_tokens, debit, full, observed_floor, refill
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
-from spark_throttle.core.state import NO_BOUND, NO_CONTEST
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.state import NO_BOUND, NO_CONTEST, Deferral
 from spark_throttle.core.usage import UsageReport
 
 
@@ -93,9 +94,9 @@ class Lending:
     ahead_bound_milli: Int64s | None = None
     """Shape (shards, scopes, 2): the bound for flows that are ahead, as in `state.Grants.ahead_bound_milli`."""
 
-    deferral_micro: Int64s | None = None
-    """Shape (shards, scopes, 2): the tokens for which rows may wait for their verdict, as in
-    `state.Grants.deferral_micro`."""
+    deferral: Deferral | None = None
+    """The tokens for which rows may wait for their verdict, as in `state.Grants.deferral`, in arrays of shape
+    (shards, scopes, 2)."""
 
 
 def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
@@ -135,6 +136,14 @@ def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
     return used
 
 
+def has_rejected(reports: list[UsageReport], policy: CompiledPolicy) -> Bools:
+    """Return whether rows of each shared scope's namespaces were rejected, shape (scopes,)."""
+    rejected = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    for report in reports:
+        rejected += by_scope(scopes_of(report, len(policy.tenant_names)), report.rejected, len(rejected))
+    return rejected[:, Dimension.MESSAGES] > 0
+
+
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
     """Return the sums, over the flows of every scope, of an amount of shape (n, 2)."""
     total = np.zeros((scopes, 2), dtype=np.int64)
@@ -144,7 +153,7 @@ def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
     return total
 
 
-def lend(
+def lend(  # noqa: PLR0913 - all that a division depends on
     buckets: Buckets,
     claims: Claims,
     policy: CompiledPolicy,
@@ -153,6 +162,7 @@ def lend(
     turn: int,
     advance_micro: Int64s | None = None,
     is_by_turn: bool = False,
+    outlook: Outlook | None = None,
 ) -> Lending:
     """Divide what the buckets hold among the shards.
 
@@ -165,6 +175,8 @@ def lend(
     is_by_turn
         Whether `turn` alone decides which shards' parts of a token are rounded up, and which shards are lent any tokens
         where there are fewer tokens than shards: so all scopes open the same shard.
+    outlook
+        What is known of the last batch; by default, no row may wait for its verdict.
     """
     shape = (shards, len(policy.shared), 2)
     limited = policy.shared.is_limited
@@ -202,20 +214,8 @@ def lend(
         np.maximum(advance, -credit - MICRO),
         credit,
         None if (bound_milli == NO_BOUND).all() else bound_milli,
-        _lent_elsewhere(held, parts.part_milli, balance, policy),
+        deferrals(buckets.balance_micro, parts.part_milli, balance, claims, outlook, policy),
     )
-
-
-def _lent_elsewhere(held: Int64s, part_milli: Int64s, balance_micro: Int64s, policy: CompiledPolicy) -> Int64s | None:
-    """Return what each shard may defer verdicts for, as in `Lending.deferral_micro`: what the others are lent.
-
-    That is nothing where the scope has no more than is claimed: then the others will use what they are lent.
-    """
-    rejects = policy.shared.on_excess == OnExcess.REJECT
-    if len(balance_micro) == 1 or not rejects.any():
-        return None
-    is_spare = (part_milli.sum(axis=0) < held * 1000) & policy.shared.is_limited & rejects[:, None]
-    return np.where(is_spare, np.maximum(held - available_tokens(balance_micro), 0) * MICRO, 0)
 
 
 def _divided(whole: int, part_milli: Int64s, urgency: Int64s, turn: int) -> Int64s:

@@ -23,10 +23,14 @@ from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, quotient, ti
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.lending.grants import Lending, by_scope, scopes_of
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.state import NO_BOUND, Deferral
 from spark_throttle.core.usage import UsageReport
 
 _SHRINKS_TO_ONE_PART = 10
 """Owed time shrinks by the elapsed time divided by this."""
+
+_LONGEST_STEP_MS = 60_000
+"""Owed time grows by no more between two epochs: nothing arrived meanwhile, or the job was down."""
 
 _MOST_OWED_MICRO = 1 << 61
 
@@ -62,7 +66,7 @@ def owed_after(
     before = np.zeros(len(is_missing), dtype=np.int64) if owed_ms is None else owed_ms
     shrunk = np.maximum(before + -max(elapsed_ms, 0) // _SHRINKS_TO_ONE_PART, 0)
     waits = is_missing & by_row(np.logical_or, waiting > 0)
-    grown = before + max(waited_ms, 0) * np.where(before == 0, 2, 1)
+    grown = before + min(max(waited_ms, 0), _LONGEST_STEP_MS) * np.where(before == 0, 2, 1)
     after = np.where(waits, grown, shrunk)
     return after if after.any() else None
 
@@ -93,5 +97,10 @@ def with_owed(lending: Lending, owed_ms: Int64s | None, waiting: Int64s, policy:
     total = waiting.sum(axis=0)
     part = quotient(np.minimum(owed, total), total, FACTOR_BITS)
     owed_tokens = np.maximum(owed - total, 0) + times(waiting, part)
-    before = 0 if lending.deferral_micro is None else lending.deferral_micro
-    return replace(lending, deferral_micro=before + np.minimum(owed_tokens, _MOST_OWED_MICRO // MICRO) * MICRO)
+    owed_micro = np.minimum(owed_tokens, _MOST_OWED_MICRO // MICRO) * MICRO
+    if lending.deferral is None:
+        return replace(lending, deferral=Deferral(owed_micro, np.full_like(owed_micro, NO_BOUND)))
+    room_micro, flow_micro = lending.deferral.room_micro, lending.deferral.flow_micro
+    # Rows wait for time in which nobody was served, so no flow had its part of it.
+    room_micro = np.where((owed_micro > 0) & (flow_micro < NO_BOUND), owed_micro, room_micro + owed_micro)
+    return replace(lending, deferral=Deferral(room_micro, np.where(owed_micro > 0, NO_BOUND, flow_micro)))

@@ -49,7 +49,7 @@ from spark_throttle.core.arithmetic.fixed_point import bit_length
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.level_parts import FINE_BITS, MOST_TOKENS_BITS, Holding, Level, LevelParts
-from spark_throttle.core.names.matching import domains_of, enforcing_scopes
+from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.state import NO_BOUND
 
@@ -161,7 +161,7 @@ class _Pass:
         for scope in claims.shared_scope.T:
             rows = np.flatnonzero(scope >= 0)
             at = _Seating(rows, scope[rows], claims.shard[rows] * advance_micro.shape[1] + scope[rows])
-            weight = _weights_in(at.scope, claims.weight[rows], domain[rows], policy)
+            weight = weights_in(at.scope, claims.weight[rows], domain[rows], policy)
             # A flow that a narrower scope stops takes nothing here: it is ahead of others there, but of none here.
             is_stopped = by_row(np.logical_and, demand[rows] == 0) & by_row(np.logical_or, claims.demand[rows] > 0)
             ahead_milli = np.where(is_stopped[:, None], 0, claims.ahead_milli[rows])
@@ -216,12 +216,6 @@ class _Pass:
             _in_units(account, MICRO).reshape(shape), is_counted.reshape(shape), is_filled.reshape(shape),
             bound.reshape(shape), next_ahead.reshape(shape[:2]), is_short.any() & ~by_row(np.logical_or, is_bound),
         )  # fmt: skip
-
-
-def _weights_in(scope: Int64s, weight: Int64s, domain: Int64s, policy: CompiledPolicy) -> Int64s:
-    """Return the weights of flows in scopes of one level: their own, times their domains' if those are narrower."""
-    is_within = (domain >= 0) & (domain != scope)
-    return weight * np.where(is_within, policy.shared.weight[domain], 1) if is_within.any() else weight
 
 
 def _scaled(weight: Int64s, scope: Int64s, scopes: int) -> Int64s:

@@ -107,3 +107,9 @@ def match(names: pa.StringArray, policy: CompiledPolicy) -> Matches:
         axis=1,
     )
     return Matches(rule, tenant, group, shared_scope)
+
+
+def weights_in(scope: Int64s, weight: Int64s, domain: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the weights of flows in scopes of one level: their own, times their domains' if those are narrower."""
+    is_within = (domain >= 0) & (domain != scope)
+    return weight * np.where(is_within, policy.shared.weight[domain], 1) if is_within.any() else weight

@@ -163,7 +163,7 @@ def _granted(state: bytes | None, grant: bytes | None, shard: int, batch_ms: int
 def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShard:
     grants = Grants(
         row.epoch, row.balance_micro, row.headroom_micro, now_ms, row.share_micro_per_ms, row.ahead_bound_milli,
-        row.deferral_micro,
+        row.deferral,
     )  # fmt: skip
     state, policy = stored.state, stored.policy
     if row.policy is not None and row.policy != policy:

@@ -127,9 +127,7 @@ class _Batch:
         self.take_turns()
         for flow in self.flows.values():
             self.decide_rest(flow)
-        for scope in self.scopes.values():
-            self.defer(scope)
-        self.keep_queue_from_failing()
+        self.defer()
         self.bound_queue()
         self.mark_sizes()
         self.tell_throttle_times()
@@ -275,35 +273,37 @@ class _Batch:
             rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_open
             self.refuse(Verdict.REJECT if rejects else Verdict.DELAY, row, cause, dimension)
 
-    def defer(self, scope: Scope) -> None:
-        """Let rows that the scope rejects wait for their verdict, the flows in turns, while there is room."""
-        room = scope.deferral_room()
-        in_turns: list[tuple[int, tuple[int, int], Row]] = []
+    def defer(self) -> None:
+        """Let rows that a scope rejects wait for their verdict, the flows in turns, while there is room."""
+        in_turns: list[tuple[int, tuple[int, int], Row, Scope]] = []
         for flow in self.flows.values():
-            refused = [row for row in flow.rows if self.refused_by.get(row.index, (None,))[0] is scope]
-            rejected = [row for row in refused if self.decisions[row.index].verdict == Verdict.REJECT]
-            in_turns += [(turn, flow.tie, row) for turn, row in enumerate(rejected)]
-        before = [0, 0]
-        for *_, row in sorted(in_turns, key=lambda turn: turn[:2]):
-            if any(before[d] >= room[d] for d in scope.limits.limited_dimensions):
-                return
-            self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.DELAY)
-            row.is_deferred = True
-            before = [before[d] + row.tokens[d] for d in DIMENSIONS]
-
-    def keep_queue_from_failing(self) -> None:
-        """Reject the rows that wait for their verdict where the queue must not overflow and has no room for them."""
-        messages, in_bytes = total_tokens([row for flow in self.flows.values() for row in self.waiting(flow)])
+            scope, turn = flow.blocked_by, 0
+            if scope is None:
+                continue
+            is_widened = scope.limits != flow.rules.domain
+            weight = flow.limits.weight * (flow.rules.domain_weight if is_widened else 1)
+            most, taken = scope.flow_room(weight), list(total_tokens(flow.rows[: flow.admitted]))
+            for row in flow.rows[flow.admitted :]:
+                if self.decisions[row.index].verdict != Verdict.REJECT:
+                    continue
+                if any(taken[d] >= most[d] for d in scope.limits.limited_dimensions):
+                    break
+                in_turns.append((turn, flow.tie, row, scope))
+                turn, taken = turn + 1, [taken[d] + row.tokens[d] for d in DIMENSIONS]
         bounds = self.policy.queue
-        has_room = messages <= max(1, bounds.messages // self.shards) and in_bytes <= max(
-            1, bounds.bytes // self.shards
-        )
-        if has_room or bounds.on_overflow != Overflow.FAIL:
-            return
-        for row in self.rows:
-            if row.is_deferred:
-                self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.REJECT)
-                row.is_deferred = False
+        queued = total_tokens([row for flow in self.flows.values() for row in self.waiting(flow)])
+        bound_messages, bound_bytes = (max(1, bound // self.shards) for bound in (bounds.messages, bounds.bytes))
+        left = [bound_messages - queued[0], bound_bytes - queued[1]]
+        before = {index: [0, 0] for index in self.scopes}
+        for *_, row, scope in sorted(in_turns, key=lambda turn: turn[:2]):
+            at, room = scope.limits.index, scope.deferral_room()
+            if any(before[at][d] >= room[d] for d in scope.limits.limited_dimensions):
+                continue
+            before[at] = [before[at][d] + row.tokens[d] for d in DIMENSIONS]
+            left = [left[d] - row.tokens[d] for d in DIMENSIONS]
+            if min(left) >= 0:
+                self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.DELAY)
+                row.is_deferred = True
 
     # Step 7
 
@@ -384,7 +384,8 @@ class _Batch:
                 pair(scope.balance_micro),
                 pair(scope.headroom_micro),
                 scope.ahead_bound_milli,
-                None if scope.deferral_micro is None else pair(scope.deferral_micro),
+                None if scope.room_micro is None else pair(scope.room_micro),
+                pair(scope.flow_micro),
             )
             for scope in self.scopes.values()
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
-from spark_throttle.core.state import NO_CONTEST
+from spark_throttle.core.state import NO_BOUND, NO_CONTEST
 from spark_throttle.testing.oracle.reference_bucket import (
     TokenBucket,
     milli_tokens_in,
@@ -80,24 +80,26 @@ class Scope:
     balance_micro: list[int]
     headroom_micro: list[int]
     ahead_bound_milli: Pair
-    deferral_micro: list[int] | None
+    room_micro: list[int] | None
+    flow_micro: list[int]
 
     @classmethod
     def grown(cls, limits: ScopeLimits, memory: GrantMemory, *, elapsed_ms: int, shards: int) -> Scope:
         """Return the scope, refilled by the shard's part of its rate as far as the headroom allows."""
         scope = cls(
             limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli,
-            None if memory.deferral_micro is None else list(memory.deferral_micro),
+            None if memory.room_micro is None else list(memory.room_micro), list(memory.flow_micro),
         )  # fmt: skip
         for d in limits.limited_dimensions:
             earned = limits.rate_micro_per_ms[d] // shards * max(0, elapsed_ms)
             gained = min(earned, scope.headroom_micro[d])
             scope.balance_micro[d] += gained
             scope.headroom_micro[d] -= gained
-            if scope.deferral_micro is not None:
-                scope.deferral_micro[d] += gained * (shards - 1)
-                if limits.rate_micro_per_ms[d] == 0:
-                    scope.deferral_micro[d] = 0
+            if scope.room_micro is not None:
+                is_shut = limits.rate_micro_per_ms[d] == 0
+                scope.room_micro[d] = 0 if is_shut else scope.room_micro[d] + gained * (shards - 1)
+                if scope.flow_micro[d] < NO_BOUND:
+                    scope.flow_micro[d] = 0 if is_shut else min(scope.flow_micro[d] + gained * shards, NO_BOUND)
         return scope
 
     @property
@@ -124,7 +126,11 @@ class Scope:
         """Return the tokens that rows may still take while they wait for their verdict."""
         left = [max(0, self.balance_micro[d] // MICRO + (d == Dimension.MESSAGES)) for d in DIMENSIONS]
         left = [0 if self.balance_micro[d] < 0 else left[d] for d in DIMENSIONS]
-        return left if self.deferral_micro is None else [left[d] - -self.deferral_micro[d] // MICRO for d in DIMENSIONS]
+        return left if self.room_micro is None else [left[d] - -self.room_micro[d] // MICRO for d in DIMENSIONS]
+
+    def flow_room(self, weight: int) -> list[int]:
+        """Return the tokens that a flow of a weight may take and wait for."""
+        return [1 << 62 if micro == NO_BOUND else micro // MICRO * weight for micro in self.flow_micro]
 
     def lacks(self, wanted: Pair) -> bool:
         """Return whether the scope cannot serve all of `wanted`; the last message may overdraw it."""

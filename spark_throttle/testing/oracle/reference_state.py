@@ -19,7 +19,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     WindowRules,
 )
-from spark_throttle.core.state import NO_BOUND, Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
 
 Pair = tuple[int, int]
@@ -314,7 +314,11 @@ class GrantMemory:
     balance_micro: Pair
     headroom_micro: Pair
     ahead_bound_milli: Pair = (NO_BOUND, NO_BOUND)
-    deferral_micro: Pair | None = None
+    room_micro: Pair | None = None
+    """Tokens for which rows may wait for their verdict, beside the balance."""
+
+    flow_micro: Pair = (NO_BOUND, NO_BOUND)
+    """Tokens that a flow of weight 1 may take and wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +356,7 @@ class ReferenceState:
                 strict=True,
             )
         ]
-        grants, bounds, deferral_micro = [], state.grants.ahead_bound_milli, state.grants.deferral_micro
+        grants, bounds, deferral = [], state.grants.ahead_bound_milli, state.grants.deferral
         for scope in range(len(policy.shared)):
             limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
             grants.append(
@@ -360,7 +364,8 @@ class ReferenceState:
                     limits.meaningful(pair(state.grants.balance_micro[scope])),
                     limits.meaningful(pair(state.grants.headroom_micro[scope])),
                     (NO_BOUND, NO_BOUND) if bounds is None else pair(bounds[scope]),
-                    None if deferral_micro is None else limits.meaningful(pair(deferral_micro[scope])),
+                    None if deferral is None else limits.meaningful(pair(deferral.room_micro[scope])),
+                    (NO_BOUND, NO_BOUND) if deferral is None else limits.meaningful(pair(deferral.flow_micro[scope])),
                 )
             )
         return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants)
@@ -373,7 +378,8 @@ class ReferenceState:
         bounds = _pairs([grant.ahead_bound_milli for grant in self.grants])
         flow, size_bytes, arrival_ms, release_ms = np.array(queue, dtype=np.int64).reshape(-1, 4).T
         is_deferred = np.array([row.is_deferred for row in self.queue], dtype=np.bool_)
-        deferral_micro = [grant.deferral_micro for grant in self.grants if grant.deferral_micro is not None]
+        rooms = [grant.room_micro for grant in self.grants if grant.room_micro is not None]
+        deferral = Deferral(_pairs(rooms), _pairs([grant.flow_micro for grant in self.grants]))
         return ShardState(
             self.advanced_to_ms,
             Flows(
@@ -390,7 +396,7 @@ class ReferenceState:
                 _pairs([grant.headroom_micro for grant in self.grants]),
                 self.granted_as_of_ms,
                 ahead_bound_milli=bounds if (bounds < NO_BOUND).any() else None,
-                deferral_micro=_pairs(deferral_micro) if deferral_micro else None,
+                deferral=deferral if rooms else None,
             ),
         )
 

@@ -24,7 +24,7 @@ from spark_throttle.core.quota import (
     Overflow,
     QueueBounds,
 )
-from spark_throttle.core.state import NO_BOUND, NO_CONTEST, Grants
+from spark_throttle.core.state import NO_BOUND, NO_CONTEST, Deferral, Grants
 from spark_throttle.testing.oracle.history import History, Step
 from spark_throttle.testing.oracle.reference_state import pair
 from spark_throttle.testing.oracle.worlds import (
@@ -179,9 +179,12 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
         headrooms.append((entries[0][1], entries[1][1]))
     made = make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
     scopes = len(policy.shared)
-    deferral_micro = draw(st.sampled_from((None, None, 0, 1, MICRO, 3 * MICRO, 10**9 * MICRO)))
-    if deferral_micro is not None:
-        made = replace(made, deferral_micro=np.where(policy.shared.is_limited, deferral_micro, 0))
+    room_micro = draw(st.sampled_from((None, None, 0, 1, MICRO, 3 * MICRO, 10**9 * MICRO)))
+    if room_micro is not None:
+        is_limited, flow_micro = policy.shared.is_limited, draw(st.sampled_from((NO_BOUND, 0, MICRO, 5 * MICRO)))
+        made = replace(made, deferral=Deferral(
+            np.where(is_limited, room_micro, 0), np.where(is_limited, flow_micro, 0),
+        ))  # fmt: skip
     bounds_milli = (None, None, NO_BOUND, NO_CONTEST, NO_CONTEST, 0, 1, 500, 1000, 60_000, 10**9)
     bound_milli = draw(st.sampled_from(bounds_milli)) if is_bounded else None
     if bound_milli is None:

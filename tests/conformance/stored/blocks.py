@@ -31,7 +31,7 @@ from spark_throttle.core.codec import (
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
-from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
@@ -72,8 +72,10 @@ LEAD = np.array([[0, 0], [5, -9]])
 """Leads, which shards of version 5 have; those of older files are not read."""
 
 
-DEFERRAL_MICRO = np.array([[0, 5], [2**61, 1]])
+DEFERRAL = Deferral(np.array([[0, 5], [2**61, 1]]), np.array([[NO_BOUND, 3], [0, NO_BOUND]]))
 """Tokens for which rows may wait for their verdict, which shards of version 6 and epochs of version 5 have."""
+
+OF_SHARDS = Deferral(*(np.stack([each, each // 3]) for each in (DEFERRAL.room_micro, DEFERRAL.flow_micro)))
 
 
 def shard(
@@ -81,7 +83,7 @@ def shard(
     paying: PayingTime | None = None,
     bound_milli: Int64s | None = None,
     lead_vt: Int64s | None = None,
-    deferral_micro: Int64s | None = None,
+    deferral: Deferral | None = None,
 ) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
@@ -92,11 +94,11 @@ def shard(
     queue = Queue(
         np.array([0, 1, 1]), np.array([100, 0, 2**36]), 1_760_000_000_000 + np.arange(3),
         np.array([0, 1_760_000_000_100, 0]),
-        None if deferral_micro is None else np.array([False, True, False]),
+        None if deferral is None else np.array([False, True, False]),
     )  # fmt: skip
     grants = Grants(
         9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share, bound_milli,
-        deferral_micro,
+        deferral,
     )  # fmt: skip
     state = ShardState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
@@ -126,15 +128,15 @@ def epoch(
     share: Int64s | None = None,
     reading: ClockReading | None = None,
     bound_milli: Int64s | None = None,
-    deferral_micro: Int64s | None = None,
+    deferral: Deferral | None = None,
 ) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
     advances = (lent * 7, np.maximum(-lent, 0)) if reading is not None else (lent * 0, lent * 0)
     return Epoch(
         9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
-        Lending(lent, headroom, advances[0], advances[1], bound_milli, deferral_micro), 8, share, reading,
-        None if deferral_micro is None else np.array([0, 3_000]),
+        Lending(lent, headroom, advances[0], advances[1], bound_milli, deferral), 8, share, reading,
+        None if deferral is None else np.array([0, 3_000]),
     )  # fmt: skip
 
 
@@ -142,11 +144,11 @@ def grant(
     share: Int64s | None = None,
     paying: PayingTime | None = None,
     bound_milli: Int64s | None = None,
-    deferral_micro: Int64s | None = None,
+    deferral: Deferral | None = None,
 ) -> ShardGrant:
     """Return a control row that brings a policy."""
     balance, headroom = np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]])
-    return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli, deferral_micro)
+    return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli, deferral)
 
 
 CONTENT: Mapping[str, Callable[[], Any]] = {
@@ -169,9 +171,9 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v5": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD),
     "epoch_v4": lambda: epoch(SHARE, READING, np.stack([AHEAD_MILLI, AHEAD_MILLI // 3])),
     "grant_v4": lambda: grant(SHARE, PAYING, AHEAD_MILLI),
-    "shard_v6": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL_MICRO),
-    "epoch_v5": lambda: epoch(SHARE, READING, None, np.stack([DEFERRAL_MICRO, DEFERRAL_MICRO // 3])),
-    "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL_MICRO),
+    "shard_v6": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL),
+    "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
+    "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 
