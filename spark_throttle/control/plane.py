@@ -28,9 +28,8 @@ from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.events import lent_turn, next_event_ms
-from spark_throttle.core.lending.grants import Buckets, claims_of, has_rejected, lend
+from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.lending.owed_time import waiting_by_scope, with_owed
 from spark_throttle.core.lending.shares import refill_share, under_share
 from spark_throttle.core.policy_change import carried_shared
@@ -133,7 +132,8 @@ class ControlPlane:
             buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
         left = _Left(
             buckets, self._settling.newest_settled(epoch), advance_micro,
-            self._settling.owed_ms(epoch, before, policy, now_ms), now_ms - epoch.buckets.as_of_ms,
+            self._settling.owed_ms(epoch, before, policy, now_ms, is_own=self._has_pinned(start)),
+            now_ms - epoch.buckets.as_of_ms,
         )  # fmt: skip
         name = self._make(epoch.number + 1, policy, left, moment)
         forget_reports(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
@@ -156,6 +156,10 @@ class ControlPlane:
             paid_ms = 0 if self._shared is None else self._shared.paid_until_ms(start.file, now_ms=now_ms)
             leased = refill_share(settled, before, share, now_ms=max(settled.as_of_ms, paid_ms))
         return Buckets(np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro), now_ms)
+
+    def _has_pinned(self, name: EpochName) -> bool:
+        """Return whether this run made the epoch, as one that shares quotas."""
+        return self._shared is not None and self._shared.has_pinned(name.file)
 
     def wait_ms(self) -> int | None:
         """Return how long until a waiting row may leave or expire: 0 if at once, `None` if none ever will by itself.
@@ -257,8 +261,7 @@ class ControlPlane:
         if share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
         claims = claims_of(reports, policy)
-        waiting = waiting_by_scope(reports, policy, shards=self._shards)
-        outlook = Outlook(waiting.sum(axis=0), has_rejected(reports, policy), left.interval_ms)
+        outlook = self._settling.outlook(policy, interval_ms=left.interval_ms)
         lending = lent_turn(
             reports,
             replace(buckets, as_of_ms=now_ms),
@@ -269,6 +272,7 @@ class ControlPlane:
             ),
             number,
         )  # fmt: skip
+        waiting = waiting_by_scope(reports, policy, shards=self._shards)
         lending = with_owed(lending, left.owed_ms, waiting, policy)
         held = Buckets(buckets.balance_micro, now_ms)
         epoch = Epoch(number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms)

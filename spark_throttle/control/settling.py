@@ -14,13 +14,14 @@ import numpy as np
 from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.advances import advance_after, carried_advance
-from spark_throttle.core.lending.grants import Buckets, used_by_scope
-from spark_throttle.core.lending.owed_time import owed_after, waiting_by_scope
+from spark_throttle.core.lending.deferrals import Outlook
+from spark_throttle.core.lending.grants import Buckets, has_rejected, used_by_scope
+from spark_throttle.core.lending.owed_time import is_overloaded, missed_by, owed_after, waiting_by_scope
 from spark_throttle.core.lending.shares import settle_share
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import former_scopes
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
@@ -109,20 +110,28 @@ class Settling:
             buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
 
-    def owed_ms(self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy, now_ms: int) -> Int64s | None:
-        """Return for how long this job has missed its share of each scope of `after` (`owed_time`)."""
-        share, rate = epoch.share_micro_per_ms, before.shared.rate_micro_per_ms
+    def outlook(self, policy: CompiledPolicy, *, interval_ms: int) -> Outlook:
+        """Return what the last reports say of the next batch."""
+        reports = self.last_under(policy)
+        waiting = waiting_by_scope(reports, policy, shards=self._shards)
+        return Outlook(waiting.sum(axis=0), has_rejected(reports, policy), interval_ms)
+
+    def owed_ms(
+        self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy, now_ms: int, *, is_own: bool
+    ) -> Int64s | None:
+        """Return for how long this job has missed its share of each scope of `after` (`owed_time`).
+
+        No time is missed after an epoch that another run made: this one may have begun much later.
+        """
+        share, elapsed_ms = epoch.share_micro_per_ms, now_ms - epoch.buckets.as_of_ms
         if share is None and epoch.owed_ms is None:
             return None
-        is_missing = np.zeros(len(rate), dtype=np.bool_)
-        if share is not None:
-            is_missing = ((share == 0) & (rate > 0)).any(axis=1) & (before.shared.on_excess == OnExcess.REJECT)
-        waiting = waiting_by_scope(self.last_under(before), before, shards=self._shards).sum(axis=0)
+        is_missed = np.zeros(len(before.shared), dtype=np.bool_)
+        if share is not None and is_own:
+            is_missed = missed_by(self.last_under(before), share, before)
+        overloaded = is_overloaded(epoch.owed_ms, self.outlook(before, interval_ms=elapsed_ms), before)
         first_ms = min((reports[0].as_of_ms for reports in self._unsettled.values()), default=now_ms)
-        owed_ms = owed_after(
-            epoch.owed_ms, is_missing, waiting,
-            waited_ms=now_ms - first_ms, elapsed_ms=now_ms - epoch.buckets.as_of_ms,
-        )  # fmt: skip
+        owed_ms = owed_after(epoch.owed_ms, is_missed, overloaded, waited_ms=now_ms - first_ms, elapsed_ms=elapsed_ms)
         if owed_ms is None or before.revision == after.revision:
             return owed_ms
         former = former_scopes(before, after)

@@ -76,6 +76,10 @@ class SharedQuotas:
             self._pinned = file, steady_ms, now_ms
             self._keeper.end_pin(share)
 
+    def has_pinned(self, file: str) -> bool:
+        """Return whether this process wrote the epoch, and no later one."""
+        return self._pinned is not None and self._pinned[0] == file
+
     def paid_until_ms(self, file: str, *, now_ms: int) -> int:
         """Return the paying time up to which an epoch's rates have been leased since it was written.
 

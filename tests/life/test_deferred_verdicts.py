@@ -148,6 +148,33 @@ def test_row_that_waits_for_its_verdict_puts_no_other_row_out_of_the_queue() -> 
     assert "patient/a" not in {letter.row.namespace for letter in job.rejected}
 
 
+@pytest.mark.parametrize("shards", [16, 64])
+def test_no_queue_grows_under_a_steady_overload_of_many_shards(shards: int) -> None:
+    job = SimulatedJob(limited(1), shards=shards)
+    offer(job, 3 * QUOTA_PER_SECOND, 6, MANY)
+    assert len(job.waiting) <= 2 * len(MANY)
+
+
+def test_row_that_waits_for_its_verdict_is_decided_before_it_is_too_old() -> None:
+    job = SimulatedJob(limited(60) | {"queue": {"age_seconds": 1}}, shards=8)
+    for second in range(10):
+        job.offer([(MANY[second], 1)] * 50 * QUOTA_PER_SECOND)
+        job.trigger(after_ms=60 * SECOND_MS)
+    job.trigger(after_ms=60 * SECOND_MS)
+    assert (len(job.admitted), len(job.rejected)) == (500 * QUOTA_PER_SECOND, 0)
+
+
+def test_row_that_waited_for_a_shared_quota_is_not_rejected_by_a_limit_of_its_own() -> None:
+    own = {"publish": {"messages_per_second": 60, "burst_seconds": 1, "on_excess": "reject"}, "resource_group": "gold"}
+    job = SimulatedJob(limited(1) | {"namespaces": {"acme/a": own}}, shards=2, exchange=SimulatedExchange())
+    waited: set[int] = set()
+    while not job.admitted:
+        waited |= {row.id for row in job.waiting}
+        offer(job, QUOTA_PER_SECOND // 2, 1)
+    offer(job, QUOTA_PER_SECOND // 2, 30)
+    assert waited & {letter.row.id for letter in job.rejected} == set()
+
+
 # Time without a share
 
 
@@ -164,6 +191,31 @@ def test_job_that_shares_and_is_offered_less_than_its_quota_rejects_nothing(
     assert (len(job.waiting), len(job.rejected)) == (0, 0)
 
 
+def test_limit_of_the_job_owes_the_time_for_which_rows_wait_for_a_shared_quota() -> None:
+    limit = {"publish": {"messages_per_second": QUOTA_PER_SECOND, "burst_seconds": 1, "on_excess": "reject"}}
+    job = SimulatedJob(limited(1) | {"job": limit}, shards=2, exchange=SimulatedExchange())
+    offer(job, QUOTA_PER_SECOND // 2, 60)
+    assert (len(job.waiting), len(job.rejected)) == (0, 0)
+
+
+def test_downtime_of_a_job_is_not_owed() -> None:
+    job = SimulatedJob(limited(1), shards=2, exchange=SimulatedExchange())
+    offer(job, 1, 1)
+    job.stop()
+    job.pass_time(36_000 * SECOND_MS)
+    job.restart()
+    offer(job, 3 * QUOTA_PER_SECOND, 60, MANY)
+    assert len(job.waiting) <= QUOTA_PER_SECOND // 20
+
+
+def test_restarts_under_an_overload_let_no_queue_grow() -> None:
+    job = SimulatedJob(limited(1), shards=2, exchange=SimulatedExchange())
+    for _ in range(3):
+        offer(job, 3 * QUOTA_PER_SECOND, 40, MANY)
+        assert len(job.waiting) <= 5 * QUOTA_PER_SECOND
+        job.restart()
+
+
 def test_job_that_waited_long_for_its_share_rejects_nothing_that_its_quota_would_have_let_pass() -> None:
     exchange = SimulatedExchange()
     job = SimulatedJob(limited(1), shards=2, exchange=exchange)
@@ -173,7 +225,7 @@ def test_job_that_waited_long_for_its_share_rejects_nothing_that_its_quota_would
     assert (len(job.rejected), len(job.admitted)) == (0, 2 * QUOTA_PER_SECOND)
 
 
-def test_job_that_is_offered_too_much_after_its_start_lets_rows_wait_no_longer_than_ten_times_that_time() -> None:
+def test_job_that_is_offered_too_much_after_its_start_lets_rows_wait_no_longer_than_it_missed() -> None:
     job = SimulatedJob(limited(1), shards=8, exchange=SimulatedExchange())
     missed_seconds = 0
     while not job.admitted:
@@ -181,5 +233,5 @@ def test_job_that_is_offered_too_much_after_its_start_lets_rows_wait_no_longer_t
         missed_seconds += 1
     offer(job, 3 * QUOTA_PER_SECOND, 1, MANY)
     assert 0 < len(job.waiting) <= (missed_seconds + 1) * QUOTA_PER_SECOND + 8
-    offer(job, 3 * QUOTA_PER_SECOND, 10 * (missed_seconds + 1), MANY)
-    assert len(job.waiting) == 0
+    offer(job, 3 * QUOTA_PER_SECOND, missed_seconds + 1, MANY)
+    assert len(job.waiting) <= QUOTA_PER_SECOND // 20

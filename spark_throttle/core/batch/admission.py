@@ -97,7 +97,8 @@ def plan_admission(
     large = entered.oversized
     if len(large.row):
         decisions.decide(queued + large.row, Verdict.REJECT, _of_size(large), np.arange(len(large.row)))
-    expired = np.flatnonzero(queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms))
+    is_expired = queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms)
+    expired = np.flatnonzero(is_expired if state.queue.is_deferred is None else is_expired & ~state.queue.is_deferred)
     decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
     windowed = _through_windows(decisions, entered, policy, queued, now_ms=now_ms)
     rows = Candidates.of_batch(
@@ -224,7 +225,7 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
 ) -> _Rest:
     """Decide the rows behind the admitted ones of their flow, and mark the rows that an observing scope would stop."""
     stops, marks = plan.outcome.stops, plan.outcome.marks
-    is_rejected = is_deferred = np.zeros(len(behind), dtype=np.bool_)
+    is_rejected, is_deferred = np.zeros((2, len(behind)), dtype=np.bool_)
     if not len(behind) and not len(marks.row):
         return _Rest(is_rejected, is_deferred)
     rate = policy.shared.rate_micro_per_ms
@@ -239,26 +240,36 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms)
     rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
     rows = candidates.row_at(plan.outcome.behind)
+    had_no_verdict = _had_no_verdict(queue, rows[: behind.queued])
     if rejects.any():
-        is_open = np.ones(len(behind), dtype=np.bool_)
-        is_open[: behind.queued] = False if queue.is_deferred is None else queue.is_deferred[rows[: behind.queued]]
-        is_rejected = is_open & rejects[behind.flow]
+        is_rejected = rejects[behind.flow]
+        # The namespace's own bucket may have been full while the row waited, and have earned nothing.
+        is_rejected[: behind.queued] &= had_no_verdict & is_shared[behind.flow[: behind.queued]]
     held = np.flatnonzero(behind.is_held(now_ms) | (stops.level < 0)[behind.flow]) if candidates.holds(now_ms) else None
     if held is not None:
         is_rejected[held] = False
     if is_rejected.any():
         is_deferred = _deferred(candidates, behind, is_rejected, plan, entered, policy, now_ms=now_ms, shards=shards)
         is_rejected = is_rejected & ~is_deferred
+    is_too_old = had_no_verdict & queue_bounds.is_expired(queue, policy.queue, now_ms=now_ms)[rows[: behind.queued]]
+    is_rejected[: behind.queued] |= is_too_old
+    is_deferred[: behind.queued] &= ~is_too_old
     decisions.decide(rows, np.where(is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY)), causes, behind.flow)
     if held is not None:
         hold_ms = np.maximum(behind.release_ms[held] - now_ms, 0)
         causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, wait_ms=hold_ms)
         decisions.decide(rows[held], Verdict.DELAY, causes, np.arange(len(held)))
+    decisions.decide(rows[: behind.queued][is_too_old], Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
     own = own_wait_ms[candidates.flow[marks.row], marks.dimension]
     wait_ms = np.where(marks.scope >= 0, shared_wait_ms[marks.scope, marks.dimension], own)
     causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
     decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))
     return _Rest(is_rejected, is_deferred)
+
+
+def _had_no_verdict(queue: Queue, rows: Int64s) -> Bools:
+    """Return whether each of `rows`, which were queued, has waited for its verdict."""
+    return np.zeros(len(rows), dtype=np.bool_) if queue.is_deferred is None else queue.is_deferred[rows]
 
 
 def _deferred(  # noqa: PLR0913 - all that a batch depends on

@@ -13,7 +13,9 @@ bucket, the last of them may be larger than what is left. Flows take this room i
 takes all of it; of one flow, the first rows wait and the others are rejected, which keeps their order. These rows take
 only the room in the queue that no others need.
 
-A row that a delaying scope has once held back has its verdict: it waits until it can leave, whatever stops it later.
+A row that a delaying scope has once held back has its verdict: it waits until it can leave, whatever stops it later. So
+does a row that has waited and is then stopped by a limit of its own namespace. A row that is too old is not rejected
+before it was decided once more.
 """
 
 from __future__ import annotations

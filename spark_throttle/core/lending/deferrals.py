@@ -70,7 +70,7 @@ def deferrals(
     if outlook is None or len(lent_micro) == 1 or not rejects.any():
         return None
     held = available_tokens(balance_micro)
-    is_spare = part_milli.sum(axis=0) < held * 1000
+    is_spare = part_milli.sum(axis=0) + 1000 <= held * 1000 - len(lent_micro)  # a token; parts are rounded down
     is_calm = ~outlook.has_rejected[:, None]
     elsewhere_micro = np.maximum(held - available_tokens(lent_micro), 0) * MICRO
     room_micro = np.where(is_spare, elsewhere_micro, held * MICRO)

@@ -8,9 +8,9 @@ the quota earns in it.
 
 While rows wait without a share, owed time grows as fast as time passes. The rows of the first batch arrived before it,
 in about the time until the next, so that time counts twice. Then owed time shrinks, a tenth as fast. At a load of `r`
-times the share, the queue that the missed time `T` left, ``r * T`` of it, is worked off in ``r * T / (1 - r)``. So
-nothing is rejected for the missed time while ``r`` is at most 10/11; and rows wait no longer than they did at first,
-for at most ten times the missed time, if the job is offered more than its share.
+times the quota, the queue that the missed time `T` left, ``r * T`` of it, is worked off in ``r * T / (1 - r)``. So
+nothing is rejected for the missed time while ``r`` is at most 10/11. A scope that is offered more rejects its excess
+whatever is owed: there owed time shrinks as fast as time passes, and so does the wait of the other rows.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.grants import Lending, by_scope, scopes_of
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.state import NO_BOUND, Deferral
@@ -35,8 +36,37 @@ _LONGEST_STEP_MS = 60_000
 _MOST_OWED_MICRO = 1 << 61
 
 
+def missed_by(reports: list[UsageReport], share: Int64s, policy: CompiledPolicy) -> Bools:
+    """Return at which scopes rows wait that the job has no share for, shape (scopes,).
+
+    A row that waits for one of its scopes misses the time of all of them.
+
+    Parameters
+    ----------
+    share
+        Shape (scopes, 2): the job's shares.
+    """
+    is_unleased = ((share == 0) & (policy.shared.rate_micro_per_ms > 0)).any(axis=1)
+    is_missed = np.zeros(len(is_unleased), dtype=np.bool_)
+    for report in reports:
+        scopes = scopes_of(report, len(policy.tenant_names))
+        waits = by_row(np.logical_and, np.minimum(report.waiting, report.demand)[:, :1] > 0)
+        misses = waits & by_row(np.logical_or, (scopes >= 0) & is_unleased[scopes])
+        missed = scopes[misses]
+        is_missed[missed[missed >= 0]] = True
+    return is_missed & (policy.shared.on_excess == OnExcess.REJECT)
+
+
+def is_overloaded(owed_ms: Int64s | None, outlook: Outlook, policy: CompiledPolicy) -> Bools:
+    """Return which scopes reject rows while about as many wait as may wait for the owed time, shape (scopes,)."""
+    if owed_ms is None:
+        return np.zeros_like(outlook.has_rejected)
+    owed = _owed_tokens(owed_ms, policy)
+    return outlook.has_rejected & by_row(np.logical_or, (owed > 0) & (outlook.waiting >= owed - (owed >> 3)))
+
+
 def owed_after(
-    owed_ms: Int64s | None, is_missing: Bools, waiting: Int64s, *, waited_ms: int, elapsed_ms: int
+    owed_ms: Int64s | None, is_missed: Bools, is_overloaded: Bools, *, waited_ms: int, elapsed_ms: int
 ) -> Int64s | None:
     """Return the owed time of each scope at the next epoch; `None` if no time is owed.
 
@@ -44,10 +74,10 @@ def owed_after(
     ----------
     owed_ms
         Shape (scopes,): the owed time at the epoch before.
-    is_missing
-        Shape (scopes,): whether the job had no share of the scope in the epoch before.
-    waiting
-        Shape (scopes, 2): the messages and bytes that wait for the scope.
+    is_missed
+        Shape (scopes,): whether rows waited in that epoch for want of a share (`missed_by`).
+    is_overloaded
+        Shape (scopes,): whether the scope is offered more than it could ever serve (`is_overloaded`).
     waited_ms
         The time since the first batch of that epoch.
     elapsed_ms
@@ -57,18 +87,25 @@ def owed_after(
     --------
     Two batches a second apart without a share, then ten seconds with one:
 
-    >>> missing, waiting = np.array([True]), np.array([[150, 0]])
-    >>> owed = owed_after(None, missing, waiting, waited_ms=1_000, elapsed_ms=1_000)
-    >>> owed = owed_after(owed, missing, waiting, waited_ms=1_000, elapsed_ms=1_000)
-    >>> owed.tolist(), owed_after(owed, ~missing, waiting, waited_ms=0, elapsed_ms=10_000).tolist()
+    >>> yes, no = np.array([True]), np.array([False])
+    >>> owed = owed_after(None, yes, no, waited_ms=1_000, elapsed_ms=1_000)
+    >>> owed = owed_after(owed, yes, no, waited_ms=1_000, elapsed_ms=1_000)
+    >>> owed.tolist(), owed_after(owed, no, no, waited_ms=0, elapsed_ms=10_000).tolist()
     ([3000], [2000])
     """
-    before = np.zeros(len(is_missing), dtype=np.int64) if owed_ms is None else owed_ms
-    shrunk = np.maximum(before + -max(elapsed_ms, 0) // _SHRINKS_TO_ONE_PART, 0)
-    waits = is_missing & by_row(np.logical_or, waiting > 0)
+    before = np.zeros(len(is_missed), dtype=np.int64) if owed_ms is None else owed_ms
+    passed_ms = max(elapsed_ms, 0)
+    shrunk = np.maximum(before - np.where(is_overloaded, passed_ms, -(-passed_ms // _SHRINKS_TO_ONE_PART)), 0)
     grown = before + min(max(waited_ms, 0), _LONGEST_STEP_MS) * np.where(before == 0, 2, 1)
-    after = np.where(waits, grown, shrunk)
+    after = np.where(is_missed, grown, shrunk)
     return after if after.any() else None
+
+
+def _owed_tokens(owed_ms: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the tokens that the quotas which reject earn in the owed time, shape (scopes, 2)."""
+    rate = np.where(policy.shared.on_excess[:, None] == OnExcess.REJECT, policy.shared.rate_micro_per_ms, 0)
+    rate = np.maximum(rate, 0)
+    return rate * np.minimum(owed_ms[:, None], _MOST_OWED_MICRO // np.maximum(rate, 1)) // MICRO
 
 
 def waiting_by_scope(reports: list[UsageReport], policy: CompiledPolicy, *, shards: int) -> Int64s:
@@ -91,12 +128,10 @@ def with_owed(lending: Lending, owed_ms: Int64s | None, waiting: Int64s, policy:
     """
     if owed_ms is None:
         return lending
-    rate = np.where(policy.shared.on_excess[:, None] == OnExcess.REJECT, policy.shared.rate_micro_per_ms, 0)
-    rate = np.maximum(rate, 0)
-    owed = rate * np.minimum(owed_ms[:, None], _MOST_OWED_MICRO // np.maximum(rate, 1)) // MICRO
-    total = waiting.sum(axis=0)
+    owed, total = _owed_tokens(owed_ms, policy), waiting.sum(axis=0)
     part = quotient(np.minimum(owed, total), total, FACTOR_BITS)
-    owed_tokens = np.maximum(owed - total, 0) + times(waiting, part)
+    divided = np.where(waiting > 0, times(waiting, part) + 1, 0)  # rounded up, so that not all of a few are lost
+    owed_tokens = np.where(owed > 0, np.maximum(owed - total, 0) + divided, 0)
     owed_micro = np.minimum(owed_tokens, _MOST_OWED_MICRO // MICRO) * MICRO
     if lending.deferral is None:
         return replace(lending, deferral=Deferral(owed_micro, np.full_like(owed_micro, NO_BOUND)))

@@ -165,7 +165,8 @@ class _Batch:
                 is_arrival=False, is_open=queued.is_deferred,
             )  # fmt: skip
             self.rows.append(row)
-            if age_ms is not None and self.now_ms - arrival_ms > age_ms:
+            row.is_too_old = age_ms is not None and self.now_ms - arrival_ms > age_ms
+            if row.is_too_old and not row.is_open:
                 self.decisions[index] = Decision(Verdict.REJECT, "queue_age")
             else:
                 self.flow(row.namespace).rows.append(row)
@@ -261,6 +262,9 @@ class _Batch:
         cause = flow.blocked_by or flow
         is_behind_held = flow.is_held and flow.blocked_by is None
         for row in flow.rows[flow.admitted :]:
+            if row.is_too_old:
+                self.decisions[row.index] = Decision(Verdict.REJECT, "queue_age")
+                continue
             if row.release_ms > self.now_ms or is_behind_held:
                 wait_ms = max(0, row.release_ms - self.now_ms)
                 self.decisions[row.index] = Decision(
@@ -270,7 +274,8 @@ class _Batch:
             barring = flow.barred_by if flow.blocked_by is flow.barred_by else None
             dimension = barring.bars(flow) if barring else cause.overdrawn()
             assert dimension is not None
-            rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_open
+            is_open = row.is_arrival or (row.is_open and cause is not flow)
+            rejects = cause.limits.on_excess == OnExcess.REJECT and is_open
             self.refuse(Verdict.REJECT if rejects else Verdict.DELAY, row, cause, dimension)
 
     def defer(self) -> None:
@@ -284,7 +289,7 @@ class _Batch:
             weight = flow.limits.weight * (flow.rules.domain_weight if is_widened else 1)
             most, taken = scope.flow_room(weight), list(total_tokens(flow.rows[: flow.admitted]))
             for row in flow.rows[flow.admitted :]:
-                if self.decisions[row.index].verdict != Verdict.REJECT:
+                if self.decisions[row.index].verdict != Verdict.REJECT or row.is_too_old:
                     continue
                 if any(taken[d] >= most[d] for d in scope.limits.limited_dimensions):
                     break

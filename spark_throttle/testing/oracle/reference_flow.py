@@ -44,6 +44,9 @@ class Row:
     is_deferred: bool = False
     """Whether the row waits for its verdict after this batch."""
 
+    is_too_old: bool = False
+    """Whether the row has waited longer than a row may."""
+
     @property
     def tokens(self) -> Pair:
         """The row's cost in tokens."""
