@@ -241,6 +241,9 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
     rows = candidates.row_at(plan.outcome.behind)
     had_no_verdict = _had_no_verdict(queue, rows[: behind.queued])
+    is_too_old = np.zeros(len(behind), dtype=np.bool_)
+    is_expired = queue_bounds.is_expired(queue, policy.queue, now_ms=now_ms)
+    is_too_old[: behind.queued] = had_no_verdict & is_expired[rows[: behind.queued]]
     if rejects.any():
         is_rejected = rejects[behind.flow]
         # The namespace's own bucket may have been full while the row waited, and have earned nothing.
@@ -248,18 +251,18 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     held = np.flatnonzero(behind.is_held(now_ms) | (stops.level < 0)[behind.flow]) if candidates.holds(now_ms) else None
     if held is not None:
         is_rejected[held] = False
+    is_rejected |= is_too_old
     if is_rejected.any():
-        is_deferred = _deferred(candidates, behind, is_rejected, plan, entered, policy, now_ms=now_ms, shards=shards)
-        is_rejected = is_rejected & ~is_deferred
-    is_too_old = had_no_verdict & queue_bounds.is_expired(queue, policy.queue, now_ms=now_ms)[rows[: behind.queued]]
-    is_rejected[: behind.queued] |= is_too_old
-    is_deferred[: behind.queued] &= ~is_too_old
+        is_deferred = _deferred(
+            candidates, behind, is_rejected, is_too_old, plan, entered, policy, now_ms=now_ms, shards=shards
+        )
+        is_rejected &= ~is_deferred
     decisions.decide(rows, np.where(is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY)), causes, behind.flow)
     if held is not None:
         hold_ms = np.maximum(behind.release_ms[held] - now_ms, 0)
         causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, wait_ms=hold_ms)
         decisions.decide(rows[held], Verdict.DELAY, causes, np.arange(len(held)))
-    decisions.decide(rows[: behind.queued][is_too_old], Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
+    decisions.decide(rows[is_too_old], Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
     own = own_wait_ms[candidates.flow[marks.row], marks.dimension]
     wait_ms = np.where(marks.scope >= 0, shared_wait_ms[marks.scope, marks.dimension], own)
     causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
@@ -276,6 +279,7 @@ def _deferred(  # noqa: PLR0913 - all that a batch depends on
     candidates: Candidates,
     behind: Candidates,
     is_rejected: Bools,
+    is_too_old: Bools,
     plan: FlowPlan,
     entered: BatchFlows,
     policy: CompiledPolicy,
@@ -283,11 +287,11 @@ def _deferred(  # noqa: PLR0913 - all that a batch depends on
     now_ms: int,
     shards: int,
 ) -> Bools:
-    """Return which of the rows `behind` that their scope would reject wait for their verdict."""
+    """Return which of the rows `behind` wait for their verdict, of those that are rejected but not too old."""
     stops, weight = plan.outcome.stops, entered.limits.weight
     left = queue_bounds.left_after(behind.size_bytes[~is_rejected], policy.queue, shards=shards)
     room = WaitingRoom.of(plan.grants, policy, left)
-    scope = np.where(is_rejected, stops.scope[behind.flow], -1)
+    scope = np.where(is_rejected & ~is_too_old, stops.scope[behind.flow], -1)
     domain = domains_of(enforcing_scopes(entered.matches.shared_scope, policy))
     weight = weights_in(stops.scope, weight, domain, policy)
     names, served = entered.flows.names, plan.outcome.served

@@ -86,9 +86,8 @@ def _next_micro(balance_micro: Int64s, outlook: Outlook, policy: CompiledPolicy)
     rate, burst_micro = np.maximum(policy.shared.rate_micro_per_ms, 0), policy.shared.burst_micro
     left_micro = np.maximum(balance_micro, 0) - np.minimum(outlook.waiting, NO_BOUND // MICRO) * MICRO
     to_full_ms = -(-burst_micro // np.maximum(rate, 1))
-    return np.minimum(
-        np.maximum(left_micro, 0) + rate * np.minimum(max(outlook.interval_ms, 0), to_full_ms), burst_micro
-    )
+    earned_micro = rate * np.minimum(max(outlook.interval_ms, 0), to_full_ms)
+    return np.clip(left_micro + earned_micro, 0, burst_micro)
 
 
 def _weights(claims: Claims, policy: CompiledPolicy) -> Int64s:
