@@ -20,7 +20,7 @@ from spark_throttle.core.fair.fair_order import FairOrder, limited_by
 from spark_throttle.core.fair.fair_rows import FairRows
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit
-from spark_throttle.core.names.matching import SHARED_LEVELS, Matches
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, scopes_where
 from spark_throttle.core.quota import (
     Bools,
     CompiledPolicy,
@@ -107,7 +107,7 @@ def plan_flows(
     now_ms: int,
 ) -> FlowPlan:
     """Return the plan of a batch: how far every flow gets, and the balances and leads after its debits."""
-    room = _room(grants, policy)
+    room, scopes = _room(grants, policy), _limited_scopes(matches, policy)
     own = _OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))
     order, barred, wanted = None, None, None
@@ -115,14 +115,15 @@ def plan_flows(
         order = FairOrder.of(limits, matches, policy, grants.is_loose)
         barred = BarredFlows.of(order, flows.lead_vt, grants.ahead_bound_milli)
     if barred is None or not counts[barred.flow].any():
-        wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
+        wanted = _wanted_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms)
     if wanted is not None:
         outcome = Outcome.of_all(wanted)
         lead_vt = _lead_where_all_fits(flows.lead_vt, room, matches, policy)
         leads = _Leads.none(len(flows))
         if lead_vt.any():
             leads = _Leads.of(lead_vt, order or FairOrder.of(limits, matches, policy))
-        return _settled(outcome, leads, flows, limits, matches, grants, policy, floors=DebtFloors.none())
+        taken = _taken(scopes, wanted[:, _MESSAGES], wanted[:, _BYTES], len(policy.shared))
+        return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     order = order or FairOrder.of(limits, matches, policy)
     by_messages, passing = own.prefixes(layout)
@@ -156,13 +157,14 @@ def plan_flows(
         np.stack([counts, layout.bytes_of_first(counts)], axis=1),
         np.stack([count, layout.bytes_of_first(count)], axis=1),
     )
-    left = room.less(*_taken(outcome.served, matches, policy).T)
-    is_contended = np.append(held_back | _is_overdrawn(left, policy), False)
+    taken = _taken(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
+    left = room.less(*taken)
+    is_contended = held_back | _is_overdrawn(left, policy)
     lead_vt = order.leads_after(flows.lead_vt, layout, eligible, outcome.served, is_contended, policy)
     floors = DebtFloors.none()
     if levels:
         floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
-    return _settled(outcome, _Leads.of(lead_vt, order), flows, limits, matches, grants, policy, floors=floors)
+    return _settled(outcome, _Leads.of(lead_vt, order), flows, limits, taken, grants, policy, floors=floors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,8 +190,8 @@ def _lead_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: 
     """Return the leads after a batch that held no flow back: the busy period of scopes that owe nothing is over."""
     if not lead_vt.any():
         return lead_vt
-    owes = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
-    return np.where(limited_by(np.where(owes, matches.shared_scope, -1), policy.shared.is_limited), lead_vt, 0)
+    owes = scopes_where(_is_overdrawn(room, policy), matches.shared_scope)
+    return np.where(limited_by(owes, policy.shared.is_limited), lead_vt, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,16 +225,19 @@ def _wanted_if_all_fits(
     messages: Int64s,
     own: _OwnRoom,
     room: Room,
-    matches: Matches,
-    policy: CompiledPolicy,
+    scope: Int64s,
     *,
     now_ms: int,
 ) -> Int64s | None:
-    """Return the messages and bytes of every flow if all rows may leave and no balance runs short, else `None`."""
+    """Return the messages and bytes of every flow if all rows may leave and no balance runs short, else `None`.
+
+    Parameters
+    ----------
+    scope
+        Shape (flows, 3): the limited shared scopes of each flow, -1 where there is none.
+    """
     if candidates.holds(now_ms):
         return None
-    limited = np.append(policy.shared.is_limited.any(axis=1), False)[matches.shared_scope]
-    scope = np.where(limited, matches.shared_scope, -1)
     nothing = np.zeros_like(messages)
     if (messages > own.messages).any() or (_running_short(scope, messages, nothing, room) >= 0).any():
         return None
@@ -258,26 +263,26 @@ def _is_overdrawn(room: Room, policy: CompiledPolicy) -> Bools:
     return shared.is_limited[:, _BYTES] & (shared.on_excess != OnExcess.OBSERVE) & (room.bytes < 0)
 
 
-def _taken(served: Int64s, matches: Matches, policy: CompiledPolicy) -> Int64s:
-    """Return the messages and bytes that flows took of every shared scope, shape (scopes, 2)."""
-    taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
-    for scope in matches.shared_scope.T:
-        held = np.flatnonzero(scope >= 0)
-        for dimension in Dimension:
-            taken[:, dimension] += sums(scope[held], served[held, dimension], len(taken))
-    return taken
+def _limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return the shared scopes of each flow that limit anything, shape (flows, levels), -1 where there is none."""
+    return scopes_where(by_row(np.logical_or, policy.shared.is_limited), matches.shared_scope)
+
+
+def _taken(scope: Int64s, messages: Int64s, size_bytes: Int64s, scopes: int) -> Int64s:
+    """Return the messages and bytes that flows take of their scopes, shape (2, scopes); `scope` is -1 for none."""
+    taken = np.zeros((2, scopes + 1), dtype=np.int64)  # with one more position for no scope
+    for column in scope.T:
+        if column.max(initial=-1) >= 0:
+            np.add.at(taken[0], column, messages)
+            np.add.at(taken[1], column, size_bytes)
+    return taken[:, :-1]
 
 
 def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Int64s:
     """Return `scope`, shape (flows, levels), with -1 for each scope that has room for all that its flows want."""
-    wanted_messages = np.zeros_like(room.messages)
-    wanted_bytes = np.zeros_like(room.bytes)
-    for column in scope.T:
-        held = np.flatnonzero(column >= 0)
-        wanted_messages += sums(column[held], messages[held], len(wanted_messages))
-        wanted_bytes += sums(column[held], size_bytes[held], len(wanted_bytes))
+    wanted_messages, wanted_bytes = _taken(scope, messages, size_bytes, len(room.messages))
     is_short = (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
-    return np.where(np.append(is_short, False)[scope], scope, -1)
+    return scopes_where(is_short, scope)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -353,20 +358,19 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     leads: _Leads,
     flows: Flows,
     limits: Limits,
-    matches: Matches,
+    taken: Int64s,
     grants: Grants,
     policy: CompiledPolicy,
     *,
     floors: DebtFloors,
 ) -> FlowPlan:
-    """Return the plan of a batch, with the admitted rows debited."""
-    taken = _taken(outcome.served, matches, policy)
+    """Return the plan of a batch, with the admitted rows debited: those of all scopes together are `taken`."""
     return FlowPlan(
         outcome,
         _debited(flows.balance_micro, outcome.served, limits.is_limited, floors.own),
         leads.lead_vt,
         leads.ahead_milli,
-        replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited, floors.shared)),
+        replace(grants, balance_micro=_debited(grants.balance_micro, taken.T, policy.shared.is_limited, floors.shared)),
     )
 
 

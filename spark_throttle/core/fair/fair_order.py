@@ -18,7 +18,7 @@ from spark_throttle.core.fair.fair_queue import (
     virtual_time,
 )
 from spark_throttle.core.fair.layout import Layout
-from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes
+from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
@@ -92,8 +92,8 @@ class FairOrder:
         """
         shared = policy.shared
         enforcing = enforcing_scopes(matches.shared_scope, policy)
-        observes = np.append(by_row(np.logical_or, shared.is_limited) & (shared.on_excess == OnExcess.OBSERVE), False)
-        observing = np.where(observes[matches.shared_scope], matches.shared_scope, -1)
+        observes = by_row(np.logical_or, shared.is_limited) & (shared.on_excess == OnExcess.OBSERVE)
+        observing = scopes_where(observes, matches.shared_scope)
         domain = domains_of(enforcing)
         is_limited = limited_by(domain[:, None], shared.is_limited)
         has_clock = limited_by(enforcing, shared.is_limited)
@@ -102,7 +102,8 @@ class FairOrder:
         for column in _WIDER_COLUMNS:
             wider = enforcing[:, column]
             adds = ~is_limited & limited_by(wider[:, None], shared.is_limited)
-            kept = np.where(adds, common.take(wider, axis=0), kept)
+            if adds.any():
+                kept = np.where(adds, common.take(wider, axis=0), kept)
         binding = enforcing if is_loose is None else _without(enforcing, is_loose)
         short = _widest_of(binding)
         counted, is_other = kept, short != domain
@@ -183,10 +184,9 @@ class FairOrder:
         Parameters
         ----------
         is_contended
-            Whether each scope held a flow back or is overdrawn, with one more position for no scope. Other scopes
-            forget leads.
+            Whether each scope held a flow back or is overdrawn. Other scopes forget leads.
         """
-        holding = np.where(is_contended[self.enforcing], self.enforcing, -1)
+        holding = scopes_where(is_contended, self.enforcing)
         contended = _first_of(np.where(holding == self.binding, holding, -1), holding)
         competes = by_row(np.logical_or, contended >= 0)
         if not competes.any():
@@ -194,8 +194,8 @@ class FairOrder:
         moved = np.flatnonzero(competes & (served[:, Dimension.MESSAGES] > 0))
         last = served[moved, Dimension.MESSAGES] - 1
         last_key = self.keys(moved, last, layout.bytes_before(moved, last))
-        virtual_now = np.zeros(len(is_contended), dtype=np.int64)
-        for scope in contended[moved].T:
+        virtual_now = np.zeros(len(is_contended) + 1, dtype=np.int64)
+        for scope in contended.take(moved, axis=0).T:
             np.maximum.at(virtual_now, scope, last_key)
         virtual_now[-1] = VT_MAX
         least_key = by_row(np.minimum, virtual_now[contended])
@@ -221,15 +221,15 @@ def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
         Shape (scopes, 2): whether each scope limits the dimension.
     """
     table = np.concatenate([is_limited, np.zeros((1, 2), dtype=np.bool_)])
-    out = table[scopes[:, 0]]
+    out = table.take(scopes[:, 0], axis=0)
     for column in scopes.T[1:]:
-        out = out | table[column]
+        out |= table.take(column, axis=0)
     return out
 
 
 def _without(scopes: Int64s, is_left_out: Bools) -> Int64s:
     """Return the scopes of every flow, shape (flows, 3), without those left out; all of them where none remains."""
-    return _first_of(np.where(np.append(is_left_out, False)[scopes], -1, scopes), scopes)
+    return _first_of(scopes_where(~is_left_out, scopes), scopes)
 
 
 def _widest_of(scopes: Int64s) -> Int64s:
@@ -245,12 +245,12 @@ def _first_of(scopes: Int64s, otherwise: Int64s) -> Int64s:
 
 def _told_in(lead_vt: Int64s, of: Int64s, rate: Int64s) -> Int64s:
     """Return leads at the rates `of`, converted to leads at `rate`; all have the shape (flows, 2)."""
-    flow, dimension = np.nonzero((of != rate) & (lead_vt != 0)) if rate is not of else ((), ())
-    if not len(flow):
+    at = np.flatnonzero((of != rate) & (lead_vt != 0)) if rate is not of else ()
+    if not len(at):
         return lead_vt
-    told, other = lead_vt.copy(), lead_vt[flow, dimension]
-    size = proportional(np.abs(other), of[flow, dimension], rate[flow, dimension], most_bits=VT_MAX.bit_length() - 1)
-    told[flow, dimension] = np.sign(other) * size
+    told, other = lead_vt.copy(), lead_vt.take(at)
+    size = proportional(np.abs(other), of.take(at), rate.take(at), most_bits=VT_MAX.bit_length() - 1)
+    np.put(told, at, np.sign(other) * size)
     return told
 
 
