@@ -118,14 +118,10 @@ def plan_flows(
         wanted = _wanted_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms)
     if wanted is not None:
         outcome = Outcome.of_all(wanted)
-        lead_vt = _lead_where_all_fits(flows.lead_vt, room, matches, policy)
-        leads = _Leads.none(len(flows))
-        if lead_vt.any():
-            leads = _Leads.of(lead_vt, order or FairOrder.of(limits, matches, policy))
+        leads = _leads_where_all_fits(flows.lead_vt, room, limits, matches, policy)
         taken = _taken(scopes, wanted[:, _MESSAGES], wanted[:, _BYTES], len(policy.shared))
         return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
-    order = order or FairOrder.of(limits, matches, policy)
     by_messages, passing = own.prefixes(layout)
     is_observing = limits.on_excess == OnExcess.OBSERVE
     released = counts
@@ -133,13 +129,17 @@ def plan_flows(
         released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
     competing = eligible if barred is None else barred.left_out(eligible)
-    short = _running_short(order.enforcing, competing, layout.bytes_of_first(competing), room)
-    order = order.entered(flows.lead_vt, short, policy)
-    contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
-    count, stops = contest.decide(competing, short)
+    is_short = _is_short(scopes, competing, layout.bytes_of_first(competing), room)
+    count, stops, levels, contest = competing, Stops.none(len(flows)), [], None
+    if barred is not None or is_short.any() or _is_overdrawn(room, policy).any():  # otherwise no order matters
+        only_observes = policy.shared.on_excess == OnExcess.OBSERVE
+        short = scopes_where(is_short & ~only_observes, scopes)
+        order = (order or FairOrder.of(limits, matches, policy)).entered(flows.lead_vt, short, policy)
+        contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
+        count, stops = contest.decide(competing, short)
+        levels = contest.marked_from(count, scopes_where(is_short & only_observes, scopes))
     if barred is not None:
         barred.stop(stops, eligible)
-    levels = contest.marked_from(count)
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
         levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
@@ -160,11 +160,13 @@ def plan_flows(
     taken = _taken(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
     left = room.less(*taken)
     is_contended = held_back | _is_overdrawn(left, policy)
-    lead_vt = order.leads_after(flows.lead_vt, layout, eligible, outcome.served, is_contended, policy)
+    leads = _Leads.none(len(flows))
+    if contest is not None:
+        leads = contest.leads_after(flows.lead_vt, eligible, outcome.served, is_contended, policy)
     floors = DebtFloors.none()
     if levels:
         floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
-    return _settled(outcome, _Leads.of(lead_vt, order), flows, limits, taken, grants, policy, floors=floors)
+    return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=floors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +179,8 @@ class _Leads:
     @classmethod
     def of(cls, lead_vt: Int64s, order: FairOrder) -> _Leads:
         """Return the leads, with their values in thousandths of a token."""
+        if not lead_vt.any():
+            return cls.none(len(lead_vt))
         return cls(lead_vt, order.ahead_milli(lead_vt))
 
     @classmethod
@@ -186,12 +190,15 @@ class _Leads:
         return cls(nothing, nothing)
 
 
-def _lead_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:
+def _leads_where_all_fits(
+    lead_vt: Int64s, room: Room, limits: Limits, matches: Matches, policy: CompiledPolicy
+) -> _Leads:
     """Return the leads after a batch that held no flow back: the busy period of scopes that owe nothing is over."""
-    if not lead_vt.any():
-        return lead_vt
-    owes = scopes_where(_is_overdrawn(room, policy), matches.shared_scope)
-    return np.where(limited_by(owes, policy.shared.is_limited), lead_vt, 0)
+    owes = _is_overdrawn(room, policy)
+    if not owes.any() or not lead_vt.any():
+        return _Leads.none(len(lead_vt))
+    is_kept = limited_by(scopes_where(owes, matches.shared_scope), policy.shared.is_limited)
+    return _Leads.of(np.where(is_kept, lead_vt, 0), FairOrder.of(limits, matches, policy))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,12 +246,12 @@ def _wanted_if_all_fits(
     if candidates.holds(now_ms):
         return None
     nothing = np.zeros_like(messages)
-    if (messages > own.messages).any() or (_running_short(scope, messages, nothing, room) >= 0).any():
+    if (messages > own.messages).any() or _is_short(scope, messages, nothing, room).any():
         return None
     size_bytes = sums(candidates.flow, candidates.size_bytes, len(messages))
     if ((size_bytes > own.bytes) & (messages > 0)).any():
         return None
-    if (_running_short(scope, messages, size_bytes, room) >= 0).any():
+    if _is_short(scope, messages, size_bytes, room).any():
         return None
     return np.stack([messages, size_bytes], axis=1)
 
@@ -278,11 +285,10 @@ def _taken(scope: Int64s, messages: Int64s, size_bytes: Int64s, scopes: int) -> 
     return taken[:, :-1]
 
 
-def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Int64s:
-    """Return `scope`, shape (flows, levels), with -1 for each scope that has room for all that its flows want."""
+def _is_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Bools:
+    """Return whether each scope has less room than its flows want; `scope` has the shape (flows, levels)."""
     wanted_messages, wanted_bytes = _taken(scope, messages, size_bytes, len(room.messages))
-    is_short = (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
-    return scopes_where(is_short, scope)
+    return (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -324,9 +330,17 @@ class _Contest:
         stops.scope[flow] = refusals.scope
         return count, stops
 
-    def marked_from(self, count: Int64s) -> list[MarkStarts]:
-        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks."""
-        scope = _running_short(self.order.observing, count, self.layout.bytes_of_first(count), self.room)
+    def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:
+        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks.
+
+        Parameters
+        ----------
+        scope
+            Shape (flows, 3): the observing scopes of each flow that may run short, -1 for its other scopes.
+        """
+        if scope.max(initial=-1) < 0:
+            return []
+        scope = scopes_where(_is_short(scope, count, self.layout.bytes_of_first(count), self.room), scope)
         watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
         if not len(watched):
             return []
@@ -342,6 +356,13 @@ class _Contest:
             messages_rank[flow] = rows_before_end(rows, claims, messages_only)
             levels.append(MarkStarts(level, scope[:, column], rank, messages_rank))
         return levels
+
+    def leads_after(
+        self, lead_vt: Int64s, eligible: Int64s, served: Int64s, is_contended: Bools, policy: CompiledPolicy
+    ) -> _Leads:
+        """Return the leads that the batch leaves (`FairOrder.leads_after`)."""
+        after = self.order.leads_after(lead_vt, self.layout, eligible, served, is_contended, policy)
+        return _Leads.of(after, self.order)
 
     def _rows(self, flows: Int64s) -> FairRows:
         """Return the rows of `flows`, which ascend, in the form that `contention` takes."""

@@ -19,7 +19,7 @@ from spark_throttle.core.fair.fair_queue import (
 )
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes, scopes_where
-from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 _WIDER_COLUMNS = (0, 2)
@@ -43,9 +43,6 @@ class FairOrder:
 
     enforcing: Int64s
     """Shape (flows, 3): the shared scopes that can stop the flow, -1 where there is none."""
-
-    observing: Int64s
-    """Shape (flows, 3): the shared scopes that only mark its rows, -1 where there is none."""
 
     domain: Int64s
     """The shared scope whose tokens the flow competes for, -1 for none."""
@@ -92,8 +89,6 @@ class FairOrder:
         """
         shared = policy.shared
         enforcing = enforcing_scopes(matches.shared_scope, policy)
-        observes = by_row(np.logical_or, shared.is_limited) & (shared.on_excess == OnExcess.OBSERVE)
-        observing = scopes_where(observes, matches.shared_scope)
         domain = domains_of(enforcing)
         is_limited = limited_by(domain[:, None], shared.is_limited)
         has_clock = limited_by(enforcing, shared.is_limited)
@@ -112,7 +107,6 @@ class FairOrder:
             counted = np.where(of_short, common.take(short, axis=0), kept)
         return cls(
             enforcing,
-            observing,
             domain,
             has_clock,
             is_limited,
