@@ -15,7 +15,8 @@ from spark_throttle.core.fair.fair_queue import (
     VT_MAX,
     base_clocks,
     least_service,
-    virtual_time,
+    quotient,
+    service_units,
 )
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes, scopes_where
@@ -75,7 +76,15 @@ class FairOrder:
     """The weight of the domain in wider scopes; 1 where the domain is the job."""
 
     clock_vt: Int64s
-    """Shape (flows, 2): the virtual time at which the flow enters the batch; 0 until `entered`."""
+    """Shape (flows, 2): the virtual time at which the flow enters the batch; 0 until `entered`, and where the dimension
+    does not count."""
+
+    token_service: Int64s
+    """Shape (flows, 2): the service of a token (`service_units`); 0 until `entered`, and where the dimension does not
+    count."""
+
+    second_service: Int64s
+    """Shape (flows, 2): the service of a second of virtual time; 1 until `entered`."""
 
     @classmethod
     def of(cls, limits: Limits, matches: Matches, policy: CompiledPolicy, is_loose: Bools | None = None) -> FairOrder:
@@ -115,8 +124,10 @@ class FairOrder:
             counted,
             _memory(shared.rate_micro_per_ms, common).take(short),
             limits.weight,
-            np.where(domain > 0, shared.weight[domain], 1),
-            np.zeros(is_limited.shape, dtype=np.int64),
+            np.where(domain > 0, shared.weight.take(domain), 1),
+            np.zeros_like(counted),
+            np.zeros_like(counted),
+            np.ones_like(counted),
         )
 
     def entered(self, lead_vt: Int64s, short: Int64s, policy: CompiledPolicy) -> FairOrder:
@@ -133,21 +144,28 @@ class FairOrder:
         limited = limited_by(short, policy.shared.is_limited)
         is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
-        return replace(self, is_counted=is_counted, clock_vt=base_clocks(told, is_counted, self.memory_vt))
+        clock_vt = base_clocks(told, is_counted, self.memory_vt)
+        token, second = service_units(self.rate_micro_per_ms, self.weight[:, None])
+        return replace(
+            self, is_counted=is_counted, clock_vt=clock_vt, token_service=token * is_counted, second_service=second
+        )
 
     def take(self, at: Int64s) -> FairOrder:
         """Return the order of the flows at `at`, in that sequence."""
         return FairOrder(*(getattr(self, field.name).take(at, axis=0) for field in fields(self)))
 
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
-        """Return the start tags of rows, relative to the virtual time of their domain; 0 without a domain."""
-        tag = np.full(len(flow), -VT_MAX, dtype=np.int64)
+        """Return the start tags of rows, relative to the virtual time of their domain; 0 without a domain.
+
+        The clock of a dimension that does not count stands at 0, and the larger of the others is never behind that.
+        """
+        tag = np.zeros(len(flow), dtype=np.int64)
         for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
-            is_counted = self.is_counted[flow, dimension]
-            if is_counted.any():
-                service = virtual_time(before, self.rate_micro_per_ms[flow, dimension], self.weight[flow])
-                tag = np.where(is_counted, np.maximum(tag, self.clock_vt[flow, dimension] + service), tag)
-        return np.where(self.domain[flow] >= 0, tag, 0)
+            clock_vt, token, second = self.clock_vt, self.token_service, self.second_service
+            if self.is_counted[:, dimension].any():
+                service = quotient(before * token[flow, dimension], second[flow, dimension])
+                tag = np.maximum(tag, clock_vt[flow, dimension] + service)
+        return tag
 
     def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return the keys that order rows across domains: a domain of twice the weight goes twice as far."""
@@ -193,7 +211,7 @@ class FairOrder:
             np.maximum.at(virtual_now, scope, last_key)
         virtual_now[-1] = VT_MAX
         least_key = by_row(np.minimum, virtual_now[contended])
-        service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
+        service = quotient(served * self.token_service, self.second_service, round_up=True)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
         clock_vt = np.where((eligible > 0)[:, None], self.clock_vt + service, told)
         after = np.maximum(

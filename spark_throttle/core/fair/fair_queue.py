@@ -76,20 +76,34 @@ def virtual_time(tokens: Int64s, rate_micro_per_ms: Int64s, weight: Int64s, *, r
     >>> virtual_time(np.array([50]), np.array([100_000]), np.array([2])) / VT_SECOND
     array([0.25])
     """
-    in_tokens, divisor = _pace(rate_micro_per_ms, weight)
-    service = np.where(in_tokens, tokens, tokens * 1000)
-    return np.where(rate_micro_per_ms <= 0, 0, _quotient(service, divisor, round_up=round_up))
+    token, second = service_units(rate_micro_per_ms, weight)
+    return quotient(tokens * token, second, round_up=round_up)
+
+
+def service_units(rate_micro_per_ms: Int64s, weight: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the service of a token, and that of a second of virtual time: `virtual_time` is their `quotient`.
+
+    A token is no service where the rate is 0 or unlimited: there, no virtual time passes.
+    """
+    in_tokens, second = _pace(rate_micro_per_ms, weight)
+    return np.where(rate_micro_per_ms <= 0, 0, np.where(in_tokens, 1, 1000)), second
 
 
 def virtual_time_of(thousandths: Int64s, rate_micro_per_ms: Int64s, weight: Int64s) -> Int64s:
     """Return the `virtual_time` of thousandths of a token, rounded down."""
     in_tokens, divisor = _pace(rate_micro_per_ms, weight)
     service = np.where(in_tokens, thousandths // 1000, thousandths)
-    return np.where(rate_micro_per_ms <= 0, 0, _quotient(service, divisor, round_up=False))
+    return np.where(rate_micro_per_ms <= 0, 0, quotient(service, divisor))
 
 
-def _quotient(service: Int64s, divisor: Int64s, *, round_up: bool) -> Int64s:
+def quotient(service: Int64s, divisor: Int64s, *, round_up: bool = False) -> Int64s:
     """Return ``service * 2**30 / divisor``, at most `VT_MAX`."""
+    if int(service.max(initial=0)) >> (63 - VT_BITS) == 0:  # the product fits in int64
+        product = service << VT_BITS
+        result = product // divisor
+        if round_up:
+            result += result * divisor < product
+        return np.minimum(result, VT_MAX)
     whole = service // divisor
     rest = service - whole * divisor
     result = np.where(whole >= VT_SECOND, VT_MAX, whole << VT_BITS)
