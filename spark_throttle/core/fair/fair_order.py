@@ -287,7 +287,9 @@ def _in_common_time(rate: Int64s) -> Int64s:
     at_messages, least = np.full_like(messages, _MESSAGES_RATE), np.full_like(messages, _LEAST_BYTES_RATE)
     by_messages = proportional(size_bytes, at_messages, messages)
     is_slow = (messages > 0) & (size_bytes > 0) & (by_messages < least)
-    of_messages = np.where(is_slow, proportional(messages, least, size_bytes), at_messages)
+    of_messages = at_messages
+    if is_slow.any():
+        of_messages = np.where(is_slow, proportional(messages, least, size_bytes), at_messages)
     of_bytes = np.where(messages > 0, np.maximum(by_messages, least), _BYTES_RATE)
     told = np.stack([np.where(messages > 0, of_messages, -1), np.where(size_bytes > 0, of_bytes, -1)], axis=1)
     return np.where(by_row(np.logical_or, rate == 0)[:, None], rate, told)
