@@ -89,13 +89,15 @@ def plan_admission(
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
     queued, flows = len(state.queue), entered.flows
     decisions = DecisionDraft(queued + len(arrivals))
-    unusable = Causes.of(entered.reason, wait_ms=NEVER_MS)
-    decisions.decide(queued + entered.unusable, Verdict.REJECT, unusable, np.arange(len(entered.reason)))
+    if len(entered.unusable):
+        unusable = Causes.of(entered.reason, wait_ms=NEVER_MS)
+        decisions.decide(queued + entered.unusable, Verdict.REJECT, unusable, np.arange(len(entered.reason)))
     large = entered.oversized
     if len(large.row):
         decisions.decide(queued + large.row, Verdict.REJECT, _of_size(large), np.arange(len(large.row)))
     expired = np.flatnonzero(queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms))
-    decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
+    if len(expired):
+        decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
     windowed = _through_windows(decisions, entered, policy, queued, now_ms=now_ms)
     rows = Candidates.of_batch(
         state.queue, entered.queue_flow, entered.flow, entered.size_bytes, windowed.release_ms, now_ms=now_ms

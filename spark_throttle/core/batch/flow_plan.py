@@ -110,10 +110,10 @@ def plan_flows(
     room, scopes = _room(grants, policy), _limited_scopes(matches, policy)
     own = _OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))
-    order, barred, wanted = None, None, None
-    if grants.ahead_bound_milli is not None:
+    order, barred, wanted, bound_milli = None, None, None, grants.ahead_bound_milli
+    if bound_milli is not None and (flows.lead_vt.any() or bound_milli.min() <= 0):  # otherwise nobody is too far ahead
         order = FairOrder.of(limits, matches, policy, grants.is_loose)
-        barred = BarredFlows.of(order, flows.lead_vt, grants.ahead_bound_milli)
+        barred = BarredFlows.of(order, flows.lead_vt, bound_milli)
     if barred is None or not counts[barred.flow].any():
         wanted = _wanted_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms)
     if wanted is not None:
@@ -134,7 +134,8 @@ def plan_flows(
     if barred is not None or is_short.any() or _is_overdrawn(room, policy).any():  # otherwise no order matters
         only_observes = policy.shared.on_excess == OnExcess.OBSERVE
         short = scopes_where(is_short & ~only_observes, scopes)
-        order = (order or FairOrder.of(limits, matches, policy)).entered(flows.lead_vt, short, policy)
+        order = order or FairOrder.of(limits, matches, policy, grants.is_loose)
+        order = order.entered(flows.lead_vt, short, policy)
         contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
         count, stops = contest.decide(competing, short)
         levels = contest.marked_from(count, scopes_where(is_short & only_observes, scopes))
