@@ -99,7 +99,7 @@ MENDS: Final = (
         (
             (
                 "core/fair/fair_order.py",
-                "contended = _first_of(np.where(holding == self.binding, holding, -1), holding)",
+                "contended = self._competed_for(holding)",
                 "contended = np.where(self.domain[:, None] == self.enforcing, self.enforcing, -1)",
             ),
         ),

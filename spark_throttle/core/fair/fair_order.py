@@ -140,7 +140,7 @@ class FairOrder:
         short
             Shape (flows, 3): the scopes of each flow that run short, -1 for its other scopes.
         """
-        short = _first_of(np.where(short == self.binding, short, -1), short)
+        short = self._competed_for(short)
         limited = limited_by(short, policy.shared.is_limited)
         is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
@@ -153,6 +153,18 @@ class FairOrder:
     def take(self, at: Int64s) -> FairOrder:
         """Return the order of the flows at `at`, in that sequence."""
         return FairOrder(*(getattr(self, field.name).take(at, axis=0) for field in fields(self)))
+
+    def _competed_for(self, scopes: Int64s) -> Int64s:
+        """Return the scopes of each flow that are in `binding`; all of them where none is.
+
+        Parameters
+        ----------
+        scopes
+            Shape (flows, 3): `enforcing`, with -1 in some places.
+        """
+        if self.binding is self.enforcing:
+            return scopes
+        return _first_of(np.where(scopes == self.binding, scopes, -1), scopes)
 
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return the start tags of rows, relative to the virtual time of their domain; 0 without a domain.
@@ -199,7 +211,7 @@ class FairOrder:
             Whether each scope held a flow back or is overdrawn. Other scopes forget leads.
         """
         holding = scopes_where(is_contended, self.enforcing)
-        contended = _first_of(np.where(holding == self.binding, holding, -1), holding)
+        contended = self._competed_for(holding)
         competes = by_row(np.logical_or, contended >= 0)
         if not competes.any():
             return np.zeros_like(lead_vt)
