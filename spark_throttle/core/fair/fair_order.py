@@ -15,8 +15,8 @@ from spark_throttle.core.fair.fair_queue import (
     VT_MAX,
     base_clocks,
     least_service,
-    quotient,
     service_units,
+    virtual_time,
 )
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes, scopes_where
@@ -175,7 +175,7 @@ class FairOrder:
         for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
             clock_vt, token, second = self.clock_vt, self.token_service, self.second_service
             if self.is_counted[:, dimension].any():
-                service = quotient(before * token[flow, dimension], second[flow, dimension])
+                service = virtual_time(before, token[flow, dimension], second[flow, dimension])
                 tag = np.maximum(tag, clock_vt[flow, dimension] + service)
         return tag
 
@@ -223,7 +223,7 @@ class FairOrder:
             np.maximum.at(virtual_now, scope, last_key)
         virtual_now[-1] = VT_MAX
         least_key = by_row(np.minimum, virtual_now[contended])
-        service = quotient(served * self.token_service, self.second_service, round_up=True)
+        service = virtual_time(served, self.token_service, self.second_service, round_up=True)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
         clock_vt = np.where((eligible > 0)[:, None], self.clock_vt + service, told)
         after = np.maximum(
