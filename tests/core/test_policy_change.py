@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.fair.fair_queue import least_service, virtual_time, virtual_time_of
+from spark_throttle.core.fair.fair_queue import least_service, service_units, virtual_time, virtual_time_of
 from spark_throttle.core.lending.grants import Buckets
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import (
@@ -59,7 +59,7 @@ def test_least_service_is_what_exact_integers_give(virtual: int, rate: int, weig
 @given(st.integers(0, MAX_SIZE_BYTES), st.lists(st.tuples(RATES, WEIGHTS), min_size=2, max_size=8))
 def test_lead_stands_for_no_more_tokens_after_any_number_of_changes(tokens: int, paces: list[tuple[int, int]]) -> None:
     columns = [(np.array([rate]), np.array([weight])) for rate, weight in paces]
-    lead_vt = virtual_time(np.array([tokens]), *columns[0], round_up=True)
+    lead_vt = virtual_time(np.array([tokens]), *service_units(*columns[0]), round_up=True)
     for before, after in pairwise(columns):
         thousandths = least_service(lead_vt, *before)
         assert thousandths.tolist()[0] <= 1_000 * tokens

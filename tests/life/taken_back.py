@@ -84,7 +84,14 @@ MENDS: Final = (
     Mend(
         "left to others",
         "a namespace that is ahead takes what its shard is lent for another",
-        (("core/batch/flow_plan.py", "if grants.ahead_bound_milli is not None:", "if grants is None:"),),
+        (
+            ("core/batch/flow_plan.py", "if bound_milli is not None and", "if grants is None and"),
+            (
+                "core/batch/flow_plan.py",
+                "order = order or FairOrder.of(limits, matches, policy, grants.is_loose)",
+                "order = order or FairOrder.of(limits, matches, policy)",
+            ),
+        ),
     ),
     Mend(
         "carried debts",
@@ -97,7 +104,7 @@ MENDS: Final = (
         (
             (
                 "core/fair/fair_order.py",
-                "contended = _first_of(np.where(holding == self.binding, holding, -1), holding)",
+                "contended = self._competed_for(holding)",
                 "contended = np.where(self.domain[:, None] == self.enforcing, self.enforcing, -1)",
             ),
         ),

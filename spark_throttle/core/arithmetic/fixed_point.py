@@ -77,12 +77,14 @@ def proportional(
     [20]
     """
     is_known = (amount > 0) & (to > 0) & (of > 0)
-    amount, to, of = (np.where(is_known, each, 1) for each in (amount, to, of))
-    wide_amount, wide_to, wide_of = (np.maximum(bit_length(each) - 31, 0) for each in (amount, to, of))
-    product = (amount >> wide_amount) * (to >> wide_to)
+    factors = np.stack([np.where(is_known, each, 1) for each in (amount, to, of)])
+    wide = np.maximum(bit_length(factors) - 31, 0)
+    wide_amount, wide_to, wide_of = wide
+    leading_amount, leading_to, leading_of = factors >> wide
+    product = leading_amount * leading_to
     room = 62 - bit_length(product)
     shift = wide_amount + wide_to - wide_of - room + bits
-    part = (product << room) // (of >> wide_of)
+    part = (product << room) // leading_of
     is_over = bit_length(part) + shift > most_bits
     result = np.where(is_over, 1 << most_bits, shifted(part, np.clip(shift, -62, 62)))
     return np.where(is_known, result, 0)

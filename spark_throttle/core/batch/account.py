@@ -99,12 +99,11 @@ def remembered(
     keep = is_held | is_short[:, 0] | is_short[:, 1]
     for column in (*lead_vt.T, *units.T):
         keep |= column != 0
-    position = np.cumsum(keep) - 1
+    kept = Flows(flows.names, balance, lead_vt, flows.window_second, units)
     if keep.all():
-        return Flows(flows.names, balance, lead_vt, flows.window_second, units), entered.known.matches, position[at]
+        return kept, entered.known.matches, at
     stays = np.flatnonzero(keep)
-    kept = Flows(flows.names, balance, lead_vt, flows.window_second, units).take(stays)
-    return kept, taken(entered.known.matches, stays), position[at]
+    return kept.take(stays), taken(entered.known.matches, stays), (np.cumsum(keep) - 1)[at]
 
 
 def report(

@@ -92,14 +92,16 @@ def plan_admission(
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
     queued, flows = len(state.queue), entered.flows
     decisions = DecisionDraft(queued + len(arrivals))
-    unusable = Causes.of(entered.reason, wait_ms=NEVER_MS)
-    decisions.decide(queued + entered.unusable, Verdict.REJECT, unusable, np.arange(len(entered.reason)))
+    if len(entered.unusable):
+        unusable = Causes.of(entered.reason, wait_ms=NEVER_MS)
+        decisions.decide(queued + entered.unusable, Verdict.REJECT, unusable, np.arange(len(entered.reason)))
     large = entered.oversized
     if len(large.row):
         decisions.decide(queued + large.row, Verdict.REJECT, _of_size(large), np.arange(len(large.row)))
     is_expired = queue_bounds.is_expired(state.queue, policy.queue, now_ms=now_ms)
     expired = np.flatnonzero(is_expired if state.queue.is_deferred is None else is_expired & ~state.queue.is_deferred)
-    decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
+    if len(expired):
+        decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
     windowed = _through_windows(decisions, entered, policy, queued, now_ms=now_ms)
     rows = Candidates.of_batch(
         state.queue, entered.queue_flow, entered.flow, entered.size_bytes, windowed.release_ms, now_ms=now_ms
@@ -240,10 +242,12 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms)
     rejects = np.where(is_shared, policy.shared.on_excess[stops.scope], entered.limits.on_excess) == OnExcess.REJECT
     rows = candidates.row_at(plan.outcome.behind)
-    had_no_verdict = _had_no_verdict(queue, rows[: behind.queued])
-    is_too_old = np.zeros(len(behind), dtype=np.bool_)
-    is_expired = queue_bounds.is_expired(queue, policy.queue, now_ms=now_ms)
-    is_too_old[: behind.queued] = had_no_verdict & is_expired[rows[: behind.queued]]
+    had_no_verdict, is_too_old = np.zeros(behind.queued, dtype=np.bool_), np.zeros(len(behind), dtype=np.bool_)
+    if queue.is_deferred is not None:
+        was_queued = rows[: behind.queued]
+        had_no_verdict = queue.is_deferred[was_queued]
+        is_expired = queue_bounds.is_expired(queue, policy.queue, now_ms=now_ms)
+        is_too_old[: behind.queued] = had_no_verdict & is_expired[was_queued]
     if rejects.any():
         is_rejected = rejects[behind.flow]
         # The namespace's own bucket may have been full while the row waited, and have earned nothing.
@@ -268,11 +272,6 @@ def _decide_rest(  # noqa: PLR0913 - all that a batch depends on
     causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
     decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))
     return _Rest(is_rejected, is_deferred)
-
-
-def _had_no_verdict(queue: Queue, rows: Int64s) -> Bools:
-    """Return whether each of `rows`, which were queued, has waited for its verdict."""
-    return np.zeros(len(rows), dtype=np.bool_) if queue.is_deferred is None else queue.is_deferred[rows]
 
 
 def _deferred(  # noqa: PLR0913 - all that a batch depends on

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.names.matching import SHARED_LEVELS
 from spark_throttle.core.quota import Dimension, Int64s
@@ -28,16 +29,19 @@ class BarredFlows:
     @classmethod
     def of(cls, order: FairOrder, lead_vt: Int64s, bound_milli: Int64s) -> BarredFlows:
         """Return the flows with the narrowest such scope of each; `bound_milli` is `Grants.ahead_bound_milli`."""
-        is_wider = order.enforcing != order.domain[:, None]
-        weight = order.weight[:, None] * np.where(is_wider, order.domain_weight[:, None], 1)
-        ahead_milli = order.ahead_milli(lead_vt)[:, None, :] // weight[:, :, None]
+        ahead_milli = order.ahead_milli(lead_vt)
+        # Weights are at least 1, so a flow that is ahead by less than the least bound is not barred.
+        flows = np.flatnonzero(by_row(np.maximum, ahead_milli) >= bound_milli.min())
+        enforcing = order.enforcing.take(flows, axis=0)
+        is_wider = enforcing != order.domain[flows][:, None]
+        weight = order.weight[flows][:, None] * np.where(is_wider, order.domain_weight[flows][:, None], 1)
         bound_milli = np.concatenate([bound_milli, np.full((1, 2), NO_BOUND)])
-        is_over = ahead_milli >= bound_milli[order.enforcing]
-        flow, column = np.nonzero(is_over.any(axis=2))
-        flow, first = np.unique(flow, return_index=True)
+        is_over = ahead_milli[flows][:, None, :] // weight[:, :, None] >= bound_milli[enforcing]
+        at, column = np.nonzero(is_over.any(axis=2))
+        at, first = np.unique(at, return_index=True)
         column = column[first]
-        dimension = np.where(is_over[flow, column, Dimension.MESSAGES], Dimension.MESSAGES, Dimension.BYTES)
-        return cls(flow, np.array(SHARED_LEVELS)[column], dimension, order.enforcing[flow, column])
+        dimension = np.where(is_over[at, column, Dimension.MESSAGES], Dimension.MESSAGES, Dimension.BYTES)
+        return cls(flows[at], np.array(SHARED_LEVELS)[column], dimension, enforcing[at, column])
 
     def left_out(self, eligible: Int64s) -> Int64s:
         """Return how many first rows of each flow compete when these flows are left out."""

@@ -20,7 +20,7 @@ from spark_throttle.core.fair.fair_order import FairOrder, limited_by
 from spark_throttle.core.fair.fair_rows import FairRows
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit
-from spark_throttle.core.names.matching import SHARED_LEVELS, Matches
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, scopes_where
 from spark_throttle.core.quota import (
     Bools,
     CompiledPolicy,
@@ -107,24 +107,21 @@ def plan_flows(
     now_ms: int,
 ) -> FlowPlan:
     """Return the plan of a batch: how far every flow gets, and the balances and leads after its debits."""
-    room = _room(grants, policy)
+    room, scopes = _room(grants, policy), _limited_scopes(matches, policy)
     own = _OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))
-    order, barred, wanted = None, None, None
-    if grants.ahead_bound_milli is not None:
+    order, barred, wanted, bound_milli = None, None, None, grants.ahead_bound_milli
+    if bound_milli is not None and (flows.lead_vt.any() or bound_milli.min() <= 0):  # otherwise nobody is too far ahead
         order = FairOrder.of(limits, matches, policy, grants.is_loose)
-        barred = BarredFlows.of(order, flows.lead_vt, grants.ahead_bound_milli)
+        barred = BarredFlows.of(order, flows.lead_vt, bound_milli)
     if barred is None or not counts[barred.flow].any():
-        wanted = _wanted_if_all_fits(candidates, counts, own, room, matches, policy, now_ms=now_ms)
+        wanted = _wanted_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms)
     if wanted is not None:
         outcome = Outcome.of_all(wanted)
-        lead_vt = _lead_where_all_fits(flows.lead_vt, room, matches, policy)
-        leads = _Leads.none(len(flows))
-        if lead_vt.any():
-            leads = _Leads.of(lead_vt, order or FairOrder.of(limits, matches, policy))
-        return _settled(outcome, leads, flows, limits, matches, grants, policy, floors=DebtFloors.none())
+        leads = _leads_where_all_fits(flows.lead_vt, room, limits, matches, policy)
+        taken = _taken(scopes, wanted[:, _MESSAGES], wanted[:, _BYTES], len(policy.shared))
+        return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
-    order = order or FairOrder.of(limits, matches, policy)
     by_messages, passing = own.prefixes(layout)
     is_observing = limits.on_excess == OnExcess.OBSERVE
     released = counts
@@ -132,13 +129,18 @@ def plan_flows(
         released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
     competing = eligible if barred is None else barred.left_out(eligible)
-    short = _running_short(order.enforcing, competing, layout.bytes_of_first(competing), room)
-    order = order.entered(flows.lead_vt, short, policy)
-    contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
-    count, stops = contest.decide(competing, short)
+    is_short = _is_short(scopes, competing, layout.bytes_of_first(competing), room)
+    count, stops, levels, contest = competing, Stops.none(len(flows)), [], None
+    if barred is not None or is_short.any() or _is_overdrawn(room, policy).any():  # otherwise no order matters
+        only_observes = policy.shared.on_excess == OnExcess.OBSERVE
+        short = scopes_where(is_short & ~only_observes, scopes)
+        order = order or FairOrder.of(limits, matches, policy, grants.is_loose)
+        order = order.entered(flows.lead_vt, short, policy)
+        contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
+        count, stops = contest.decide(competing, short)
+        levels = contest.marked_from(count, scopes_where(is_short & only_observes, scopes))
     if barred is not None:
         barred.stop(stops, eligible)
-    levels = contest.marked_from(count)
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
         levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
@@ -156,13 +158,16 @@ def plan_flows(
         np.stack([counts, layout.bytes_of_first(counts)], axis=1),
         np.stack([count, layout.bytes_of_first(count)], axis=1),
     )
-    left = room.less(*_taken(outcome.served, matches, policy).T)
-    is_contended = np.append(held_back | _is_overdrawn(left, policy), False)
-    lead_vt = order.leads_after(flows.lead_vt, layout, eligible, outcome.served, is_contended, policy)
+    taken = _taken(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
+    left = room.less(*taken)
+    is_contended = held_back | _is_overdrawn(left, policy)
+    leads = _Leads.none(len(flows))
+    if contest is not None:
+        leads = contest.leads_after(flows.lead_vt, eligible, outcome.served, is_contended, policy)
     floors = DebtFloors.none()
     if levels:
         floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
-    return _settled(outcome, _Leads.of(lead_vt, order), flows, limits, matches, grants, policy, floors=floors)
+    return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=floors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,6 +180,8 @@ class _Leads:
     @classmethod
     def of(cls, lead_vt: Int64s, order: FairOrder) -> _Leads:
         """Return the leads, with their values in thousandths of a token."""
+        if not lead_vt.any():
+            return cls.none(len(lead_vt))
         return cls(lead_vt, order.ahead_milli(lead_vt))
 
     @classmethod
@@ -184,12 +191,15 @@ class _Leads:
         return cls(nothing, nothing)
 
 
-def _lead_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:
+def _leads_where_all_fits(
+    lead_vt: Int64s, room: Room, limits: Limits, matches: Matches, policy: CompiledPolicy
+) -> _Leads:
     """Return the leads after a batch that held no flow back: the busy period of scopes that owe nothing is over."""
-    if not lead_vt.any():
-        return lead_vt
-    owes = np.append(_is_overdrawn(room, policy), False)[matches.shared_scope]
-    return np.where(limited_by(np.where(owes, matches.shared_scope, -1), policy.shared.is_limited), lead_vt, 0)
+    owes = _is_overdrawn(room, policy)
+    if not owes.any() or not lead_vt.any():
+        return _Leads.none(len(lead_vt))
+    is_kept = limited_by(scopes_where(owes, matches.shared_scope), policy.shared.is_limited)
+    return _Leads.of(np.where(is_kept, lead_vt, 0), FairOrder.of(limits, matches, policy))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,23 +233,26 @@ def _wanted_if_all_fits(
     messages: Int64s,
     own: _OwnRoom,
     room: Room,
-    matches: Matches,
-    policy: CompiledPolicy,
+    scope: Int64s,
     *,
     now_ms: int,
 ) -> Int64s | None:
-    """Return the messages and bytes of every flow if all rows may leave and no balance runs short, else `None`."""
+    """Return the messages and bytes of every flow if all rows may leave and no balance runs short, else `None`.
+
+    Parameters
+    ----------
+    scope
+        Shape (flows, 3): the limited shared scopes of each flow, -1 where there is none.
+    """
     if candidates.holds(now_ms):
         return None
-    limited = np.append(policy.shared.is_limited.any(axis=1), False)[matches.shared_scope]
-    scope = np.where(limited, matches.shared_scope, -1)
     nothing = np.zeros_like(messages)
-    if (messages > own.messages).any() or (_running_short(scope, messages, nothing, room) >= 0).any():
+    if (messages > own.messages).any() or _is_short(scope, messages, nothing, room).any():
         return None
     size_bytes = sums(candidates.flow, candidates.size_bytes, len(messages))
     if ((size_bytes > own.bytes) & (messages > 0)).any():
         return None
-    if (_running_short(scope, messages, size_bytes, room) >= 0).any():
+    if _is_short(scope, messages, size_bytes, room).any():
         return None
     return np.stack([messages, size_bytes], axis=1)
 
@@ -258,26 +271,25 @@ def _is_overdrawn(room: Room, policy: CompiledPolicy) -> Bools:
     return shared.is_limited[:, _BYTES] & (shared.on_excess != OnExcess.OBSERVE) & (room.bytes < 0)
 
 
-def _taken(served: Int64s, matches: Matches, policy: CompiledPolicy) -> Int64s:
-    """Return the messages and bytes that flows took of every shared scope, shape (scopes, 2)."""
-    taken = np.zeros((len(policy.shared), 2), dtype=np.int64)
-    for scope in matches.shared_scope.T:
-        held = np.flatnonzero(scope >= 0)
-        for dimension in Dimension:
-            taken[:, dimension] += sums(scope[held], served[held, dimension], len(taken))
-    return taken
+def _limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return the shared scopes of each flow that limit anything, shape (flows, levels), -1 where there is none."""
+    return scopes_where(by_row(np.logical_or, policy.shared.is_limited), matches.shared_scope)
 
 
-def _running_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Int64s:
-    """Return `scope`, shape (flows, levels), with -1 for each scope that has room for all that its flows want."""
-    wanted_messages = np.zeros_like(room.messages)
-    wanted_bytes = np.zeros_like(room.bytes)
+def _taken(scope: Int64s, messages: Int64s, size_bytes: Int64s, scopes: int) -> Int64s:
+    """Return the messages and bytes that flows take of their scopes, shape (2, scopes); `scope` is -1 for none."""
+    taken = np.zeros((2, scopes + 1), dtype=np.int64)  # with one more position for no scope
     for column in scope.T:
-        held = np.flatnonzero(column >= 0)
-        wanted_messages += sums(column[held], messages[held], len(wanted_messages))
-        wanted_bytes += sums(column[held], size_bytes[held], len(wanted_bytes))
-    is_short = (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
-    return np.where(np.append(is_short, False)[scope], scope, -1)
+        if column.max(initial=-1) >= 0:
+            np.add.at(taken[0], column, messages)
+            np.add.at(taken[1], column, size_bytes)
+    return taken[:, :-1]
+
+
+def _is_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Bools:
+    """Return whether each scope has less room than its flows want; `scope` has the shape (flows, levels)."""
+    wanted_messages, wanted_bytes = _taken(scope, messages, size_bytes, len(room.messages))
+    return (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -319,9 +331,17 @@ class _Contest:
         stops.scope[flow] = refusals.scope
         return count, stops
 
-    def marked_from(self, count: Int64s) -> list[MarkStarts]:
-        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks."""
-        scope = _running_short(self.order.observing, count, self.layout.bytes_of_first(count), self.room)
+    def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:
+        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks.
+
+        Parameters
+        ----------
+        scope
+            Shape (flows, 3): the observing scopes of each flow that may run short, -1 for its other scopes.
+        """
+        if scope.max(initial=-1) < 0:
+            return []
+        scope = scopes_where(_is_short(scope, count, self.layout.bytes_of_first(count), self.room), scope)
         watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
         if not len(watched):
             return []
@@ -338,6 +358,13 @@ class _Contest:
             levels.append(MarkStarts(level, scope[:, column], rank, messages_rank))
         return levels
 
+    def leads_after(
+        self, lead_vt: Int64s, eligible: Int64s, served: Int64s, is_contended: Bools, policy: CompiledPolicy
+    ) -> _Leads:
+        """Return the leads that the batch leaves (`FairOrder.leads_after`)."""
+        after = self.order.leads_after(lead_vt, self.layout, eligible, served, is_contended, policy)
+        return _Leads.of(after, self.order)
+
     def _rows(self, flows: Int64s) -> FairRows:
         """Return the rows of `flows`, which ascend, in the form that `contention` takes."""
 
@@ -353,20 +380,19 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     leads: _Leads,
     flows: Flows,
     limits: Limits,
-    matches: Matches,
+    taken: Int64s,
     grants: Grants,
     policy: CompiledPolicy,
     *,
     floors: DebtFloors,
 ) -> FlowPlan:
-    """Return the plan of a batch, with the admitted rows debited."""
-    taken = _taken(outcome.served, matches, policy)
+    """Return the plan of a batch, with the admitted rows debited: those of all scopes together are `taken`."""
     return FlowPlan(
         outcome,
         _debited(flows.balance_micro, outcome.served, limits.is_limited, floors.own),
         leads.lead_vt,
         leads.ahead_milli,
-        replace(grants, balance_micro=_debited(grants.balance_micro, taken, policy.shared.is_limited, floors.shared)),
+        replace(grants, balance_micro=_debited(grants.balance_micro, taken.T, policy.shared.is_limited, floors.shared)),
     )
 
 

@@ -34,19 +34,21 @@ def admit_in_order(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room) 
     scope
         Shape (flows, levels): the scopes that can stop the flow, -1 where there is none.
     """
-    scopes = len(room.messages)
-    admitted, until, covered = np.where(by_row(np.logical_or, scope >= 0), 0, count), count.copy(), np.zeros_like(scope)
+    scopes, is_claim = len(room.messages), scope >= 0
+    admitted, until = np.where(by_row(np.logical_or, is_claim), 0, count), count.copy()
+    covered = np.zeros(scope.size, dtype=np.int64)
     while True:
-        flow, level = np.nonzero((scope >= 0) & (admitted < until)[:, None])
-        if not len(flow):
+        claim = np.flatnonzero(is_claim & (admitted < until)[:, None])
+        if not len(claim):
             return admitted
-        of_scope, first, end = scope[flow, level], admitted[flow], until[flow]
+        flow, of_scope = claim // scope.shape[1], scope.take(claim)
+        first, end = admitted[flow], until[flow]
         # The last row that a scope covers may overdraw it, and may be admitted before rows that come earlier: these
         # stay covered, and what they take is set aside.
-        sure = np.maximum(covered[flow, level], first)
+        sure = np.maximum(covered[claim], first)
         left = room.less(sums(of_scope, sure - first, scopes), sums(of_scope, _bytes(rows, flow, first, sure), scopes))
-        covered[flow, level] = sure + rows_before_end(rows, Claims(flow, of_scope, sure, end), left)
-        passing = covered[flow, level] - first
+        covered[claim] = sure + rows_before_end(rows, Claims(flow, of_scope, sure, end), left)
+        passing = covered[claim] - first
         step = until - admitted
         np.minimum.at(step, flow, passing)
         taken = step[flow]
@@ -85,14 +87,15 @@ def first_refusals(rows: OrderedRows, count: Int64s, scope: Int64s, room: Room, 
     """
     stopped = np.flatnonzero(admitted < count)
     scopes = len(room.messages)
-    flow, level = np.nonzero((scope >= 0) & (admitted > 0)[:, None])
-    of_scope = scope[flow, level]
+    claim = np.flatnonzero((scope >= 0) & (admitted > 0)[:, None])
+    flow, of_scope = claim // scope.shape[1], scope.take(claim)
     messages = sums(of_scope, admitted[flow], scopes)
     size_bytes = sums(of_scope, rows.bytes_before(flow, admitted[flow]), scopes)
     is_short = room.is_short(np.arange(scopes), messages, size_bytes)
     over_messages = messages >= room.messages
-    is_after = _after_last(rows, flow, of_scope, scope[stopped], stopped, admitted)
-    refuses = (scope[stopped] >= 0) & is_short[scope[stopped]] & is_after
+    of_stopped = scope.take(stopped, axis=0)
+    refuses = _after_last(rows, flow, of_scope, of_stopped, stopped, admitted)
+    refuses &= (of_stopped >= 0) & is_short[of_stopped]
     level = refuses.argmax(axis=1)
     refusing = scope[stopped, level]
     return Refusals(stopped, level, refusing, np.where(over_messages[refusing], Dimension.MESSAGES, Dimension.BYTES))

@@ -15,11 +15,12 @@ from spark_throttle.core.fair.fair_queue import (
     VT_MAX,
     base_clocks,
     least_service,
+    service_units,
     virtual_time,
 )
 from spark_throttle.core.fair.layout import Layout
-from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes
-from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes, scopes_where
+from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 _WIDER_COLUMNS = (0, 2)
@@ -43,9 +44,6 @@ class FairOrder:
 
     enforcing: Int64s
     """Shape (flows, 3): the shared scopes that can stop the flow, -1 where there is none."""
-
-    observing: Int64s
-    """Shape (flows, 3): the shared scopes that only mark its rows, -1 where there is none."""
 
     domain: Int64s
     """The shared scope whose tokens the flow competes for, -1 for none."""
@@ -78,7 +76,15 @@ class FairOrder:
     """The weight of the domain in wider scopes; 1 where the domain is the job."""
 
     clock_vt: Int64s
-    """Shape (flows, 2): the virtual time at which the flow enters the batch; 0 until `entered`."""
+    """Shape (flows, 2): the virtual time at which the flow enters the batch; 0 until `entered`, and where the dimension
+    does not count."""
+
+    token_service: Int64s
+    """Shape (flows, 2): the service of a token (`service_units`); 0 until `entered`, and where the dimension does not
+    count."""
+
+    second_service: Int64s
+    """Shape (flows, 2): the service of a second of virtual time; 1 until `entered`."""
 
     @classmethod
     def of(cls, limits: Limits, matches: Matches, policy: CompiledPolicy, is_loose: Bools | None = None) -> FairOrder:
@@ -92,8 +98,6 @@ class FairOrder:
         """
         shared = policy.shared
         enforcing = enforcing_scopes(matches.shared_scope, policy)
-        observes = np.append(by_row(np.logical_or, shared.is_limited) & (shared.on_excess == OnExcess.OBSERVE), False)
-        observing = np.where(observes[matches.shared_scope], matches.shared_scope, -1)
         domain = domains_of(enforcing)
         is_limited = limited_by(domain[:, None], shared.is_limited)
         has_clock = limited_by(enforcing, shared.is_limited)
@@ -102,7 +106,8 @@ class FairOrder:
         for column in _WIDER_COLUMNS:
             wider = enforcing[:, column]
             adds = ~is_limited & limited_by(wider[:, None], shared.is_limited)
-            kept = np.where(adds, common.take(wider, axis=0), kept)
+            if adds.any():
+                kept = np.where(adds, common.take(wider, axis=0), kept)
         binding = enforcing if is_loose is None else _without(enforcing, is_loose)
         short = _widest_of(binding)
         counted, is_other = kept, short != domain
@@ -111,7 +116,6 @@ class FairOrder:
             counted = np.where(of_short, common.take(short, axis=0), kept)
         return cls(
             enforcing,
-            observing,
             domain,
             has_clock,
             is_limited,
@@ -120,8 +124,10 @@ class FairOrder:
             counted,
             _memory(shared.rate_micro_per_ms, common).take(short),
             limits.weight,
-            np.where(domain > 0, shared.weight[domain], 1),
-            np.zeros(is_limited.shape, dtype=np.int64),
+            np.where(domain > 0, shared.weight.take(domain), 1),
+            np.zeros_like(counted),
+            np.zeros_like(counted),
+            np.ones_like(counted),
         )
 
     def entered(self, lead_vt: Int64s, short: Int64s, policy: CompiledPolicy) -> FairOrder:
@@ -134,25 +140,44 @@ class FairOrder:
         short
             Shape (flows, 3): the scopes of each flow that run short, -1 for its other scopes.
         """
-        short = _first_of(np.where(short == self.binding, short, -1), short)
+        short = self._competed_for(short)
         limited = limited_by(short, policy.shared.is_limited)
         is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
-        return replace(self, is_counted=is_counted, clock_vt=base_clocks(told, is_counted, self.memory_vt))
+        clock_vt = base_clocks(told, is_counted, self.memory_vt)
+        token, second = service_units(self.rate_micro_per_ms, self.weight[:, None])
+        return replace(
+            self, is_counted=is_counted, clock_vt=clock_vt, token_service=token * is_counted, second_service=second
+        )
 
     def take(self, at: Int64s) -> FairOrder:
         """Return the order of the flows at `at`, in that sequence."""
         return FairOrder(*(getattr(self, field.name).take(at, axis=0) for field in fields(self)))
 
+    def _competed_for(self, scopes: Int64s) -> Int64s:
+        """Return the scopes of each flow that are in `binding`; all of them where none is.
+
+        Parameters
+        ----------
+        scopes
+            Shape (flows, 3): `enforcing`, with -1 in some places.
+        """
+        if self.binding is self.enforcing:
+            return scopes
+        return _first_of(np.where(scopes == self.binding, scopes, -1), scopes)
+
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
-        """Return the start tags of rows, relative to the virtual time of their domain; 0 without a domain."""
-        tag = np.full(len(flow), -VT_MAX, dtype=np.int64)
+        """Return the start tags of rows, relative to the virtual time of their domain; 0 without a domain.
+
+        The clock of a dimension that does not count stands at 0, and the larger of the others is never behind that.
+        """
+        tag = np.zeros(len(flow), dtype=np.int64)
         for dimension, before in ((Dimension.MESSAGES, messages_before), (Dimension.BYTES, bytes_before)):
-            is_counted = self.is_counted[flow, dimension]
-            if is_counted.any():
-                service = virtual_time(before, self.rate_micro_per_ms[flow, dimension], self.weight[flow])
-                tag = np.where(is_counted, np.maximum(tag, self.clock_vt[flow, dimension] + service), tag)
-        return np.where(self.domain[flow] >= 0, tag, 0)
+            clock_vt, token, second = self.clock_vt, self.token_service, self.second_service
+            if self.is_counted[:, dimension].any():
+                service = virtual_time(before, token[flow, dimension], second[flow, dimension])
+                tag = np.maximum(tag, clock_vt[flow, dimension] + service)
+        return tag
 
     def keys(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return the keys that order rows across domains: a domain of twice the weight goes twice as far."""
@@ -183,23 +208,22 @@ class FairOrder:
         Parameters
         ----------
         is_contended
-            Whether each scope held a flow back or is overdrawn, with one more position for no scope. Other scopes
-            forget leads.
+            Whether each scope held a flow back or is overdrawn. Other scopes forget leads.
         """
-        holding = np.where(is_contended[self.enforcing], self.enforcing, -1)
-        contended = _first_of(np.where(holding == self.binding, holding, -1), holding)
+        holding = scopes_where(is_contended, self.enforcing)
+        contended = self._competed_for(holding)
         competes = by_row(np.logical_or, contended >= 0)
         if not competes.any():
             return np.zeros_like(lead_vt)
         moved = np.flatnonzero(competes & (served[:, Dimension.MESSAGES] > 0))
         last = served[moved, Dimension.MESSAGES] - 1
         last_key = self.keys(moved, last, layout.bytes_before(moved, last))
-        virtual_now = np.zeros(len(is_contended), dtype=np.int64)
-        for scope in contended[moved].T:
+        virtual_now = np.zeros(len(is_contended) + 1, dtype=np.int64)
+        for scope in contended.take(moved, axis=0).T:
             np.maximum.at(virtual_now, scope, last_key)
         virtual_now[-1] = VT_MAX
         least_key = by_row(np.minimum, virtual_now[contended])
-        service = virtual_time(served, self.rate_micro_per_ms, self.weight[:, None], round_up=True)
+        service = virtual_time(served, self.token_service, self.second_service, round_up=True)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
         clock_vt = np.where((eligible > 0)[:, None], self.clock_vt + service, told)
         after = np.maximum(
@@ -221,15 +245,15 @@ def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
         Shape (scopes, 2): whether each scope limits the dimension.
     """
     table = np.concatenate([is_limited, np.zeros((1, 2), dtype=np.bool_)])
-    out = table[scopes[:, 0]]
+    out = table.take(scopes[:, 0], axis=0)
     for column in scopes.T[1:]:
-        out = out | table[column]
+        out |= table.take(column, axis=0)
     return out
 
 
 def _without(scopes: Int64s, is_left_out: Bools) -> Int64s:
     """Return the scopes of every flow, shape (flows, 3), without those left out; all of them where none remains."""
-    return _first_of(np.where(np.append(is_left_out, False)[scopes], -1, scopes), scopes)
+    return _first_of(scopes_where(~is_left_out, scopes), scopes)
 
 
 def _widest_of(scopes: Int64s) -> Int64s:
@@ -245,12 +269,12 @@ def _first_of(scopes: Int64s, otherwise: Int64s) -> Int64s:
 
 def _told_in(lead_vt: Int64s, of: Int64s, rate: Int64s) -> Int64s:
     """Return leads at the rates `of`, converted to leads at `rate`; all have the shape (flows, 2)."""
-    flow, dimension = np.nonzero((of != rate) & (lead_vt != 0)) if rate is not of else ((), ())
-    if not len(flow):
+    at = np.flatnonzero((of != rate) & (lead_vt != 0)) if rate is not of else ()
+    if not len(at):
         return lead_vt
-    told, other = lead_vt.copy(), lead_vt[flow, dimension]
-    size = proportional(np.abs(other), of[flow, dimension], rate[flow, dimension], most_bits=VT_MAX.bit_length() - 1)
-    told[flow, dimension] = np.sign(other) * size
+    told, other = lead_vt.copy(), lead_vt.take(at)
+    size = proportional(np.abs(other), of.take(at), rate.take(at), most_bits=VT_MAX.bit_length() - 1)
+    np.put(told, at, np.sign(other) * size)
     return told
 
 
@@ -275,7 +299,9 @@ def _in_common_time(rate: Int64s) -> Int64s:
     at_messages, least = np.full_like(messages, _MESSAGES_RATE), np.full_like(messages, _LEAST_BYTES_RATE)
     by_messages = proportional(size_bytes, at_messages, messages)
     is_slow = (messages > 0) & (size_bytes > 0) & (by_messages < least)
-    of_messages = np.where(is_slow, proportional(messages, least, size_bytes), at_messages)
+    of_messages = at_messages
+    if is_slow.any():
+        of_messages = np.where(is_slow, proportional(messages, least, size_bytes), at_messages)
     of_bytes = np.where(messages > 0, np.maximum(by_messages, least), _BYTES_RATE)
     told = np.stack([np.where(messages > 0, of_messages, -1), np.where(size_bytes > 0, of_bytes, -1)], axis=1)
     return np.where(by_row(np.logical_or, rate == 0)[:, None], rate, told)

@@ -64,32 +64,46 @@ def _pace(rate_micro_per_ms: Int64s, weight: Int64s) -> tuple[Bools, Int64s]:
     return in_tokens, np.where(in_tokens, rate_micro_per_ms // 1000, np.maximum(rate_micro_per_ms, 1)) * weight
 
 
-def virtual_time(tokens: Int64s, rate_micro_per_ms: Int64s, weight: Int64s, *, round_up: bool = False) -> Int64s:
-    """Return the virtual time that serving `tokens` takes at `rate * weight`; 0 where the rate is 0 or unlimited.
+def service_units(rate_micro_per_ms: Int64s, weight: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the service of a token, and that of a second of virtual time, at `rate * weight`.
 
-    `tokens` is at most 2**53 (a burst and a message), a rate at most 2**50 and a weight at most 1000.
+    A token is no service where the rate is 0 or unlimited, so no virtual time passes there. A rate is at most 2**50, a
+    weight at most 1000.
+    """
+    in_tokens, second = _pace(rate_micro_per_ms, weight)
+    return np.where(rate_micro_per_ms <= 0, 0, np.where(in_tokens, 1, 1000)), second
+
+
+def virtual_time(tokens: Int64s, token_service: Int64s, second_service: Int64s, *, round_up: bool = False) -> Int64s:
+    """Return the virtual time that serving `tokens` takes, given the `service_units` of its rate.
+
+    `tokens` is at most 2**53 (a burst and a message).
 
     Examples
     --------
     50 tokens of a flow of weight 2, at 100 tokens per second, take a quarter of a second:
 
-    >>> virtual_time(np.array([50]), np.array([100_000]), np.array([2])) / VT_SECOND
+    >>> virtual_time(np.array([50]), *service_units(np.array([100_000]), np.array([2]))) / VT_SECOND
     array([0.25])
     """
-    in_tokens, divisor = _pace(rate_micro_per_ms, weight)
-    service = np.where(in_tokens, tokens, tokens * 1000)
-    return np.where(rate_micro_per_ms <= 0, 0, _quotient(service, divisor, round_up=round_up))
+    return _quotient(tokens * token_service, second_service, round_up=round_up)
 
 
 def virtual_time_of(thousandths: Int64s, rate_micro_per_ms: Int64s, weight: Int64s) -> Int64s:
     """Return the `virtual_time` of thousandths of a token, rounded down."""
     in_tokens, divisor = _pace(rate_micro_per_ms, weight)
     service = np.where(in_tokens, thousandths // 1000, thousandths)
-    return np.where(rate_micro_per_ms <= 0, 0, _quotient(service, divisor, round_up=False))
+    return np.where(rate_micro_per_ms <= 0, 0, _quotient(service, divisor))
 
 
-def _quotient(service: Int64s, divisor: Int64s, *, round_up: bool) -> Int64s:
+def _quotient(service: Int64s, divisor: Int64s, *, round_up: bool = False) -> Int64s:
     """Return ``service * 2**30 / divisor``, at most `VT_MAX`."""
+    if int(service.max(initial=0)) >> (63 - VT_BITS) == 0:  # the product fits in int64
+        product = service << VT_BITS
+        result = product // divisor
+        if round_up:
+            result += result * divisor < product
+        return np.minimum(result, VT_MAX)
     whole = service // divisor
     rest = service - whole * divisor
     result = np.where(whole >= VT_SECOND, VT_MAX, whole << VT_BITS)

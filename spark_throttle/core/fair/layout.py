@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import Segments, name_hash, running_total, sums
+from spark_throttle.core.arithmetic.segments import Segments, name_hash, sums, total_in_order
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.state import Queue
 
@@ -97,7 +97,7 @@ class Layout:
     def of(cls, candidates: Candidates, counts: Int64s) -> Layout:
         """Lay `candidates` out; `counts` has the number of rows of every flow."""
         segments = Segments.with_counts(candidates.flow, counts)
-        return cls(segments, running_total(candidates.size_bytes[segments.order]))
+        return cls(segments, total_in_order(candidates.size_bytes, segments.order))
 
     def of_flows(self, flows: Int64s) -> Layout:
         """Return the layout over `flows` alone, which ascend and have all of its rows."""

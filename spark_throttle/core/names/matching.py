@@ -50,7 +50,20 @@ def enforcing_scopes(shared_scope: Int64s, policy: CompiledPolicy) -> Int64s:
     """Return the shared scopes that can hold each flow back, shape (flows, 3), -1 where there is none."""
     shared = policy.shared
     enforces = by_row(np.logical_or, shared.is_limited) & (shared.on_excess != OnExcess.OBSERVE)
-    return np.where(np.append(enforces, False)[shared_scope], shared_scope, -1)
+    return scopes_where(enforces, shared_scope)
+
+
+def scopes_where(is_kept: Bools, shared_scope: Int64s) -> Int64s:
+    """Return the shared scopes of each flow that are kept, -1 in place of the others and where there is none.
+
+    Examples
+    --------
+    >>> scopes_where(np.array([True, False]), np.array([[0, 1], [1, -1]])).tolist()
+    [[0, -1], [-1, -1]]
+    """
+    if not is_kept.any():
+        return np.full_like(shared_scope, -1)
+    return np.append(np.where(is_kept, np.arange(len(is_kept)), -1), -1).take(shared_scope)
 
 
 def domains_of(enforcing: Int64s) -> Int64s:

@@ -16,6 +16,7 @@ from spark_throttle.core.fair.fair_queue import (
     VT_SECOND,
     ServiceCurve,
     base_clocks,
+    service_units,
     virtual_time,
 )
 from spark_throttle.core.quota import UNLIMITED
@@ -32,7 +33,7 @@ tokens = st.one_of(st.sampled_from([0, 1, 2**36, 2**53]), st.integers(0, 10**6))
 def test_virtual_time_is_the_exact_quotient_rounded_one_way(n: int, rate: int, weight: int, up: bool) -> None:
     per_second = Fraction(rate, 1_000) if rate < 2**30 else Fraction(rate // 1_000)
     exact = Fraction(n * VT_SECOND) / (per_second * weight)
-    found = int(virtual_time(np.array([n]), np.array([rate]), np.array([weight]), round_up=up)[0])
+    found = int(virtual_time(np.array([n]), *service_units(np.array([rate]), np.array([weight])), round_up=up)[0])
     if n / (per_second * weight) >= VT_SECOND:
         assert found == VT_MAX
     else:
@@ -41,13 +42,13 @@ def test_virtual_time_is_the_exact_quotient_rounded_one_way(n: int, rate: int, w
 
 @given(tokens, rates, st.integers(1, 1_000))
 def test_no_service_is_free(n: int, rate: int, weight: int) -> None:
-    found = virtual_time(np.array([n]), np.array([rate]), np.array([weight]), round_up=True)[0]
+    found = virtual_time(np.array([n]), *service_units(np.array([rate]), np.array([weight])), round_up=True)[0]
     assert (found > 0) == (n > 0)
 
 
 @pytest.mark.parametrize("rate", [0, UNLIMITED])
 def test_service_without_a_rate_takes_no_virtual_time(rate: int) -> None:
-    assert virtual_time(np.array([2**53]), np.array([rate]), np.array([1])).tolist() == [0]
+    assert virtual_time(np.array([2**53]), *service_units(np.array([rate]), np.array([1]))).tolist() == [0]
 
 
 def within(rate: int, weight: int, most: int, clock_vt: int, tag: int) -> int:
@@ -63,7 +64,7 @@ def test_tokens_within_a_tag_are_the_most_that_do_not_pass_it(
     most = data.draw(tokens)
 
     def clock_after(n: int) -> int:
-        return clock_vt + int(virtual_time(np.array([n]), np.array([rate]), np.array([weight]))[0])
+        return clock_vt + int(virtual_time(np.array([n]), *service_units(np.array([rate]), np.array([weight])))[0])
 
     near = clock_after(data.draw(st.integers(0, most))) + data.draw(st.integers(-1, 1))
     tag = data.draw(st.one_of(st.integers(0, 2**62), st.just(max(near, 0))))
