@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.fair_queue import least_service, service_units, virtual_time, virtual_time_of
 from spark_throttle.core.lending.grants import Buckets
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
@@ -25,6 +27,7 @@ from spark_throttle.core.quota import (
     QueueBounds,
     Verdict,
 )
+from spark_throttle.testing.oracle import reference_bucket
 from spark_throttle.testing.oracle.shard import Engine, Shard
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 
@@ -99,6 +102,26 @@ def lent(draw: st.DrawFn, policy: CompiledPolicy) -> dict[str, tuple[float, floa
     """Return tokens for a few messages of every scope."""
     names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     return {name: (draw(st.integers(0, 9)), draw(st.sampled_from([0, 100, 3_000]))) for name in names}
+
+
+@given(st.data())
+def test_lead_grows_by_no_more_than_the_service_however_the_rates_of_two_scopes_differ(data: st.DataObject) -> None:
+    sizes = {name: data.draw(SIZES) for name in FLOWS}
+    shard = Shard("kernel", data.draw(contended()))
+    for at in range(3):
+        arrivals = [(name, sizes[name]) for name in FLOWS] * 5 if not at else []
+        before = dict(zip(shard.state.flows.names.to_pylist(), shard.state.flows.lead_vt.tolist(), strict=True))
+        shard.batch(1_000 * at, arrivals, data.draw(lent(shard.policy)))
+        flows, served = shard.state.flows, Counter(shard.admitted())
+        matches = match(flows.names, shard.policy)
+        limits = shard.policy.namespace_limits.take(matches.rule)
+        rates = FairOrder.of(limits, matches, shard.policy).lead_rate_micro_per_ms
+        for name, lead, rate, weight in zip(
+            flows.names.to_pylist(), flows.lead_vt.tolist(), rates.tolist(), limits.weight.tolist(), strict=True
+        ):
+            for d, tokens in enumerate((served[name], served[name] * sizes[name])):
+                service = reference_bucket.virtual_time_up(tokens, rate[d], weight)
+                assert lead[d] <= max(0, before.get(name, (0, 0))[d]) + service
 
 
 @given(st.data())

@@ -229,9 +229,21 @@ class FairOrder:
         after = np.maximum(
             clock_vt - np.where(competes, least_key, 0)[:, None] * self.domain_weight[:, None], -self.memory_vt[:, None]
         )
-        after = np.where(after == told, lead_vt, _told_in(after, self.rate_micro_per_ms, self.lead_rate_micro_per_ms))
+        after = np.where(after == told, lead_vt, self._kept(after, lead_vt, served))
         is_kept = limited_by(holding, policy.shared.is_limited)
         return np.where(is_kept, np.where(self.is_counted, after, lead_vt), 0)
+
+    def _kept(self, after: Int64s, lead_vt: Int64s, served: Int64s) -> Int64s:
+        """Return leads as they are kept, given the leads `after` a batch by which service counted.
+
+        A lead grows by no more than the service. Where the two rates differ by much, a unit of the one time is many
+        tokens in the other, and the service was rounded up to a unit.
+        """
+        if self.rate_micro_per_ms is self.lead_rate_micro_per_ms:
+            return after
+        told = _told_in(after, self.rate_micro_per_ms, self.lead_rate_micro_per_ms)
+        service = virtual_time(served, *service_units(self.lead_rate_micro_per_ms, self.weight[:, None]), round_up=True)
+        return np.minimum(told, np.maximum(lead_vt, 0) + service)
 
 
 def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:

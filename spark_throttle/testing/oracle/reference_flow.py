@@ -320,7 +320,8 @@ class Flow:
                     finish = self.base[d] + virtual_time_up(served[d], counted[d], self.limits.weight)
                 after = max(finish - advance, -memory)
                 if after != self.counted_lead[d]:
-                    lead_vt[d] = told_in(after, counted[d], kept_rates[d])
+                    most = max(0, self.lead_vt[d]) + virtual_time_up(served[d], kept_rates[d], self.limits.weight)
+                    lead_vt[d] = min(told_in(after, counted[d], kept_rates[d]), most)
         if not still_waits and max(lead_vt.values(), default=0) <= 0:
             lead_vt = {}
         self.lead_vt = [lead_vt.get(d, 0) for d in DIMENSIONS]
