@@ -320,9 +320,9 @@ class Flow:
                     finish = self.base[d] + virtual_time_up(served[d], counted[d], self.limits.weight)
                 after = max(finish - advance, -memory)
                 if after != self.counted_lead[d]:
-                    kept = kept_rates[d]
-                    service = virtual_time_up(served[d], kept, self.limits.weight) if kept > 0 else 0
-                    lead_vt[d] = min(told_in(after, counted[d], kept), max(0, self.lead_vt[d]) + service)
+                    rate = kept_rates[d]
+                    service = virtual_time_up(served[d], rate, self.limits.weight) if rate > 0 else 0
+                    lead_vt[d] = min(told_in(after, counted[d], rate), max(0, self.lead_vt[d]) + service)
         if not still_waits and max(lead_vt.values(), default=0) <= 0:
             lead_vt = {}
         self.lead_vt = [lead_vt.get(d, 0) for d in DIMENSIONS]
