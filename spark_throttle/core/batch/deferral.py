@@ -99,36 +99,50 @@ class WaitingRoom:
         at = np.flatnonzero((scope >= 0) & by_row(np.logical_and, self.tokens > 0)[scope])
         if not len(at):
             return waits
-        flow = rows.flow[at]
-        segments = Segments.by_key(flow, len(names))
-        turn = segments.rank[segments.position]
-        total = running_total(rows.size_bytes[at][segments.order])
-        bytes_before = (total[:-1] - np.repeat(total[segments.starts], segments.counts))[segments.position]
-        taken = served[flow] + np.stack([turn, bytes_before], axis=1)
-        part = self.flow_tokens[scope[at]]
-        part = np.where(part < _PLENTY // weight[flow][:, None], part * weight[flow][:, None], _PLENTY)
-        is_within = by_row(np.logical_and, taken < part)
-        at, turn, flow = at[is_within], turn[is_within], flow[is_within]
-
-        flows = np.flatnonzero(np.bincount(flow, minlength=len(names)))
-        tie = np.zeros(len(names), dtype=np.int64)
-        layout = Layout.of(candidates, np.bincount(candidates.flow, minlength=len(names)))
-        tie[flows] = layout.ties(flows, candidates, names, now_ms=now_ms)
-        at = at[np.lexsort((tie[flow], turn))]
-        by_scope = np.argsort(scope[at], kind="stable")
-        grouped = scope[at][by_scope]
-        before = _tokens_before(rows.size_bytes[at][by_scope])
-        before -= before[np.searchsorted(grouped, grouped)]
-        fits = np.empty(len(at), dtype=np.bool_)
-        fits[by_scope] = by_row(np.logical_and, before < self.tokens[grouped])
-        at = at[fits]
-
+        turn, bytes_before = _turns(rows.flow[at], rows.size_bytes[at], len(names))
+        taken = served[rows.flow[at]] + np.stack([turn, bytes_before], axis=1)
+        is_due = by_row(np.logical_and, taken < self._parts(scope[at], weight[rows.flow[at]]))
+        at, turn = at[is_due], turn[is_due]
+        tie = _ties(rows.flow[at], candidates, names, now_ms=now_ms)
+        at = at[np.lexsort((tie, turn))]
+        at = at[self._has_room(scope[at], rows.size_bytes[at])]
         is_unleased = self.is_unleased[scope[at]]
         waits[at[is_unleased]] = True
         at = at[~is_unleased]
         after = _tokens_before(rows.size_bytes[at]) + np.stack([np.ones_like(at), rows.size_bytes[at]], axis=1)
         waits[at[by_row(np.logical_and, after <= np.array(self.queue_tokens))]] = True
         return waits
+
+    def _parts(self, scope: Int64s, weight: Int64s) -> Int64s:
+        """Return the messages and bytes that flows of these weights may take, shape (n, 2)."""
+        part, weight = self.flow_tokens[scope], weight[:, None]
+        return np.where(part < _PLENTY // weight, part * weight, _PLENTY)
+
+    def _has_room(self, scope: Int64s, size_bytes: Int64s) -> Bools:
+        """Return which rows, given in turn, find room in their scope."""
+        by_scope = np.argsort(scope, kind="stable")
+        scope = scope[by_scope]
+        before = _tokens_before(size_bytes[by_scope])
+        before -= before[np.searchsorted(scope, scope)]
+        has_room = np.empty(len(scope), dtype=np.bool_)
+        has_room[by_scope] = by_row(np.logical_and, before < self.tokens[scope])
+        return has_room
+
+
+def _turns(flow: Int64s, size_bytes: Int64s, flows: int) -> tuple[Int64s, Int64s]:
+    """Return the number of rows, and their bytes, that go before each row in its own flow."""
+    segments = Segments.by_key(flow, flows)
+    total = running_total(size_bytes[segments.order])
+    bytes_before = total[:-1] - np.repeat(total[segments.starts], segments.counts)
+    position = segments.position
+    return segments.rank[position], bytes_before[position]
+
+
+def _ties(flow: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
+    """Return the rank of each row's flow among the flows of these rows."""
+    flows, index = np.unique(flow, return_inverse=True)
+    layout = Layout.of(candidates, np.bincount(candidates.flow, minlength=len(names)))
+    return layout.ties(flows, candidates, names, now_ms=now_ms)[index]
 
 
 def _tokens_before(size_bytes: Int64s) -> Int64s:
