@@ -217,16 +217,24 @@ class Account:
             overdraft = self.shadows[key, dimension].overdraft
             overdraft[shard] = max(overdraft.get(shard, 0), cost)
 
-    def has_tokens(self, contracts: Contracts, name: str, *, beside: Key | None = None) -> bool:
-        """Return whether every scope that can stop a namespace, but one, surely has tokens for one more message."""
-        return all(self._has_tokens(scope) for scope in contracts.of(name).enforced if scope.key != beside)
+    def has_tokens(
+        self, contracts: Contracts, name: str, *, beside: Key | None = None, left: tuple[int, int] = (0, 0)
+    ) -> bool:
+        """Return whether every scope that can stop a namespace, but one, surely lets one more message pass.
+
+        Parameters
+        ----------
+        left
+            What each of them has at least when that message comes, in micro-tokens by dimension.
+        """
+        return all(self._has_tokens(scope, left) for scope in contracts.of(name).enforced if scope.key != beside)
 
     def has_own_tokens(self, contracts: Contracts, name: str) -> bool:
         """Return whether the limits of a namespace's own surely let one more message pass."""
         return all(self._has_tokens(scope) for scope in contracts.of(name).enforced if scope.key[0] == "namespace")
 
-    def _has_tokens(self, scope: Scope) -> bool:
+    def _has_tokens(self, scope: Scope, left: tuple[int, int] = (0, 0)) -> bool:
         return all(
-            limit is None or (limit.rate > 0 and self.shadows[scope.key, dimension].least >= 0)
+            limit is None or (limit.rate > 0 and self.shadows[scope.key, dimension].least >= left[dimension])
             for dimension, limit in enumerate(scope.limits)
         )

@@ -214,8 +214,13 @@ class Starvation(Law):
         self._sizes.note(batch.arrived)
         served = served_in(batch)
         backlogged = sorted(name for name in world.waited.keys() & world.waiting.keys() if not world.may_be_held(name))
+        message = {
+            name: (shards * self._sizes.message(name, 0, alone=True), shards * self._sizes.message(name, 1, alone=True))
+            for name in backlogged
+        }
+        # One whose other scopes have no more than a message left (a shard) was as good as stopped by them.
         has_tokens = {
-            (name, scope.key): world.account.has_tokens(contracts, name, beside=scope.key)
+            (name, scope.key): world.account.has_tokens(contracts, name, beside=scope.key, left=message[name])
             for name in backlogged
             for scope in contracts.of(name).enforced
             if scope.key[0] != "namespace"
