@@ -30,7 +30,7 @@ from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.events import lent_turn, next_event_ms
 from spark_throttle.core.lending.grants import Buckets, claims_of, lend
-from spark_throttle.core.lending.owed_time import waiting_by_scope, with_owed
+from spark_throttle.core.lending.owed_time import with_owed
 from spark_throttle.core.lending.shares import refill_share, under_share
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
@@ -261,7 +261,7 @@ class ControlPlane:
         if share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
         claims = claims_of(reports, policy)
-        outlook = self._settling.outlook(policy, interval_ms=left.interval_ms)
+        outlook = self._settling.outlook(reports, policy, interval_ms=left.interval_ms)
         lending = lent_turn(
             reports,
             replace(buckets, as_of_ms=now_ms),
@@ -272,8 +272,7 @@ class ControlPlane:
             ),
             number,
         )  # fmt: skip
-        waiting = waiting_by_scope(reports, policy, shards=self._shards)
-        lending = with_owed(lending, left.owed_ms, waiting, policy)
+        lending = with_owed(lending, left.owed_ms, outlook, policy)
         held = Buckets(buckets.balance_micro, now_ms)
         epoch = Epoch(number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms)
         name = self.epochs.write(epoch, policy)

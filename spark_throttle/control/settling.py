@@ -21,7 +21,7 @@ from spark_throttle.core.lending.shares import settle_share
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import former_scopes
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
@@ -110,11 +110,15 @@ class Settling:
             buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
 
-    def outlook(self, policy: CompiledPolicy, *, interval_ms: int) -> Outlook:
-        """Return what the last reports say of the next batch."""
-        reports = self.last_under(policy)
+    def outlook(self, reports: list[UsageReport], policy: CompiledPolicy, *, interval_ms: int) -> Outlook | None:
+        """Return what the last reports, with indices into `policy`, say of the next batch; `None` if no scope rejects.
+
+        Only a scope that rejects what exceeds its quota defers verdicts.
+        """
+        if not (policy.shared.on_excess == OnExcess.REJECT).any():
+            return None
         waiting = waiting_by_scope(reports, policy, shards=self._shards)
-        return Outlook(waiting.sum(axis=0), has_rejected(reports, policy), interval_ms)
+        return Outlook(waiting, has_rejected(reports, policy), interval_ms)
 
     def owed_ms(
         self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy, now_ms: int, *, is_own: bool
@@ -126,10 +130,13 @@ class Settling:
         share, elapsed_ms = epoch.share_micro_per_ms, now_ms - epoch.buckets.as_of_ms
         if share is None and epoch.owed_ms is None:
             return None
-        is_missed = np.zeros(len(before.shared), dtype=np.bool_)
+        reports = self.last_under(before)
+        is_missed, overloaded = np.zeros((2, len(before.shared)), dtype=np.bool_)
         if share is not None and is_own:
-            is_missed = missed_by(self.last_under(before), share, before)
-        overloaded = is_overloaded(epoch.owed_ms, self.outlook(before, interval_ms=elapsed_ms), before)
+            is_missed = missed_by(reports, share, before)
+        outlook = None if epoch.owed_ms is None else self.outlook(reports, before, interval_ms=elapsed_ms)
+        if epoch.owed_ms is not None and outlook is not None:
+            overloaded = is_overloaded(epoch.owed_ms, outlook, before)
         first_ms = min((reports[0].as_of_ms for reports in self._unsettled.values()), default=now_ms)
         owed_ms = owed_after(epoch.owed_ms, is_missed, overloaded, waited_ms=now_ms - first_ms, elapsed_ms=elapsed_ms)
         if owed_ms is None or before.revision == after.revision:

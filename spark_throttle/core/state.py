@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 
 NO_BOUND: Final = 1 << 62
@@ -117,6 +118,11 @@ class Deferral:
         )
 
 
+def has_no_share(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Bools:
+    """Return where a job may use nothing of a quota, though the quota is not 0; shape (scopes, 2)."""
+    return (share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Grants:
     """A shard's part of every shared scope, until the next epoch replaces it.
@@ -167,7 +173,7 @@ class Grants:
         """
         if self.share_micro_per_ms is None:
             return np.zeros(len(policy.shared), dtype=np.bool_)
-        return ((self.share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)).any(axis=1)
+        return by_row(np.logical_or, has_no_share(self.share_micro_per_ms, policy))
 
     def grown(self, policy: CompiledPolicy, *, now_ms: int, shards: int) -> Grants:
         """Return these grants as of `now_ms`; a rate of 0 admits nothing, whatever was granted."""

@@ -25,6 +25,17 @@ def cost_of(row: Row, dimension: int) -> int:
     return MICRO * (1 if dimension == 0 else row.size_bytes or 0)
 
 
+def costs_of(contracts: Contracts, rows: Iterable[Row]) -> dict[tuple[Key, int], int]:
+    """Return what rows take of each scope, in the dimensions that it limits."""
+    costs: dict[tuple[Key, int], int] = defaultdict(int)
+    for row in rows:
+        for scope in contracts.of(text_of(row.namespace)).scopes:
+            for dimension, limit in enumerate(scope.limits):
+                if limit is not None:
+                    costs[scope.key, dimension] += cost_of(row, dimension)
+    return costs
+
+
 @dataclass(slots=True)
 class Shadow:
     """The shadow of one bucket."""
@@ -197,7 +208,6 @@ class Account:
             self._epoch = batch.epoch
             for shadow in self.shadows.values():
                 shadow.overdraft = {}
-        taken: dict[tuple[Key, int], int] = defaultdict(int)
         largest: dict[tuple[Key, int, int], int] = defaultdict(int)
         for row in batch.admitted:
             shard = shard_of(row.namespace, self._shards)
@@ -205,10 +215,9 @@ class Account:
             for scope in contracts.of(text_of(row.namespace)).scopes:
                 for dimension, cost in enumerate(costs):
                     if scope.limits[dimension] is not None:
-                        taken[scope.key, dimension] += cost
                         at = scope.key, dimension, shard
                         largest[at] = max(largest[at], cost)
-        for (key, dimension), cost in taken.items():
+        for (key, dimension), cost in costs_of(contracts, batch.admitted).items():
             shadow = self.shadows[key, dimension]
             shadow.was_used = True
             shadow.most -= cost

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
-from spark_throttle.testing.simulation.rows import Row
-from tests.life.account import DIMENSIONS, cost_of
-from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
+from tests.life.account import DIMENSIONS, costs_of
+from tests.life.contract import MICRO, Key, Scope, text_of
 from tests.life.laws import Law, World
 
 REJECTION: Final = "Rejection"
@@ -35,12 +33,12 @@ class Rejection(Law):
         """Look at the messages that were rejected for a quota of many namespaces."""
         contracts = world.contracts(batch.revision)
         waited = [row for rows in world.waited.values() for row in rows]
-        wanted = _costs(contracts, [*waited, *batch.arrived])
+        wanted = costs_of(contracts, [*waited, *batch.arrived])
         before, self._wanted = self._wanted, wanted
         is_standing, self._epoch = batch.epoch == self._epoch, batch.epoch
         if before is None or is_standing:
             return
-        left = _costs(contracts, batch.admitted)
+        left = costs_of(contracts, batch.admitted)
         for letter in batch.rejected:
             level = _LEVELS.get(str(letter.level))
             if letter.reason != "quota" or level is None:
@@ -62,13 +60,3 @@ class Rejection(Law):
     def forget(self) -> None:
         """Know nothing of the batch before."""
         self._wanted = None
-
-
-def _costs(contracts: Contracts, rows: Iterable[Row]) -> _Costs:
-    """Return what rows take of each shared scope, by dimension."""
-    costs: dict[tuple[Key, int], int] = defaultdict(int)
-    for row in rows:
-        for scope in contracts.of(text_of(row.namespace)).scopes:
-            for dimension in range(2):
-                costs[scope.key, dimension] += cost_of(row, dimension)
-    return costs

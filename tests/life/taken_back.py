@@ -79,7 +79,7 @@ MENDS: Final = (
     Mend(
         "rows that wait for their verdict",
         "a row is rejected in its shard, and the tokens are lent to other shards",
-        (("core/batch/deferral.py", "tokens = tokens - -deferral.room_micro // MICRO", "tokens = tokens + 0"),),
+        (("core/batch/deferral.py", "tokens = tokens + -(-deferral.room_micro // MICRO)", "tokens = tokens + 0"),),
     ),
     Mend(
         "left to others",

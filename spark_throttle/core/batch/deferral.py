@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import Segments, by_row, running_total
+from spark_throttle.core.arithmetic.segments import Segments, by_row, running_total, total_in_order
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s
@@ -58,7 +58,7 @@ class WaitingRoom:
         tokens, deferral = available_tokens(grants.balance_micro), grants.deferral
         flow_tokens = np.full_like(tokens, _PLENTY)
         if deferral is not None:
-            tokens = tokens - -deferral.room_micro // MICRO
+            tokens = tokens + -(-deferral.room_micro // MICRO)
             flow_tokens = np.where(deferral.flow_micro == NO_BOUND, _PLENTY, deferral.flow_micro // MICRO)
         is_unleased = grants.is_unleased(policy)
         is_free = is_unleased[:, None] | ~policy.shared.is_limited
@@ -132,7 +132,7 @@ class WaitingRoom:
 def _turns(flow: Int64s, size_bytes: Int64s, flows: int) -> tuple[Int64s, Int64s]:
     """Return the number of rows, and their bytes, that go before each row in its own flow."""
     segments = Segments.by_key(flow, flows)
-    total = running_total(size_bytes[segments.order])
+    total = total_in_order(size_bytes, segments.order)
     bytes_before = total[:-1] - np.repeat(total[segments.starts], segments.counts)
     position = segments.position
     return segments.rank[position], bytes_before[position]

@@ -32,7 +32,7 @@ class Outlook:
     """What the last batch says of the next one."""
 
     waiting: Int64s
-    """Shape (scopes, 2): the messages and bytes that wait."""
+    """Shape (shards, scopes, 2): the messages and bytes that wait."""
 
     has_rejected: Bools
     """Shape (scopes,): whether any row of the scope's namespaces was rejected."""
@@ -84,7 +84,7 @@ def deferrals(
 def _next_micro(balance_micro: Int64s, outlook: Outlook, policy: CompiledPolicy) -> Int64s:
     """Return what the buckets hold at the next epoch if the waiting rows leave, and no others, shape (scopes, 2)."""
     rate, burst_micro = np.maximum(policy.shared.rate_micro_per_ms, 0), policy.shared.burst_micro
-    left_micro = np.maximum(balance_micro, 0) - np.minimum(outlook.waiting, NO_BOUND // MICRO) * MICRO
+    left_micro = np.maximum(balance_micro, 0) - np.minimum(outlook.waiting.sum(axis=0), NO_BOUND // MICRO) * MICRO
     to_full_ms = -(-burst_micro // np.maximum(rate, 1))
     earned_micro = rate * np.minimum(max(outlook.interval_ms, 0), to_full_ms)
     return np.clip(left_micro + earned_micro, 0, burst_micro)

@@ -23,15 +23,15 @@ from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, quotient, ti
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.grants import Lending, by_scope, scopes_of
-from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s, OnExcess
-from spark_throttle.core.state import NO_BOUND, Deferral
+from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.state import NO_BOUND, Deferral, has_no_share
 from spark_throttle.core.usage import UsageReport
 
 _SHRINKS_TO_ONE_PART = 10
 """Owed time shrinks by the elapsed time divided by this."""
 
 _LONGEST_STEP_MS = 60_000
-"""Owed time grows by no more between two epochs: nothing arrived meanwhile, or the job was down."""
+"""Owed time grows by no more between two epochs: nothing arrived for the rest of a longer time."""
 
 _MOST_OWED_MICRO = 1 << 61
 
@@ -46,23 +46,22 @@ def missed_by(reports: list[UsageReport], share: Int64s, policy: CompiledPolicy)
     share
         Shape (scopes, 2): the job's shares.
     """
-    is_unleased = ((share == 0) & (policy.shared.rate_micro_per_ms > 0)).any(axis=1)
+    is_unleased = by_row(np.logical_or, has_no_share(share, policy))
     is_missed = np.zeros(len(is_unleased), dtype=np.bool_)
     for report in reports:
         scopes = scopes_of(report, len(policy.tenant_names))
-        waits = by_row(np.logical_and, np.minimum(report.waiting, report.demand)[:, :1] > 0)
+        waits = np.minimum(report.waiting, report.demand)[:, Dimension.MESSAGES] > 0
         misses = waits & by_row(np.logical_or, (scopes >= 0) & is_unleased[scopes])
         missed = scopes[misses]
         is_missed[missed[missed >= 0]] = True
     return is_missed & (policy.shared.on_excess == OnExcess.REJECT)
 
 
-def is_overloaded(owed_ms: Int64s | None, outlook: Outlook, policy: CompiledPolicy) -> Bools:
+def is_overloaded(owed_ms: Int64s, outlook: Outlook, policy: CompiledPolicy) -> Bools:
     """Return which scopes reject rows while about as many wait as may wait for the owed time, shape (scopes,)."""
-    if owed_ms is None:
-        return np.zeros_like(outlook.has_rejected)
     owed = _owed_tokens(owed_ms, policy)
-    return outlook.has_rejected & by_row(np.logical_or, (owed > 0) & (outlook.waiting >= owed - (owed >> 3)))
+    is_full = (owed > 0) & (outlook.waiting.sum(axis=0) >= owed - (owed >> 3))
+    return outlook.has_rejected & by_row(np.logical_or, is_full)
 
 
 def owed_after(
@@ -120,15 +119,16 @@ def waiting_by_scope(reports: list[UsageReport], policy: CompiledPolicy, *, shar
     return waiting
 
 
-def with_owed(lending: Lending, owed_ms: Int64s | None, waiting: Int64s, policy: CompiledPolicy) -> Lending:
+def with_owed(lending: Lending, owed_ms: Int64s | None, outlook: Outlook | None, policy: CompiledPolicy) -> Lending:
     """Return a lending with which rows may wait up to the tokens of the owed time.
 
-    The shards divide them by what waits in each, shape (shards, scopes, 2). What is free then may be taken in any
-    shard: it is not known where rows will arrive.
+    The shards divide these tokens by what waits in each. Each shard may take all that is then free, because it is not
+    known where rows will arrive.
     """
-    if owed_ms is None:
+    if owed_ms is None or outlook is None:
         return lending
-    owed, total = _owed_tokens(owed_ms, policy), waiting.sum(axis=0)
+    owed, waiting = _owed_tokens(owed_ms, policy), outlook.waiting
+    total = waiting.sum(axis=0)
     part = quotient(np.minimum(owed, total), total, FACTOR_BITS)
     divided = np.where(waiting > 0, times(waiting, part) + 1, 0)  # rounded up, so that not all of a few are lost
     owed_tokens = np.where(owed > 0, np.maximum(owed - total, 0) + divided, 0)

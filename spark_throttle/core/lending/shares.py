@@ -15,6 +15,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.fixed_point import quotient, times
 from spark_throttle.core.lending.grants import Buckets
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.state import has_no_share
 
 _SHARE_BITS = 30
 
@@ -43,7 +44,7 @@ def refill_share(
     filled = buckets.refill(under_share(policy, share_micro_per_ms), now_ms=now_ms)
     if share_micro_per_ms is None:
         return filled
-    is_shut = (share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)
+    is_shut = has_no_share(share_micro_per_ms, policy)
     return Buckets(np.where(is_shut, np.minimum(buckets.balance_micro, -1), filled.balance_micro), now_ms)
 
 
