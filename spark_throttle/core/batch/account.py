@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from spark_throttle.core.batch.arrivals import BatchFlows
     from spark_throttle.core.batch.decisions import Decisions
     from spark_throttle.core.batch.flow_plan import FlowPlan
+    from spark_throttle.core.batch.micro_batch import MicroBatch
     from spark_throttle.core.fair.layout import Candidates
 
 _MESSAGES = Dimension.MESSAGES
@@ -69,16 +70,6 @@ class RowOutcomes:
         return self.rows.tally(arrived, len(wanted))
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The place and time of a batch."""
-
-    shard: int
-    now_ms: int
-    elapsed_ms: int
-    """The time since the previous batch, used as an estimate of the time until the next."""
-
-
 def remembered(
     entered: BatchFlows, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s
 ) -> tuple[Flows, Matches, Int64s]:
@@ -106,11 +97,9 @@ def remembered(
     return kept.take(stays), taken(entered.known.matches, stays), (np.cumsum(keep) - 1)[at]
 
 
-def report(
-    moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, entered: BatchFlows, policy: CompiledPolicy, batch: Batch
-) -> UsageReport:
+def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: MicroBatch) -> UsageReport:
     """Return the usage report of a batch."""
-    now_ms, rows, candidates = batch.now_ms, moved.rows, moved.candidates
+    entered, policy, now_ms, rows, candidates = batch.entered, batch.policy, batch.now_ms, moved.rows, moved.candidates
     flows, limits, outcome = len(entered.flows), entered.limits, plan.outcome
     offered, admitted = moved.offered(outcome.wanted), outcome.served
     refused = candidates.tally(moved.refused, flows)
@@ -144,7 +133,7 @@ def report(
 
 
 def _demand(
-    wants: Int64s, still_waiting: Int64s, waiting: Candidates, balance_micro: Int64s, limits: Limits, batch: Batch
+    wants: Int64s, still_waiting: Int64s, waiting: Candidates, balance_micro: Int64s, limits: Limits, batch: MicroBatch
 ) -> Int64s:
     """Return what each flow could take of the shared scopes until the next batch, shape (flows, 2).
 

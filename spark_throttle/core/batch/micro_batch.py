@@ -1,0 +1,29 @@
+"""What the decisions on a batch depend on, besides its candidates and the plan of its flows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_throttle.core.batch.arrivals import BatchFlows
+from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.state import Queue
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroBatch:
+    """One micro-batch of one shard."""
+
+    queue: Queue
+    """The rows that waited before the batch."""
+
+    entered: BatchFlows
+    """The flows that the batch concerns, and the rows that arrive."""
+
+    policy: CompiledPolicy
+    shard: int
+    shards: int
+    now_ms: int
+    """The paying time of the batch."""
+
+    elapsed_ms: int
+    """The time since the previous batch, used as an estimate of the time until the next; 0 for the first batch."""

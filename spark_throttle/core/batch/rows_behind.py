@@ -1,0 +1,134 @@
+"""What becomes of the rows behind the admitted ones of their flow: they wait, or they are rejected.
+
+The scope that stopped a flow decides for the rows behind. Where it rejects, these rows wait all the same:
+
+- rows that are queued, because a row that once waits has its verdict; only one that still waits for its verdict
+  (`deferral`) can be rejected, and only by a shared scope: the namespace's own bucket may have been full while the row
+  waited, and have earned nothing;
+- rows behind one that a release time holds: time stopped that flow, not a scope;
+- arrivals that wait for their verdict.
+
+A row that waits for its verdict beyond the queue's bound on age is rejected for its age if it does not leave now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.batch import queue_bounds
+from spark_throttle.core.batch.decisions import Causes, DecisionDraft
+from spark_throttle.core.batch.deferral import WaitingRoom
+from spark_throttle.core.batch.flow_plan import FlowPlan
+from spark_throttle.core.batch.micro_batch import MicroBatch
+from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.fair.layout import Candidates
+from spark_throttle.core.limits.token_bucket import throttle_time_ms
+from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
+from spark_throttle.core.quota import Bools, Int64s, Level, OnExcess, Verdict
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThrottleTimes:
+    """How long each bucket earns until its balance is not negative any more."""
+
+    own_ms: Int64s
+    """Shape (flows, 2)."""
+
+    shared_ms: Int64s
+    """Shape (scopes, 2)."""
+
+    @classmethod
+    def of(cls, plan: FlowPlan, batch: MicroBatch) -> ThrottleTimes:
+        """Return the times after the debits of a batch; a shard earns its part of a shared rate."""
+        rate = batch.policy.shared.rate_micro_per_ms
+        part = np.where(rate > 0, np.maximum(rate // batch.shards, 1), rate)
+        return cls(
+            throttle_time_ms(plan.balance_micro, batch.entered.limits.rate_micro_per_ms),
+            throttle_time_ms(plan.grants.balance_micro, part),
+        )
+
+    def at(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:
+        """Return the times of these shared scopes, and of the flows themselves where the scope is -1."""
+        return np.where(scope >= 0, self.shared_ms[scope, dimension], self.own_ms[flow, dimension])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsBehind:
+    """The candidates that are not admitted, and what becomes of each of them."""
+
+    at: Int64s
+    """Their positions among the candidates, ascending."""
+
+    row: Int64s
+    """Their positions among all rows of the batch."""
+
+    rows: Candidates
+    is_rejected: Bools
+    is_too_old: Bools
+    """Whether the row is rejected for its age."""
+
+    is_deferred: Bools
+    """Whether the row waits for its verdict."""
+
+    @classmethod
+    def of(cls, candidates: Candidates, plan: FlowPlan, batch: MicroBatch) -> RowsBehind:
+        """Return what becomes of the rows behind the admitted ones."""
+        stops, at = plan.outcome.stops, plan.outcome.behind
+        row, rows = candidates.row_at(at), candidates.take(at)
+        is_rejected, is_too_old, is_deferred = np.zeros((3, len(rows)), dtype=np.bool_)
+        if not len(rows):
+            return cls(at, row, rows, is_rejected, is_too_old, is_deferred)
+        is_shared = stops.scope >= 0
+        on_excess = np.where(is_shared, batch.policy.shared.on_excess[stops.scope], batch.entered.limits.on_excess)
+        rejects = (on_excess == OnExcess.REJECT) & (stops.level >= 0)
+        has_no_verdict = np.zeros(rows.queued, dtype=np.bool_)
+        if batch.queue.is_deferred is not None:
+            was_queued = row[: rows.queued]
+            has_no_verdict = batch.queue.is_deferred[was_queued]
+            is_expired = queue_bounds.is_expired(batch.queue, batch.policy.queue, now_ms=batch.now_ms)
+            is_too_old[: rows.queued] = has_no_verdict & is_expired[was_queued]
+        if rejects.any():
+            is_rejected = rejects[rows.flow]
+            is_rejected[: rows.queued] &= has_no_verdict & is_shared[rows.flow[: rows.queued]]
+        if rows.holds(batch.now_ms):
+            is_rejected &= ~rows.is_held(batch.now_ms)
+        is_rejected |= is_too_old
+        if is_rejected.any():
+            scope = np.where(is_rejected & ~is_too_old, stops.scope[rows.flow], -1)
+            is_deferred = _deferred(rows, scope, ~is_rejected, candidates, plan, batch)
+            is_rejected &= ~is_deferred
+        return cls(at, row, rows, is_rejected, is_too_old, is_deferred)
+
+    def decide(self, decisions: DecisionDraft, plan: FlowPlan, times: ThrottleTimes, *, now_ms: int) -> None:
+        """Write the verdicts on these rows, with their causes."""
+        stops, rows = plan.outcome.stops, self.rows
+        flows = np.arange(len(stops.scope))
+        wait_ms = times.at(flows, stops.scope, stops.dimension)
+        # A scope may have tokens that a flow must leave to others, for a time that nobody can know.
+        wait_ms = np.where(stops.scope >= 0, np.maximum(wait_ms, 1), wait_ms)
+        causes = Causes.of(
+            Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms
+        )
+        verdict = np.where(self.is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY))
+        decisions.decide(self.row, verdict, causes, rows.flow)
+        if rows.holds(now_ms):
+            held = np.flatnonzero(rows.is_held(now_ms) | (stops.level < 0)[rows.flow])
+            hold_ms = np.maximum(rows.release_ms[held] - now_ms, 0)
+            causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, wait_ms=hold_ms)
+            decisions.decide(self.row[held], Verdict.DELAY, causes, np.arange(len(held)))
+        decisions.decide(self.row[self.is_too_old], Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
+
+
+def _deferred(
+    rows: Candidates, scope: Int64s, waits: Bools, candidates: Candidates, plan: FlowPlan, batch: MicroBatch
+) -> Bools:
+    """Return which of the rows behind wait for their verdict, of those that a shared `scope` would reject."""
+    stops, entered, policy = plan.outcome.stops, batch.entered, batch.policy
+    left = queue_bounds.left_after(rows.size_bytes[waits], policy.queue, shards=batch.shards)
+    domain = domains_of(enforcing_scopes(entered.matches.shared_scope, policy))
+    weight = weights_in(stops.scope, entered.limits.weight, domain, policy)
+    room = WaitingRoom.of(plan.grants, policy, left)
+    names, served = entered.flows.names, plan.outcome.served
+    return room.takes(rows, scope, served, weight, candidates, names, now_ms=batch.now_ms)
