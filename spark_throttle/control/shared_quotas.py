@@ -43,7 +43,7 @@ class SharedQuotas:
         self._meter.add(reports, now_ms=now_ms)
         self._is_new = True
 
-    def rate(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
+    def rate_micro_per_ms(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
         """Return the job's present rate in each scope, shape (scopes, 2); the whole quota where it is not shared."""
         if self._is_new or now_ms - self._measured_ms >= self._keeper.settings.interval_ms:
             self._keeper.measure(self._meter.measure(policy, now_ms=now_ms))
@@ -56,7 +56,7 @@ class SharedQuotas:
         Other jobs wait for a rate that shrinks. A rate that grows is needed by rows that wait or, if it grows by much,
         by rows that may come.
         """
-        rate = self.rate(policy, now_ms=now_ms)
+        rate = self.rate_micro_per_ms(policy, now_ms=now_ms)
         if (rate < pinned).any():
             return True
         least = np.where(is_waiting, 0, np.maximum(policy.shared.rate_micro_per_ms // _NOTABLE_PART, 0))
@@ -64,7 +64,7 @@ class SharedQuotas:
 
     def begin_epoch(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
         """Return the rates to pin in an epoch; from now on the job counts as using them."""
-        self.rate(policy, now_ms=now_ms)
+        self.rate_micro_per_ms(policy, now_ms=now_ms)
         share, steady_ms = self._keeper.begin_pin()
         self._pinning = share, steady_ms, now_ms
         return self._by_scope(policy, share)
@@ -102,6 +102,6 @@ class SharedQuotas:
         known = np.flatnonzero(at < len(share.ids))
         known = known[share.ids[at[known]] == scopes.ids[known]]
         position = scopes.position[known]
-        leased = share.rate[at[known]]
+        leased = share.rate_micro_per_ms[at[known]]
         rate[position] = np.where(policy.shared.is_limited[position], np.maximum(leased, 0), rate[position])
         return rate

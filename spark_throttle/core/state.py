@@ -162,7 +162,7 @@ class Grants:
             return None
         return np.logical_or.reduce(self.ahead_bound_milli == NO_CONTEST, axis=1)
 
-    def rate(self, policy: CompiledPolicy) -> Int64s:
+    def rate_micro_per_ms(self, policy: CompiledPolicy) -> Int64s:
         """Return the rates at which this job's shared scopes earn tokens, shape (scopes, 2)."""
         return policy.shared.rate_micro_per_ms if self.share_micro_per_ms is None else self.share_micro_per_ms
 
@@ -178,7 +178,7 @@ class Grants:
     def grown(self, policy: CompiledPolicy, *, now_ms: int, shards: int) -> Grants:
         """Return these grants as of `now_ms`; a rate of 0 admits nothing, whatever was granted."""
         elapsed_ms = max(0, now_ms - self.as_of_ms)
-        in_force = self.rate(policy)
+        in_force = self.rate_micro_per_ms(policy)
         rate = np.maximum(in_force // shards, 0)
         # The headroom is at most a burst and a debt, below 2**62 micro-tokens: capping the time keeps the product in
         # int64.

@@ -116,13 +116,13 @@ class LeaseKeeper:
         with self._lock:
             now_ms = self._clocks.steady_ms()
             share = self._sharing.share(now_ms)
-            self._sharing.pin_also(share.ids, share.rate)
+            self._sharing.pin_also(share.ids, share.rate_micro_per_ms)
             return share, now_ms
 
     def end_pin(self, share: Share) -> None:
         """Note that the epoch that pins `share` is written."""
         with self._lock:
-            self._sharing.pin(share.ids, share.rate)
+            self._sharing.pin(share.ids, share.rate_micro_per_ms)
         self._has_pinned.set()
         self._has_moved.set()
 

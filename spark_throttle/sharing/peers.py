@@ -38,7 +38,7 @@ class Predecessor:
     """The claims of a run that another run of its job has replaced."""
 
     ids: Int64s
-    rate: Int64s
+    rate_micro_per_ms: Int64s
     until_ms: int
     """When the replaced run has stopped, by this job's steady clock."""
 
@@ -216,8 +216,8 @@ class Peers:
         for peer in self._known.values():
             peer.before = [each for each in peer.before if now_ms < each.until_ms]
             if peer.before:
-                now, was = left_by(peer, now_ms), [moved(each.rate, each.ids, ids) for each in peer.before]
-                over += np.maximum(np.max(was, axis=0) - moved(now.rate, now.ids, ids), 0)
+                now, was = left_by(peer, now_ms), [moved(each.rate_micro_per_ms, each.ids, ids) for each in peer.before]
+                over += np.maximum(np.max(was, axis=0) - moved(now.rate_micro_per_ms, now.ids, ids), 0)
         return over
 
     def statuses(self, now_ms: int) -> tuple[PeerStatus, ...]:

@@ -47,8 +47,8 @@ class Share:
     """The rates that a job may use now."""
 
     ids: Int64s
-    rate: Int64s
-    """Shape (n, 2): micro-tokens per millisecond; `UNLIMITED` where the scope has no limit."""
+    rate_micro_per_ms: Int64s
+    """Shape (n, 2); `UNLIMITED` where the scope has no limit."""
 
     is_leased: bool
     """False while only the floor may be used."""
@@ -171,13 +171,13 @@ class Sharing:
             self._members = moved(self._members, old, new)
             self._window = [each.moved(old, new) for each in self._window]
 
-    def pin(self, ids: Int64s, rate: Int64s) -> None:
+    def pin(self, ids: Int64s, rate_micro_per_ms: Int64s) -> None:
         """Note the rates to which the job holds itself from now on; scopes that are not named are not used."""
-        self._pinned = np.maximum(moved(rate, ids, self._own.ids), 0)
+        self._pinned = np.maximum(moved(rate_micro_per_ms, ids, self._own.ids), 0)
 
-    def pin_also(self, ids: Int64s, rate: Int64s) -> None:
+    def pin_also(self, ids: Int64s, rate_micro_per_ms: Int64s) -> None:
         """Note rates to which the job may soon hold itself: until the next `pin` it counts as using the larger."""
-        self._pinned = np.maximum(self._pinned, moved(rate, ids, self._own.ids))
+        self._pinned = np.maximum(self._pinned, moved(rate_micro_per_ms, ids, self._own.ids))
 
     @property
     def ids(self) -> Int64s:
@@ -418,7 +418,7 @@ class Sharing:
         left_ms = 0 if self._held_until_ms is None else max(0, self._held_until_ms - now_ms)
         age_ms = -1 if self._held_until_ms is None else now_ms - (self._held_until_ms - self.settings.hold_ms)
         return Observation(
-            own.ids, own.quota, share.rate, used, self._peers.statuses(now_ms), others.scope, others.peer,
+            own.ids, own.quota, share.rate_micro_per_ms, used, self._peers.statuses(now_ms), others.scope, others.peer,
             decode(others.rows.claim), theirs,
             share.is_leased, age_ms, left_ms,
         )  # fmt: skip

@@ -104,7 +104,7 @@ class RealJob:
         found = self.register.read(self.sharing.ids)
         self.sharing.take_in(found, started_ms=self._clock_ms, now_ms=self._clock_ms)
         share = self.sharing.share(self._clock_ms)
-        self.sharing.pin(share.ids, share.rate)
+        self.sharing.pin(share.ids, share.rate_micro_per_ms)
         self.register.publish(self.sharing.next_report(now_ms=self._clock_ms, wall_ms=10**12))
         return time.process_time() - began
 

@@ -125,8 +125,8 @@ class SimulatedJob:
         """Plan a batch: measure what is wanted, and hold to what may be used."""
         self.measure()
         share = self.sharing.share(self.clock(now_ms))
-        self.sharing.pin(share.ids, share.rate)
-        self.pinned = dict(zip(share.ids.tolist(), np.maximum(share.rate[:, 0], 0).tolist(), strict=True))
+        self.sharing.pin(share.ids, share.rate_micro_per_ms)
+        self.pinned = dict(zip(share.ids.tolist(), np.maximum(share.rate_micro_per_ms[:, 0], 0).tolist(), strict=True))
 
     def report(self, now_ms: int) -> Update:
         return self.sharing.next_report(now_ms=self.clock(now_ms), wall_ms=self.clock(now_ms))

@@ -47,13 +47,13 @@ class Job:
 
     def rate(self) -> int:
         share = self.keeper.share()
-        return int(share.rate[0, 0])
+        return int(share.rate_micro_per_ms[0, 0])
 
     def plan(self) -> int:
         self.keeper.share()
         share, _ = self.keeper.begin_pin()
         self.keeper.end_pin(share)
-        return int(share.rate[0, 0])
+        return int(share.rate_micro_per_ms[0, 0])
 
     def visit(self) -> None:
         self.time.now_ms += 500

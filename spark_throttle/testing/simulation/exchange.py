@@ -151,7 +151,7 @@ class Lease:
             Names of the scopes, by their ids in reports.
         """
         share, out = self.keeper.share(), Rates()
-        for number, rate in zip(share.ids.tolist(), share.rate.tolist(), strict=True):
+        for number, rate in zip(share.ids.tolist(), share.rate_micro_per_ms.tolist(), strict=True):
             name = scopes.get(number)
             if name is not None:
                 one, other = (
@@ -208,7 +208,7 @@ class SimulatedPeer:
         self._spend()
         self._lease.act()
         share, _ = self._lease.keeper.begin_pin()
-        self._pinned = rates_of(self._scopes, share.ids, share.rate)
+        self._pinned = rates_of(self._scopes, share.ids, share.rate_micro_per_ms)
         self._lease.keeper.end_pin(share)
         return self._lease.act()
 
