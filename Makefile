@@ -47,8 +47,8 @@ test: setup jars ## run every test except Kafka's, in two processes
 # ------------------------------------------------------------------------------------------------ tests in parts
 
 .PHONY: unit
-unit: setup ## run the tests that need no JVM, and the doctests (under 60 s)
-	@$(PYTHON) -m pytest -m "not jvm and not kafka" $(ARGS)
+unit: setup ## run the quick tests that need no JVM, and the doctests (under 60 s)
+	@$(PYTHON) -m pytest --numprocesses 2 --dist worksteal -m "not jvm and not kafka and not slow" $(ARGS)
 
 .PHONY: integration
 integration: setup jars ## run the tests that start Spark

@@ -117,6 +117,7 @@ def test_list_goes_page_by_page_and_says_how_to_go_on() -> None:
     assert [each["name"] for each in answer("tenant", "list", "--after", "b")] == ["c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -161,6 +162,7 @@ def test_unknown_option_is_a_usage_error() -> None:
     run("group", "list", "--nonsense", code=Exit.USAGE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["acme/../x", "../../etc/passwd", "ÄÖÜ/中文", "a b", "a\nb\x1b[2J", "[bold]x[/bold]", "{}", "a.b=c", "x" * 1024],
@@ -180,6 +182,7 @@ def test_name_that_begins_with_a_dash_comes_after_two() -> None:
     assert answer("namespace", "list")[0]["name"] == "-x/y"
 
 
+@pytest.mark.slow
 def test_document_is_validated_applied_shown_and_rolled_back(tmp_path: Path) -> None:
     example = "conf/policies/example.yaml"
     assert answer("policy", "validate", example)["valid"]
@@ -302,6 +305,7 @@ def test_import_prints_a_document_and_lists_what_it_cannot_say(tmp_path: Path) -
     run("import", "kafka", str(tmp_path / "none"), code=Exit.INVALID)
 
 
+@pytest.mark.slow
 def test_command_line_starts_without_spark_pandas_or_a_java_machine() -> None:
     script = (
         "import sys; from spark_throttle.admin.cli.app import main; sys.argv = ['spark-throttle', 'group', 'list'];\n"

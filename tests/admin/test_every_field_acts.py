@@ -72,6 +72,7 @@ def trial(serve: Callable[..., ServedApp], tmp_path: Path) -> Callable[[Directio
     return lambda direction: Trial(serve, tmp_path, direction)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", get_args(Direction))
 @pytest.mark.parametrize("key", QUOTA)
 def test_field_of_a_group_acts(trial: Callable[[Direction], Trial], key: str, direction: Direction) -> None:

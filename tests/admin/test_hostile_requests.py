@@ -22,6 +22,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:40])
 def test_name_of_any_text_is_kept_exactly(served: ServedApp, name: str) -> None:
     admin, segment = served.client(), quote(name, safe="")
@@ -165,6 +166,7 @@ def test_store_that_is_deleted_under_the_server_is_a_clear_error_and_comes_back(
     assert "another table has taken its place" in answer.json()["detail"]
 
 
+@pytest.mark.slow
 def test_namespaces_are_listed_page_by_page_each_once(serve: Callable[..., ServedApp]) -> None:
     # `make list-a-million` does so with a million in Delta.
     store = MemoryStore()

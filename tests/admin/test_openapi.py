@@ -26,6 +26,7 @@ def test_every_call_but_the_health_check_needs_a_token() -> None:
             assert call["security"] == ([] if path == "/healthz" else [{"token": []}])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of schemathesis' and the test client's own making
 def test_answers_are_as_described_and_nobody_writes_without_the_role(in_memory: ServedApp) -> None:
     in_memory.service.put("resource_group", "gold", {}, Author("ann"))

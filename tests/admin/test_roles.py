@@ -167,6 +167,7 @@ def test_history_names_the_caller_and_why(in_memory: ServedApp) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_token_is_in_a_log_an_answer_or_the_file(in_memory: ServedApp, caplog: pytest.LogCaptureFixture) -> None:
     secrets = [text.split("_", 2)[2] for text in in_memory.tokens.values()]
     said = []

@@ -44,6 +44,7 @@ def test_server_refuses_to_begin_with_what_cannot_work(
         serve("memory:", tokens=str(tokens.path), **settings)  # type: ignore[arg-type] # a table of settings
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
 def test_server_speaks_tls_and_logs_no_token(tokens: TokenFile, tmp_path: Path) -> None:
     key, certificate, log = tmp_path / "key.pem", tmp_path / "cert.pem", tmp_path / "log"

@@ -70,6 +70,7 @@ def test_library_touches_no_jvm_object(path: Path) -> None:
     assert not attributes & {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_sc", "sparkContext"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.frames", "sources.control_source", "sinks.delta_sink", "sinks.file_outlet"])
 def test_modules_of_workers_load_neither_pandas_nor_the_policies_model(name: str) -> None:
     """Every Python worker that Spark starts would pay half a second for the one, and a quarter for the other."""

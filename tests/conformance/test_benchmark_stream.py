@@ -97,6 +97,7 @@ def test_stream_is_the_published_one(stream: Stream) -> None:
     assert hashlib.sha256(content).hexdigest() == STREAM_SHA256
 
 
+@pytest.mark.slow
 def test_exact_loop_gives_the_published_decisions(exact: ExactRun) -> None:
     assert sum(exact.decisions) == ADMITTED_MESSAGES
     assert zlib.crc32(exact.decisions) == DECISIONS_CRC32
@@ -110,6 +111,7 @@ def decide(
     return plan.state, (plan.decisions.verdict == Verdict.ADMIT).astype(np.uint8).tobytes()
 
 
+@pytest.mark.slow
 def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -> None:
     # Position i of a folded batch is message i % 10 of its millisecond in segment i // 10.
     folded = np.arange(MESSAGES).reshape(SEGMENTS, SEGMENT_MS, MESSAGES_PER_MS).transpose(1, 0, 2).ravel()
@@ -135,6 +137,7 @@ def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -
     assert balances_of(state) == balances_of(ShardState(0, flows_of(exact.balances[1:]), state.queue, state.grants))
 
 
+@pytest.mark.slow
 def test_kernel_decides_the_unfolded_stream_alike(stream: Stream, exact: ExactRun) -> None:
     first = 1_500 * MESSAGES_PER_MS
     namespaces = pa.array([name_of(0, key) for key in stream.key[:first].tolist()], pa.string())

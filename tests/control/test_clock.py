@@ -54,6 +54,7 @@ def passes(job: WholeJob, seconds: int) -> int:
     return len(job.admitted) - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump_ms", [150, 20_000, HOUR_MS, YEAR_MS])
 def test_jumps_forth_and_back_pay_nothing_and_stop_nothing(job: WholeJob, jump_ms: int) -> None:
     for step in range(6):
@@ -64,6 +65,7 @@ def test_jumps_forth_and_back_pay_nothing_and_stop_nothing(job: WholeJob, jump_m
         assert passes(job, 4) == 4 * RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_ms", [0, HOUR_MS, -HOUR_MS, YEAR_MS])
 def test_job_that_was_down_for_an_hour_is_paid_its_burst_once(job: WholeJob, by_ms: int) -> None:
     job.now_ms += HOUR_MS
@@ -82,6 +84,7 @@ def test_job_that_goes_on_on_another_machine_is_paid_what_the_wall_clock_shows_o
         assert passes(job, 2) == 2 * RATE
 
 
+@pytest.mark.slow
 def test_two_machines_whose_clocks_differ_pay_their_difference_once(job: WholeJob) -> None:
     admitted, legs = len(job.admitted), 6
     for leg in range(legs):
@@ -158,6 +161,7 @@ def test_batch_that_is_run_again_gives_the_same_bytes_whatever_the_clocks_say_by
 JUMPS_MS = (1, 20, 90, 99, 101, 150, 3_000, 60_000, HOUR_MS, 30 * 24 * HOUR_MS, YEAR_MS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_window_of_real_time_gets_more_than_its_rate_and_a_burst_whatever_the_clocks_do(
     seed: int, tmp_path: Path

@@ -84,6 +84,7 @@ def test_rows_that_only_age_will_move_plan_one_batch_when_they_expire(tmp_path: 
     assert job.waiting == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_backlog_of_many_shards_under_a_slow_tenant_plans_a_batch_a_row(shards: int, tmp_path: Path) -> None:
     job = WholeJob(tmp_path, {"tenants": {"acme": per_second(0.2, burst_seconds=10)}}, shards)
@@ -135,6 +136,7 @@ def nested(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(nested(), st.sampled_from((1, 3, 8)), st.lists(st.integers(1, 400), min_size=1, max_size=12), st.data())
 def test_at_the_event_a_row_leaves_or_expires_and_none_could_before(

@@ -199,6 +199,7 @@ def test_changed_quota_is_divided_anew(query: SharingQuery, other: SharingQuery)
     assert query.share() == pytest.approx(5, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jumps_ms", [(0,), (0, 50, -50, 200, -200, 3_600_000, -3_600_000)], ids=["", "clocks are set"])
 @pytest.mark.parametrize("seed", range(2))
 def test_jobs_together_admit_no_more_than_one_bucket_in_any_window(

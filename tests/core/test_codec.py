@@ -82,6 +82,7 @@ def strings(data: st.DataObject, n: int) -> pa.StringArray:
 # Round trips
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     n, rows, scopes = (data.draw(st.integers(0, 4)) for _ in range(3))
@@ -102,11 +103,13 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     round_trip("shard", stored)
 
 
+@pytest.mark.slow
 @given(policies(may_fail=True))
 def test_policy_comes_back_as_it_was(policy: object) -> None:
     round_trip("policy", policy)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
     n = data.draw(st.integers(0, 5))
@@ -121,6 +124,7 @@ def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
     round_trip("usage", report)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     shards, scopes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
@@ -139,6 +143,7 @@ def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     round_trip("epoch", epoch)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_grant_comes_back_as_it_was(data: st.DataObject) -> None:
     scopes = data.draw(st.integers(1, 4))

@@ -104,6 +104,7 @@ def lent(draw: st.DrawFn, policy: CompiledPolicy) -> dict[str, tuple[float, floa
     return {name: (draw(st.integers(0, 9)), draw(st.sampled_from([0, 100, 3_000]))) for name in names}
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_lead_grows_by_no_more_than_the_service_however_the_rates_of_two_scopes_differ(data: st.DataObject) -> None:
     sizes = {name: data.draw(SIZES) for name in FLOWS}
@@ -124,6 +125,7 @@ def test_lead_grows_by_no_more_than_the_service_however_the_rates_of_two_scopes_
                 assert lead[d] <= max(0, before.get(name, (0, 0))[d]) + service
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_l3_what_was_ahead_or_behind_under_other_policies_costs_a_message(data: st.DataObject) -> None:
     """From a change on, service differs by the bound of fair queueing and one more message of each flow."""
@@ -336,6 +338,7 @@ def observed(on_excess: OnExcess, level: str) -> CompiledPolicy:
     return make_policy(job=quota)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_namespace_owes_a_burst_at_most_once_it_enforces(engine: Engine, change: tuple[OnExcess, OnExcess]) -> None:
     """One that enforced keeps its debt, of a message; one that observed owes a burst, whatever passed."""

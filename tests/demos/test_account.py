@@ -109,6 +109,7 @@ def test_picture_is_drawn(books: Books, tmp_path: Path) -> None:
         assert len(picture.getcolors(maxcolors=2**20) or []) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [0, 1, 2, 3])
 def test_run_that_was_cut_short_is_recounted_and_drawn(tmp_path: Path, batches: int) -> None:
     run, queued = made_up_run(tmp_path)

@@ -50,6 +50,7 @@ def test_page_runs_as_it_stands(
     visit(tmp_path, monkeypatch, page, spark)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITHOUT_SPARK, ids=name_of)
 def test_page_without_spark_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     visit(tmp_path, monkeypatch, page)

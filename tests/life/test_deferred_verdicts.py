@@ -10,6 +10,8 @@ import pytest
 from spark_throttle.testing import SimulatedExchange, SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
 
+pytestmark = pytest.mark.slow
+
 QUOTA_PER_SECOND = 100
 SECOND_MS = 1_000
 MANY = [f"tenant-{i % 5}/topic-{i}" for i in range(40)]

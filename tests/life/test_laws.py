@@ -241,6 +241,7 @@ def dies_of_a_row(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shard_batch, "payload", payload)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "fault", "steps"),
     [
@@ -266,6 +267,7 @@ def test_a_law_finds_the_fault_that_breaks_it(
     assert found.value.law == law
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "fault", "birth", "steps"),
     [

@@ -10,6 +10,8 @@ from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.testing.simulation.exchange import ScopeName, SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
 
+pytestmark = pytest.mark.slow
+
 GOLD: Final[ScopeName] = ("resource_group", "gold")
 QUOTA = 50_000
 """Of gold: micro-tokens a millisecond."""

@@ -15,6 +15,8 @@ from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
 from tests.life.counting import admitted_in
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60
 
 

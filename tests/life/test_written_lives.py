@@ -13,6 +13,8 @@ from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
 from tests.life.counting import admitted_in
 
+pytestmark = pytest.mark.slow
+
 BIG_BYTES, SMALL_BYTES = 60_000, 1_000
 GROUP: Final[dict[str, Any]] = {
     "version": 1,

@@ -293,6 +293,7 @@ def test_reader_travels_to_executors_and_reads_the_same() -> None:
     assert read_all(copy, ranges).equals(read_all(reader, ranges))
 
 
+@pytest.mark.slow
 def test_a_million_namespaces_can_come_in_one_batch() -> None:
     traffic = LoadOptions.parse({"namespaces": "1000000", "tenants": "100", "zipfExponent": "0"}).traffic
     assert len(np.unique(traffic.namespace_index(0, 1_000_000))) > 600_000

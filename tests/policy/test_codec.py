@@ -353,6 +353,7 @@ def test_dumped_name_is_read_as_it_was(name: str) -> None:
     assert load_policies(dump_policies(document)) == document
 
 
+@pytest.mark.slow
 @given(documents())
 def test_dumped_document_loads_to_an_equal_one(document: PolicyDocument) -> None:
     assert load_policies(dump_policies(document)) == document

@@ -135,6 +135,7 @@ def test_any_name_is_written_read_and_removed(location: str, name: str) -> None:
 # Cleaning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda _: None, make_as_earlier_releases_did], ids=["new", "of an earlier release"])
 def test_log_is_short_after_cleaning_when_its_entries_are_old(location: str, make: Callable[[str], None]) -> None:
     make(location)
@@ -170,6 +171,7 @@ def test_reader_that_is_behind_reads_on_while_others_clean(location: str) -> Non
     assert [behind.read(name) for name in "012"] == [b"3", b"1", b"1"]
 
 
+@pytest.mark.slow
 def test_log_is_cleaned_although_no_job_runs_for_long(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "_COMMITS_A_CLEANING", 60)
     for number in range(130):

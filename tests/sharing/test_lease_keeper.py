@@ -284,6 +284,7 @@ def test_job_of_many_scopes_looks_once_an_interval(job: Job, time: Time) -> None
     assert job.keeper.next_visit_ms() == time.now_ms + SETTINGS.interval_ms
 
 
+@pytest.mark.slow
 def test_reads_an_interval_are_bounded_however_many_jobs_there_are(exchange: MemoryExchange, time: Time) -> None:
     jobs = [Job(exchange, time, f"job{n:03}") for n in range(150)]
     for other in jobs:

@@ -172,6 +172,7 @@ def test_report_is_read_as_it_was_published_but_for_what_it_had_seen_of_others_t
 many = st.dictionaries(st.integers(0, 30), st.integers(0, 1000), max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(many, st.booleans(), st.booleans()), max_size=12), st.sets(st.integers(0, 30)))
 def test_any_reports_are_read_as_they_were_published_whatever_was_missed(
@@ -200,6 +201,7 @@ def test_any_reports_are_read_as_they_were_published_whatever_was_missed(
     assert_equal(reader(exchange).read(ids(1, 2, 1001)).reports["a"].rows, published.rows.only(ids(1, 1001)))
 
 
+@pytest.mark.slow
 def test_change_of_few_scopes_costs_few_bytes_and_the_base_is_read_once() -> None:
     exchange = MemoryExchange()
     publisher, register = Publisher(exchange), reader(exchange)

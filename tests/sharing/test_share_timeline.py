@@ -57,6 +57,7 @@ def wake(path: Path, *, busy_batch_ms: int, waking_batch_ms: int, phase_ms: int)
     return Wake(busy, waking, woke_ms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase_ms", [0, 1_100, 2_700])
 @pytest.mark.parametrize(
     ("busy_batch_ms", "waking_batch_ms", "most_ms"), [(300, 300, CYCLE_MS), (1_100, 1_500, 2 * CYCLE_MS)]
@@ -68,6 +69,7 @@ def test_shares_are_right_a_cycle_after_the_batch_that_brought_a_demand_two_if_b
     assert found.settled_ms <= most_ms
 
 
+@pytest.mark.slow
 def test_hurry_is_bounded_and_ends(tmp_path: Path) -> None:
     found = wake(tmp_path, busy_batch_ms=300, waking_batch_ms=300, phase_ms=0)
     for job in (found.busy, found.waking):
@@ -77,6 +79,7 @@ def test_hurry_is_bounded_and_ends(tmp_path: Path) -> None:
         assert len(late) <= 8
 
 
+@pytest.mark.slow
 def test_smaller_share_is_told_as_soon_as_the_epoch_that_holds_it_is_written(tmp_path: Path) -> None:
     found = wake(tmp_path, busy_batch_ms=300, waking_batch_ms=300, phase_ms=0)
     shares = [(at_ms, share) for at_ms, share in found.busy.shares if at_ms > found.woke_ms]

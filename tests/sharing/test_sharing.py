@@ -362,6 +362,7 @@ def test_report_names_what_was_seen_and_changes_only_by_a_tenth_or_after_some_cy
 # Policies and settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", SHARE_POLICIES)
 def test_every_policy_uses_the_quota(policy: str) -> None:
     world = World(

@@ -29,6 +29,7 @@ def world_of(*demands: int) -> World:
     return world
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.integers(0, 2**32), st.integers(2, 5))
 def test_quota_is_never_over_leased_whatever_happens(seed: int, jobs: int) -> None:
@@ -41,18 +42,21 @@ def test_quota_is_never_over_leased_whatever_the_jobs_claim(seed: int, jobs: int
     roam(seed, STEPS, jobs, is_greedy=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.integers(0, 2**32))
 def test_quota_is_never_over_leased_though_reports_are_a_third_of_a_lease_late(seed: int) -> None:
     lag(seed, 2 * STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_quota_is_never_over_leased_by_jobs_that_start_and_do_not_know_of_each_other_for_a_margin(seed: int) -> None:
     worlds = [reborn(seed, 500), *(reborn(each, 120) for each in range(10 * seed, 10 * seed + 10))]
     assert max(world.worst for world in worlds) > 0.1, "the runs were too quiet to show anything"
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(st.integers(0, 2**32), st.integers(2, 4))
 def test_quota_is_never_over_leased_by_jobs_that_are_put_back_and_cloned_and_whose_registers_are_deleted(
@@ -61,6 +65,7 @@ def test_quota_is_never_over_leased_by_jobs_that_are_put_back_and_cloned_and_who
     cloned(seed, STEPS, jobs)
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(st.integers(0, 2**32))
 def test_every_job_is_heard_soon_after_the_last_was_put_back_or_cloned_and_of_each_one_process_goes_on(
@@ -78,12 +83,14 @@ def test_every_job_is_heard_soon_after_the_last_was_put_back_or_cloned_and_of_ea
     assert used == pytest.approx([QUOTA / len(live)] * len(live), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_quota_is_never_over_leased_in_worlds_of_fixed_seeds(seed: int) -> None:
     for world in (roam(seed, STEPS), roam(seed, STEPS, is_greedy=True), lag(seed, STEPS), cloned(seed, STEPS)):
         assert world.worst > 0.1, "the run was too quiet to show anything"
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.integers(0, 2**32))
 def test_jobs_recover_from_anything_within_a_lease_and_some_cycles(seed: int) -> None:
@@ -110,6 +117,7 @@ def test_dividing_anew_only_what_changed_comes_to_what_dividing_everything_does(
         assert np.array_equal(sharing._target, before)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.lists(st.sampled_from([10_000, 200_000, 500_000, 900_000, 5_000_000]), min_size=2, max_size=4), st.data())
 def test_shares_are_right_within_1_percent_a_cycle_after_a_demand_changed(
@@ -176,6 +184,7 @@ def test_quota_that_falls_is_not_held_by_the_floor_that_a_silent_job_had_of_the_
     assert 0 < world.used()[1] <= cut_off.quota * SETTINGS.floor_percent // 100
 
 
+@pytest.mark.slow
 def test_survivors_keep_their_shares_while_a_job_is_missed() -> None:
     world = world_of(5_000_000, 5_000_000, 5_000_000)
     before = world.used()[1:]

@@ -46,6 +46,7 @@ def clone_of(world: World, job: SimulatedJob, behind: int, demand: int = 5 * QUO
 # Put back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_gone", [False, True], ids=["its register is there", "its register is gone"])
 @pytest.mark.parametrize("others", [1, 3])
 def test_job_that_was_put_back_is_heard_within_three_cycles(others: int, *, is_gone: bool) -> None:
@@ -79,6 +80,7 @@ def test_job_that_was_put_back_is_heard_though_the_exchange_is_deleted_as_it_beg
     assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_exchange_that_is_deleted_while_all_run_changes_no_share() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     world.store.delete(world.now_ms)
@@ -87,6 +89,7 @@ def test_exchange_that_is_deleted_while_all_run_changes_no_share() -> None:
         assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_job_that_was_put_back_again_and_again_is_heard_every_time() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     for incarnation in (3, 1, 0, 0):
@@ -117,6 +120,7 @@ def test_job_that_is_told_of_a_later_run_which_nobody_finds_begins_anew() -> Non
 # Cloned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [-1, 0, 1, 5])
 @pytest.mark.parametrize("demand", [0, 5 * QUOTA])
 def test_of_a_job_and_its_clone_the_one_that_began_last_goes_on(behind: int, demand: int) -> None:
@@ -130,6 +134,7 @@ def test_of_a_job_and_its_clone_the_one_that_began_last_goes_on(behind: int, dem
     assert world.jobs[1].sharing._peers.seen["job0"].run == clone.sharing.run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offsets_ms", [(0, 33), (33, 0)])
 @pytest.mark.parametrize("clones", [2, 3])
 def test_of_clones_that_begin_at_once_exactly_one_goes_on(clones: int, offsets_ms: tuple[int, int]) -> None:
@@ -218,6 +223,7 @@ def test_run_that_yielded_stays_so_and_others_do_not_hear_it() -> None:
 # Policies
 
 
+@pytest.mark.slow
 def test_jobs_whose_policies_differ_use_no_more_than_the_largest_quota_together() -> None:
     quotas = (QUOTA, 3 * QUOTA // 10, 7 * QUOTA // 10)
     world = World(
@@ -236,6 +242,7 @@ def test_jobs_whose_policies_differ_use_no_more_than_the_largest_quota_together(
 # Clocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock_ms", [-(2**61), -1, 0, 2**61])
 def test_leases_do_not_depend_on_what_the_clock_says(clock_ms: int) -> None:
     def observed(job: SimulatedJob) -> Observation:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from spark_throttle.store.delta_store import DeltaStore
 from spark_throttle.store.store import Author, Change
 
 NAMES = 60_000
 
 
+@pytest.mark.slow
 def test_pages_of_a_snapshot_hold_every_name_once_and_in_order(tmp_path: Path) -> None:
     changes = [Change("namespace", f"tenant-{i % 100:03d}/ns-{i:06d}", "{}") for i in range(NAMES)]
     DeltaStore.create(str(tmp_path)).commit(changes, expected_revision=0, author=Author("ann"), at_ms=0)

@@ -204,6 +204,7 @@ def test_change_of_one_entry_writes_one_row(store: DeltaStore, path: Path) -> No
     assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows() == before + 1
 
 
+@pytest.mark.slow
 def test_large_store_is_listed_page_by_page(path: Path, store: DeltaStore) -> None:
     wanted = [f"tenant-{number % 7}/ns-{number:06d}" for number in range(60_000)]
     commit(store, [Change("namespace", name, '{"publish":{"weight":2}}') for name in wanted])

@@ -273,6 +273,7 @@ def test_revision_that_is_not_there_cannot_be_diffed_or_rolled_back_to(service: 
         service.rollback(revision, ANN)
 
 
+@pytest.mark.slow
 def test_concurrent_changes_of_one_store_are_all_made(tmp_path: Path) -> None:
     DeltaStore.create(str(tmp_path / "store"))
     failures: list[BaseException] = []

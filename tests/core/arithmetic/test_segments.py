@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def test_hash_is_of_the_name_alone(names: list[str], skipped: int, taken: int) -
     assert all(0 <= value < 2**63 for value in found)
 
 
+@pytest.mark.slow
 def test_hash_is_the_same_in_every_process() -> None:
     imports = "import pyarrow as pa; from spark_throttle.core.arithmetic.segments import name_hash"
     code = f"{imports}; print(name_hash(pa.array(['ü/x']))[0])"

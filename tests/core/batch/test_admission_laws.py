@@ -14,6 +14,7 @@ from random import Random
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,8 @@ from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBat
 from spark_throttle.testing.oracle.reference_state import DIMENSIONS, rules_of
 from spark_throttle.testing.oracle.strategies import histories
 from spark_throttle.testing.oracle.worlds import make_arrivals
+
+pytestmark = pytest.mark.slow
 
 ENFORCED = (OnExcess.DELAY, OnExcess.REJECT)
 

@@ -34,6 +34,8 @@ from spark_throttle.testing.oracle.worlds import (
     make_policy,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def assert_same_history(history: History) -> None:
     """Decide each batch twice, on the state that the kernel left; an overflow ends the history."""

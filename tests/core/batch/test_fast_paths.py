@@ -31,6 +31,7 @@ def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:
     return block, pack_usage(plan.usage), [column.tolist() for column in columns]
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories())
 def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> None:

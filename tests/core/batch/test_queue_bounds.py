@@ -67,6 +67,7 @@ def share_of(queue: list[tuple[int, int]], messages: int, size_bytes: int) -> in
     return max(part_of(len(queue), messages), part_of(sum(size for _, size in queue), size_bytes))
 
 
+@pytest.mark.slow
 @given(rows, rows, few, some_bytes)
 def test_the_last_row_of_the_longest_queue_is_put_out_until_the_others_fit(
     old: list[Row], new: list[Row], messages: int, size_bytes: int

@@ -142,6 +142,7 @@ def contests(draw: st.DrawFn) -> tuple[Table, Room]:
     return rows, Room(np.array(messages, dtype=np.int64), np.array(in_bytes, dtype=np.int64))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contests())
 def test_scan_admits_and_stops_what_the_loop_does(few_rows: None, contest: tuple[Table, Room]) -> None:

@@ -89,6 +89,7 @@ def test_water_fill_of_one_resource_is_weighted_max_min(
 # Two resources
 
 
+@pytest.mark.slow
 @given(claimants, holdings)
 def test_water_fill_gives_no_resource_out_twice(claims: list[tuple[int, int, int]], available: tuple[int, int]) -> None:
     got = fill(claims, available)
@@ -165,6 +166,7 @@ def test_large_claims_keep_their_last_unit_when_they_are_met() -> None:
 # Several scopes
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(claimants, holdings), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_scopes_do_not_disturb_each_other(
     scopes: list[tuple[list[tuple[int, int, int]], tuple[int, int]]], random: Random

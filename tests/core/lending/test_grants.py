@@ -93,6 +93,7 @@ def worlds(draw: st.DrawFn) -> tuple[CompiledPolicy, Buckets, list[Demand], int]
     return policy, holding(policy, held), draw(demands(shards)), shards
 
 
+@pytest.mark.slow
 @given(worlds(), st.integers(0, 10**6))
 def test_shards_together_may_admit_what_the_bucket_would(
     world: tuple[CompiledPolicy, Buckets, list[Demand], int], turn: int
@@ -113,6 +114,7 @@ def test_shards_together_may_admit_what_the_bucket_would(
             assert lent.sum() <= central
 
 
+@pytest.mark.slow
 @given(worlds(), st.integers(0, 10**6))
 def test_a_rate_of_0_lends_nothing_and_never_grows(
     world: tuple[CompiledPolicy, Buckets, list[Demand], int], turn: int
@@ -124,6 +126,7 @@ def test_a_rate_of_0_lends_nothing_and_never_grows(
     assert (lending.headroom_micro[:, is_shut] == 0).all()
 
 
+@pytest.mark.slow
 @given(worlds(), st.lists(st.integers(-50, 10_000_000), max_size=6))
 def test_grants_that_stand_never_grow_past_the_bucket(
     world: tuple[CompiledPolicy, Buckets, list[Demand], int], steps_ms: list[int]
@@ -252,6 +255,7 @@ def histories(draw: st.DrawFn) -> tuple[Limit, int, list[tuple[int, bool, list[t
     return job, shards, draw(st.lists(steps, min_size=1, max_size=12))
 
 
+@pytest.mark.slow
 @given(histories())
 def test_no_window_admits_more_than_burst_and_rate_and_one_message_a_shard(
     history: tuple[Limit, int, list[tuple[int, bool, list[tuple[int, int]]]]],

@@ -81,6 +81,7 @@ class Contest:
         return max(gaps) - min(gaps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "weights"),
     [
@@ -103,6 +104,7 @@ def test_l3_large_messages_in_one_shard_take_no_more_than_their_part_for_ever(
             assert contest.gap(one, other) <= contest.message(one) + contest.message(other)
 
 
+@pytest.mark.slow
 def test_l3_flow_waits_for_a_message_of_its_shards_largest_and_no_longer_as_time_goes_on() -> None:
     contest = Contest((5_000, 1_000, 60_000, 100), (1, 1, 1, 1), 2)
     contest.run(300)
@@ -112,6 +114,7 @@ def test_l3_flow_waits_for_a_message_of_its_shards_largest_and_no_longer_as_time
             assert contest.gap(one, other, since=150) <= 3 * contest.message(2)
 
 
+@pytest.mark.slow
 def test_l3_mixture_of_two_scarce_resources_in_one_shard_costs_it_a_few_hundredths() -> None:
     contest = Contest((5_000, 1_000, 60_000, 100), (1, 1, 1, 1), 2, 50)
     contest.run(300)
@@ -120,6 +123,7 @@ def test_l3_mixture_of_two_scarce_resources_in_one_shard_costs_it_a_few_hundredt
             assert contest.gap(one, other) <= 3 * contest.message(2) + Fraction(300 * 5, 100)
 
 
+@pytest.mark.slow
 def test_l3_a_message_of_100_seconds_is_repaid_by_its_shard_alone() -> None:
     contest = Contest((100, 1_000_000), (1, 1), 2, 50)
     contest.run(450)
@@ -127,6 +131,7 @@ def test_l3_a_message_of_100_seconds_is_repaid_by_its_shard_alone() -> None:
     assert contest.gap(0, 1, since=225) <= contest.message(0) + contest.message(1)
 
 
+@pytest.mark.slow
 def test_l3_at_one_message_an_epoch_shards_take_turns_by_weight() -> None:
     contest = Contest((10, 10, 10), (5, 1, 3), 3, messages_per_second=1)
     contest.run(120)
@@ -135,6 +140,7 @@ def test_l3_at_one_message_an_epoch_shards_take_turns_by_weight() -> None:
             assert contest.gap(one, other) <= 2 * (contest.message(one) + contest.message(other))
 
 
+@pytest.mark.slow
 def test_what_all_shards_ask_for_together_is_lent_when_it_is_there() -> None:
     contest = Contest((1_000, 60_000), (1, 1), 2)
     contest.run(40)

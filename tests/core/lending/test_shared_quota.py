@@ -103,6 +103,7 @@ def drained(job: Job, offer: Offer) -> None:
         job.batch(offer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_stable_demand_above_the_quota_uses_all_of_it_from_the_second_batch(shards: int) -> None:
     names = [f"t{i}/n" for i in range(12)]
@@ -113,6 +114,7 @@ def test_stable_demand_above_the_quota_uses_all_of_it_from_the_second_batch(shar
     assert [sum(job.batch(offer).values()) for _ in range(20)] == [100] * 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_shares_of_steady_flows_are_max_min_across_shards(shards: int) -> None:
     # 90 a second for wants of 1, 4, 30 and eight of 200: 1, 4, and 85 / 9 for each of the others.
@@ -130,6 +132,7 @@ def test_shares_of_steady_flows_are_max_min_across_shards(shards: int) -> None:
     assert sum(got.values()) == 60 * 90
 
 
+@pytest.mark.slow
 def test_flow_alone_in_its_shard_is_not_starved_at_a_message_a_second() -> None:
     names = [*(f"many/{i}" for i in range(5)), "one/n"]
     policy = make_policy(groups={"gold": limit(messages_per_second=1)}, default=Namespace(group="gold"))
@@ -184,6 +187,7 @@ def test_pause_is_not_paid_twice() -> None:
     assert first + second <= 10 + 10 + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_any_traffic_keeps_burst_and_rate_and_one_message_a_shard(seed: int) -> None:
     rng = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def test_clock_that_went_back_pays_nothing() -> None:
     assert refilled(-5, 100, 1_000, -3_600_000) == -5
 
 
+@pytest.mark.slow
 @given(st.integers(MIN_BALANCE_MICRO, -1), st.integers(1, 1_000 * MAX_BURST_TOKENS))
 def test_bucket_is_out_of_debt_at_its_throttle_time_and_not_before(balance: int, rate: int) -> None:
     wait_ms = int(throttle_time_ms(np.array([balance]), np.array([rate]))[0])

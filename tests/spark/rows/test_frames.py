@@ -49,6 +49,7 @@ def unpacked(table: pa.Table, schema: pa.Schema) -> pa.Table:
 # Encoding
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([0, 10, 70_000, 700_000]), max_size=30))
 def test_frames_hold_all_rows_in_order_and_only_single_rows_are_large(widths: list[int]) -> None:
     table = pa.table({"id": pa.array(range(len(widths)), pa.int64()), "text": ["x" * width for width in widths]})

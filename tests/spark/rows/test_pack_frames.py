@@ -51,6 +51,7 @@ def test_task_without_rows_packs_nothing() -> None:
     assert list(PackFrames(KEYS)(iter([]))) == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.text(max_size=5)), min_size=1), st.integers(1, 4_096), st.booleans())
 def test_shard_is_that_of_the_names_bytes(names: list[str | None], shards: int, is_large: bool) -> None:
     column = pa.chunked_array([pa.array(names, pa.large_string() if is_large else pa.string())])

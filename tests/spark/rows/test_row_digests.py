@@ -91,6 +91,7 @@ LISTS = st.none() | st.lists(st.none() | st.lists(st.none() | st.integers(0, 1),
 STRUCTS = st.none() | st.fixed_dictionaries({"x": st.sampled_from([0.0, -0.0, None]), "t": st.sampled_from(["", "a"])})
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.fixed_dictionaries({"l": LISTS, "s": STRUCTS}), min_size=1, max_size=30),
     st.lists(st.sampled_from([0.0, -0.0, float("nan"), None]), min_size=1, max_size=3),

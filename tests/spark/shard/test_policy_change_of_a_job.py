@@ -131,6 +131,7 @@ def quota_at(level: str, on_excess: str) -> dict[str, Any]:
 CHANGES = [change for change in product((each.name.lower() for each in OnExcess), repeat=2) if len(set(change)) == 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["namespace", "tenant", "group", "job"])
 @pytest.mark.parametrize("change", CHANGES, ids="-".join)
 def test_action_that_changes_serves_the_quota_from_two_bursts_on(

@@ -53,6 +53,7 @@ def rows_of(ids: list[int], rng: random.Random) -> pa.Table:
     return with_helpers(payload, names, [rng.choice([0, 1, 90, 300, None, -1]) for _ in ids])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_every_payload_leaves_once_and_in_order_over_many_batches(seed: int) -> None:
     rng = random.Random(seed)
@@ -86,6 +87,7 @@ def test_every_payload_leaves_once_and_in_order_over_many_batches(seed: int) -> 
         assert ids == sorted(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_output_and_state_do_not_depend_on_how_rows_arrive(seed: int) -> None:
     rng = random.Random(seed)

@@ -29,6 +29,7 @@ def all_rows(queue: ShardQueue) -> list[int]:
     return ids_of(queue.rows(np.ones(len(queue.frame_of_row), dtype=np.bool_)))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 20, 4_000]), st.integers(0, 2**32)), max_size=8))
 def test_queue_is_a_list_of_rows(steps: list[tuple[int, int, int]]) -> None:
     queue, expected, total = ShardQueue.empty(), list[int](), 0
