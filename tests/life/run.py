@@ -85,10 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rules = [rule for rule in options.rules.split(",") if rule not in options.without.split(",")]
     kinds = [kind for kind in options.kinds.split(",") if kind not in options.without.split(",")]
     laws = options.laws.split(",")
-    tally, begun = Tally(), time.monotonic()
+    clock = time.process_time if options.by_cpu else time.monotonic
+    tally, begun = Tally(), clock()
     numbers = [options.life] if options.life is not None else range(sys.maxsize)
     for number in numbers:
-        if time.monotonic() - begun > 60 * options.minutes and options.life is None:
+        if clock() - begun > 60 * options.minutes and options.life is None:
             break
         script = draw_script(options.seed, number, rules=rules, kinds=kinds, steps=options.steps)
         found = broken_by(script, script.steps, laws, tally)
@@ -120,6 +121,7 @@ def _same(options: argparse.Namespace) -> str:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1)
+    parser.add_argument("--by-cpu", action="store_true", help="count minutes of CPU time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--life", type=int, help="play this life alone")
     parser.add_argument("--steps", type=int, default=30, help="of a life at most")

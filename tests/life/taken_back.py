@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -343,7 +344,7 @@ def search(mend: Mend, seed: int, minutes: float) -> dict[str, object] | None:
     """Let the machine look for what goes wrong without a mend."""
     with tempfile.TemporaryDirectory() as folder:
         without(mend, Path(folder))
-        command = [sys.executable, "-m", "tests.life.run", "--seed", str(seed), "--minutes", str(minutes)]
+        command = [sys.executable, "-m", "tests.life.run", "--seed", str(seed), "--minutes", str(minutes), "--by-cpu"]
         done = subprocess.run(
             command, cwd=folder, env=os.environ | {"PYTHONPATH": folder}, capture_output=True, text=True, check=False
         )
@@ -358,18 +359,20 @@ def search(mend: Mend, seed: int, minutes: float) -> dict[str, object] | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take all mends back, one after the other."""
+    """Take all mends back, one at a time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5, help="for each mend at most")
+    parser.add_argument("--minutes", type=float, default=5, help="of CPU time, for each mend at most")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", help="the mends to take back, by name, with commas between")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else [mend.name for mend in MENDS]
-    results = {}
-    for mend in MENDS:
-        if mend.name in names:
-            results[mend.name] = search(mend, options.seed, options.minutes)
-            sys.stdout.write(f"{mend.name}: {mend.says}: {results[mend.name] or 'NOT FOUND'}\n")
+    mends, results = [mend for mend in MENDS if mend.name in names], {}
+    with ThreadPoolExecutor(options.workers) as workers:
+        searches = workers.map(lambda mend: search(mend, options.seed, options.minutes), mends)
+        for mend, found in zip(mends, searches, strict=True):
+            results[mend.name] = found
+            sys.stdout.write(f"{mend.name}: {mend.says}: {found or 'NOT FOUND'}\n")
             sys.stdout.flush()
     sys.stdout.write(json.dumps(results) + "\n")
     return int(None in results.values())

@@ -2,9 +2,10 @@
 
 Cosmic Ray says which changes there are: another operator, comparison or number, a condition negated, a decorator
 removed. A seeded sample of them is drawn, a place in the code first and then a change there, so that a place where
-many changes are possible is not drawn more often. Every mutant is tried in a copy of the tree, by the tests of its own
-package first and by those of all packages that use it afterwards. A mutant that all tests pass is a survivor: a test is
-missing, or the change makes no difference and stands with its reason in `tests.mutants.equivalent`.
+many changes are possible is not drawn more often. Every mutant is tried in a copy of the tree: first by the quick tests
+of its own package, then by those of all packages that use it, and last by the slow ones in the same order. A mutant
+that all tests pass is a survivor: a test is missing, or the change makes no difference and stands with its reason in
+`tests.mutants.equivalent`.
 
 The last line is JSON; the exit status is 0 if no survivor is without a reason.
 """
@@ -43,6 +44,10 @@ COPIED: Final = (PACKAGE, "tests", "conf", "docs", "pyproject.toml", "README.md"
 TIMEOUT_SECONDS: Final = 300
 """A mutant that loops for ever counts as noticed."""
 
+_NO_JVM: Final = "not jvm and not kafka"
+_NOTHING_TO_RUN: Final = 5
+"""Pytest's exit status if the marks leave no test."""
+
 _TESTS: Final = {
     "core": ("tests/core", "tests/control", "tests/life/test_written_lives.py", "tests/life/test_steady_service.py"),
     "sharing": ("tests/sharing", "tests/control"),
@@ -67,13 +72,14 @@ class Mutant:
         return f"{self.module}:{self.line}\n    - {self.before}\n    + {self.after}"
 
     @property
-    def tests(self) -> Iterator[tuple[str, ...]]:
-        """Yield the tests to run, those first that most likely notice."""
+    def runs(self) -> Iterator[tuple[str, ...]]:
+        """Yield pytest's arguments for each run, those first that most likely notice soonest."""
         _, room, package, *_ = Path(self.module).parts
         own = f"tests/{room}/{package}"
-        if (ROOT / own).is_dir():
-            yield (own,)
-        yield _TESTS[room]
+        for marks in ("not slow", "slow"):
+            if (ROOT / own).is_dir():
+                yield "-m", f"{_NO_JVM} and {marks}", own
+            yield "-m", f"{_NO_JVM} and {marks}", *_TESTS[room]
 
 
 def places_without_effect(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
@@ -135,25 +141,25 @@ def is_noticed(mutant: Mutant, python: Path, folder: Path) -> bool:
     source = path.read_text(encoding="utf-8")
     path.write_text(mutant.code, encoding="utf-8")
     try:
-        return any(not passes(tests, python, folder) for tests in mutant.tests)
+        return any(not passes(run, python, folder) for run in mutant.runs)
     finally:
         path.write_text(source, encoding="utf-8")
 
 
-def passes(tests: Sequence[str], python: Path, folder: Path) -> bool:
-    """Run tests without a JVM in a copy of the tree, until one fails."""
-    options = ("-x", "-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not jvm and not kafka")
+def passes(run: Sequence[str], python: Path, folder: Path) -> bool:
+    """Run tests in a copy of the tree, until one fails."""
+    options = ("-x", "-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider")
     environment = os.environ | {
         "PYTHONPATH": str(folder), "CI": "true", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"
     }  # fmt: skip
     try:
         done = subprocess.run(
-            [python, "-m", "pytest", *options, *tests], cwd=folder, env=environment, capture_output=True,
+            [python, "-m", "pytest", *options, *run], cwd=folder, env=environment, capture_output=True,
             check=False, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return False
-    return done.returncode == 0
+    return done.returncode in {0, _NOTHING_TO_RUN}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
