@@ -22,6 +22,9 @@ spark_env = PYSPARK_PYTHON=$(CURDIR)/$(PYTHON) PYSPARK_DRIVER_PYTHON=$(CURDIR)/$
 	PYSPARK_SUBMIT_ARGS="--properties-file conf/spark-defaults.conf --conf spark.jars.packages= \
 	--jars $$(printf '%s,' $(CURDIR)/$(JARS)/$(1)/*.jar) pyspark-shell"
 
+# For many processes on few cores: the threads of numpy's libraries only wait for each other, and burn time as they do.
+ONE_THREAD := OMP_NUM_THREADS=1
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,14 +44,14 @@ admin-demo: setup jars ## demonstrate the control plane: change a quota by comma
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
 .PHONY: test
-test: setup jars ## run every test except Kafka's, in two processes
-	@$(PYTHON) -m pytest --numprocesses 2 --dist worksteal $(ARGS)
+test: setup jars ## run every test except Kafka's, in three processes: one of them often waits for Spark
+	@$(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 3 --dist worksteal $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 
 .PHONY: unit
 unit: setup ## run the quick tests that need no JVM, and the doctests (under 60 s)
-	@$(PYTHON) -m pytest --numprocesses 2 --dist worksteal -m "not jvm and not kafka and not slow" $(ARGS)
+	@$(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 2 --dist worksteal -m "not jvm and not kafka and not slow" $(ARGS)
 
 .PHONY: integration
 integration: setup jars ## run the tests that start Spark
@@ -97,11 +100,11 @@ soak: setup jars ## run an overloaded job for MINUTES while everything changes: 
 
 .PHONY: life
 life: setup ## simulate lives of a job for MINUTES, drawn from SEED, without a JVM; check all laws; one line of JSON
-	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.life.run --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+	@$(ONE_THREAD) $(PYTHON) -m tests.life.run --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 .PHONY: life-without
 life-without: setup ## revert in a copy each fix that the lives guard, and report after how many steps a law is broken
-	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.life.taken_back --seed $(SEED) $(ARGS)
+	@$(ONE_THREAD) $(PYTHON) -m tests.life.taken_back --seed $(SEED) $(ARGS)
 
 COUNT ?= 60
 MUTANTS_VENV := build/mutants-venv
