@@ -1,8 +1,9 @@
 """Takes mends back, one at a time, and lets the machine look for the fault: ``python -m tests.life.taken_back``.
 
 A machine that finds nothing may be blind. So each mend that it is to guard is undone in a copy of the package, and
-lives are played there until a law is broken. The last line is JSON: by mend, after how many steps it was found, or
-`null`. The exit status is 0 if all were.
+drawn lives are played there until a law is broken. If they break none in the time, the written lives are asked, each of
+which is a test. The last line is JSON: by mend, after how many steps a drawn life found it, or the test that did, or
+`null`. The exit status is 0 if all were found.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Mend:
     changes: tuple[tuple[str, str, str], ...]
     """The file below `spark_throttle`, what stands there, and what stands there without the mend."""
 
+
+_FAILED: Final = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 
 _FORGETS: Final = "        forget_reports(self._directory, before_batch=epoch.settled_batch)\n"
 
@@ -329,6 +332,7 @@ def without(mend: Mend, folder: Path) -> None:
     ValueError
         If what it changed does not stand there once.
     """
+    shutil.copy(ROOT / "pyproject.toml", folder)
     for name in ("spark_throttle", "tests"):
         ignored = shutil.ignore_patterns("__pycache__", "*.bin", "*.png")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -344,18 +348,33 @@ def search(mend: Mend, seed: int, minutes: float) -> dict[str, object] | None:
     """Let the machine look for what goes wrong without a mend."""
     with tempfile.TemporaryDirectory() as folder:
         without(mend, Path(folder))
-        command = [sys.executable, "-m", "tests.life.run", "--seed", str(seed), "--minutes", str(minutes), "--by-cpu"]
-        done = subprocess.run(
-            command, cwd=folder, env=os.environ | {"PYTHONPATH": folder}, capture_output=True, text=True, check=False
-        )
+        return by_drawn_lives(mend, Path(folder), seed, minutes) or by_written_lives(Path(folder))
+
+
+def by_drawn_lives(mend: Mend, folder: Path, seed: int, minutes: float) -> dict[str, object] | None:
+    """Draw lives, and return what the first violation is and after how many steps it came."""
+    done = _python(folder, "tests.life.run", "--seed", str(seed), "--minutes", str(minutes), "--by-cpu")
     found = _FOUND.search(done.stdout)
     if found is None and done.returncode:
         raise RuntimeError(f"{mend.name}: the machine failed: {done.stderr[-2000:]}")
     if found is None:
         return None
-    return {
-        "law": found[1], "steps": int(found[2]), "lives": int(found[3]), "cpu_seconds": float(found[4])
-    }  # fmt: skip
+    return {"law": found[1], "steps": int(found[2]), "lives": int(found[3]), "cpu_seconds": float(found[4])}
+
+
+def by_written_lives(folder: Path) -> dict[str, object] | None:
+    """Play the written lives, and return the test that fails."""
+    tests = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests/life").glob("test_*.py"))]
+    written = [test for test in tests if not test.endswith(("test_life.py", "test_taken_back.py"))]
+    done = _python(folder, "pytest", "-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *written)
+    found = _FAILED.search(done.stdout)
+    return None if found is None else {"test": found[1]}
+
+
+def _python(folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(folder), "CI": "true"}
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
