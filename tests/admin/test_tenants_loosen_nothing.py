@@ -10,6 +10,7 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.status.explain import explain_policy
 from spark_throttle.store.store import Author, Kind
 from tests.admin.conftest import ServedApp
+from tests.admin.loosening import run_lives
 
 ANN = Author("ann")
 NAMES = ("acme", "acme/", "acme/x", "acme/export-7", "acme/export-7/eu", "acme/a/b", "acme/é")
@@ -135,3 +136,27 @@ def test_attack_is_refused_by_its_effect_and_told_the_level_and_the_number(in_me
     assert [word for word in told if word not in answer.json()["detail"] + answer.json().get("path", "")] == []
     assert in_memory.store.revision() == revision
     assert effects(in_memory) == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_name_gets_looser_by_random_changes_and_other_tenants_stay_byte_for_byte(seed: int) -> None:
+    counts = run_lives(500, seed)
+    assert counts["made"] > 100
+    assert counts["refused"] > 100
+    assert counts["changes by administrators"] > 5
+
+
+def test_entry_is_locked_and_unlocked_over_the_api_and_answers_who_wrote_it(in_memory: ServedApp) -> None:
+    given(in_memory, BOUNDED)
+    admin, tenant, path = in_memory.client(), in_memory.client("tenant_admin"), "/admin/v2/policies/namespaces/acme%2Fx"
+    values = {**BOUNDED["defaults", ""], "locked": True}
+    assert admin.put(path, json=values).status_code == 200
+    assert tenant.get(path).json()["policy"]["locked"] is True
+    assert tenant.get(path).json()["author"] == "administrator"
+    answer = tenant.put(path, json=BOUNDED["defaults", ""])
+    assert (answer.status_code, answer.json()["path"]) == (403, "locked")
+    assert tenant.put(path, json={"locked": "yes"}).json()["detail"] == "'yes' is neither true nor false"
+    assert admin.put(path, json=BOUNDED["defaults", ""]).status_code == 200
+    tighter = {**BOUNDED["defaults", ""], "dispatch": {"messages_per_second": 1}}
+    assert tenant.put(path, json=tighter).status_code == 200
+    assert admin.get(path).json()["author"] == "tenant"

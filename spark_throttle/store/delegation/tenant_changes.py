@@ -7,7 +7,7 @@ and the group that this rule leads to. A change is judged by its effect on every
 * An entry or a glob that is written must not be looser (`looseness`) than any rule of the administrators that it takes
   names from: for a name, the one rule that it would have; for a glob, all rules that some of its names could have.
 * If an entry is removed, the same holds for each rule of the tenant's that takes its names.
-* What is as tight as it was before is allowed, even if administrators have since given less.
+* What is as tight as it was before, in every part, is allowed, even if administrators have since given less.
 
 An entry that administrators wrote can be tightened and not removed: the store keeps what they gave, and a tighter entry
 is judged by that. An entry that they locked stays as it is.
@@ -102,11 +102,13 @@ class _Judgement:
         return Change(self._kind, self._name, None)
 
     def _check(self, rule: Rule, other: Rule, before: Rule | None) -> None:
-        """Refuse a rule that is looser than what administrators gave, in a part where it is also looser than before."""
-        kept = None if before is None else {part.path for part in looser_parts(rule, before)}
-        for part in looser_parts(rule, other):
-            if kept is None or part.path in kept:
-                raise self._refused(self._said(part, rule, other), part.path)
+        """Refuse a rule that is looser than what administrators gave, unless it is as tight as the one before it.
+
+        It must be as tight as one of the two in every part: parts of both could add up to more than either allows.
+        """
+        found = next(looser_parts(rule, other), None)
+        if found is not None and (before is None or any(looser_parts(rule, before))):
+            raise self._refused(self._said(found, rule, other), found.path)
 
     def _said(self, part: LooserPart, rule: Rule, other: Rule) -> str:
         by = f" by {rule.where}" if rule.name != self._name else ""
