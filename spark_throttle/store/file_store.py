@@ -107,6 +107,10 @@ class FileStore:
         """Yield every entry, by kind and name."""
         return self._fresh().scan(at=at)
 
+    def delegated(self, *, at: int | None = None) -> list[Entry]:
+        """Return the namespaces' entries that tenants' administrators wrote, by name."""
+        return self._fresh().delegated(at=at)
+
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
         return self._fresh().changed(after=after, until=until)

@@ -82,6 +82,13 @@ class MemoryStore:
             found = [self._entry(kind, name, revision) for kind, name in keys]
         yield from (entry for entry in found if entry)
 
+    def delegated(self, *, at: int | None = None) -> list[Entry]:
+        """Return the namespaces' entries that tenants' administrators wrote, by name."""
+        with self._lock:
+            revision = check_revision(at, len(self._commits))
+            found = [self._entry("namespace", name, revision) for name in self._names["namespace"]]
+        return [entry for entry in found if entry and entry.given is not None]
+
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
         for commit in self._commits[after:until]:

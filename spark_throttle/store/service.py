@@ -238,7 +238,7 @@ class PolicyService:
             return self._writing(kind, name, {**values, "resource_group": resource_group}, revision, author)
 
         made = self._commit(plan, author)
-        return replace(made, notes=tuple(notes))
+        return replace(made, notes=(*made.notes, *notes))
 
     def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
         """Detach a tenant, a namespace or the defaults; an entry without other settings is removed.
@@ -295,8 +295,9 @@ class PolicyService:
                 raise ConflictError(f"the policy store {self.store.location}", expected, revision)
             return changes_between(_bodies(self.store, revision), wanted)
 
-        made = self._commit(plan, author)
-        return replace(made, notes=tuple(islice(idle_parts_of(document), _NOTES)))
+        # What the document says is the administrators' word, even if a tenant's administrator wrote it first.
+        made = self._commit(plan, author, is_document=True)
+        return replace(made, notes=(*made.notes, *islice(idle_parts_of(document), _NOTES)))
 
     def planned(self, document: PolicyDocument) -> list[Difference]:
         """Return the differences that `apply` would make."""
@@ -345,15 +346,43 @@ class PolicyService:
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
-        return replace(made, notes=tuple(idle_parts(kind, name, parse_policy(kind, name, values))))
+        return replace(made, notes=(*made.notes, *idle_parts(kind, name, parse_policy(kind, name, values))))
 
-    def _commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
-        tenant = author.tenant
-        if tenant is None:
-            return self._committer.commit(plan, author)
-        return self._committer.commit(
-            lambda revision: self._tenant_changes.permitted(plan(revision), tenant, revision), author
-        )
+    def _commit(
+        self, plan: Callable[[int], list[Change]], author: Author, *, is_document: bool = False
+    ) -> CommitResult:
+        """Commit a plan that passes the check of its author's part.
+
+        Parameters
+        ----------
+        is_document
+            Whether the plan says the whole policy, so that tenants' entries which it overtakes become administrators'.
+        """
+        notes: list[str] = []
+
+        def checked(revision: int) -> list[Change]:
+            notes.clear()
+            changes = plan(revision)
+            if author.tenant is not None:
+                return self._tenant_changes.permitted(changes, author.tenant, revision)
+            for entry in self._tenant_changes.overtaken(changes, revision):
+                body = entry.body if is_document else entry.given or None
+                changes = [*changes, Change(entry.kind, entry.name, body)]
+                outcome = (
+                    "is the administrators' from here on"
+                    if is_document
+                    else "was removed"
+                    if body is None
+                    else "is undone"
+                )
+                notes.append(
+                    f"namespaces.{entry.name}, which the tenant wrote, is looser than this allows: it {outcome}"
+                )
+            return changes
+
+        made = self._committer.commit(checked, author)
+        left = len(notes) - _NOTES
+        return replace(made, notes=(*notes[:_NOTES], *([f"and {left} more entries of tenants"] if left > 0 else ())))
 
     def _writing(
         self, kind: Kind, name: str, values: Mapping[str, object], revision: int, author: Author

@@ -122,6 +122,9 @@ class PolicyStore(Protocol):
     def scan(self, *, at: int | None = None) -> Iterator[Entry]:
         """Yield every entry: kinds in the order of `KINDS`, names in the order of their UTF-8 bytes."""
 
+    def delegated(self, *, at: int | None = None) -> list[Entry]:
+        """Return the namespaces' entries that tenants' administrators wrote (those with `Entry.given`), by name."""
+
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
 

@@ -103,6 +103,9 @@ class StoreSuite:
         for found in (store.page("namespace"), list(store.scan())):
             assert [entry.given for entry in found] == [None, HEAVY, None]
         assert store.get("namespace", "b") == Entry("namespace", "b", "{}", 2, HEAVY)
+        assert names(store.delegated()) == ["b"]
+        assert names(store.delegated(at=1)) == ["b", "c"]
+        assert store.delegated(at=0) == []
         assert [entry.given for entry in store.changed(after=0, until=2)] == [None, NOTHING, HEAVY, HEAVY, None]
 
     def test_removed_entry_is_gone_and_comes_back_when_written_again(self, store: PolicyStore) -> None:

@@ -256,4 +256,5 @@ def test_table_of_an_older_release_gains_the_column_with_the_first_entry_that_ne
             ("acme", None), ("acme/x", None), ("acme/y", NOTHING),
         ]  # fmt: skip
         assert opened.get("namespace", "acme/x") == Entry("namespace", "acme/x", "{}", 1)
+        assert opened.delegated() == [Entry("namespace", "acme/y", "{}", 2, NOTHING)]
         assert [entry.given for entry in opened.changed(after=0, until=3)] == [None, NOTHING, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -61,10 +61,16 @@ def test_what_administrators_gave_counts_also_where_the_tenant_has_tightened_it(
         service.put("namespace", "acme/y", {}, BOB)
 
 
+def by_hand(service: PolicyService, kind: Kind, values: Mapping[str, object]) -> None:
+    """Write an entry past the service, as a person does in a file."""
+    change = Change(kind, "", body_of(parse_policy(kind, "", values)))
+    service.store.commit([change], expected_revision=service.store.revision(), author=ANN, at_ms=0)
+
+
 def test_removed_entry_leaves_its_names_to_no_looser_rule_of_the_tenant(service: PolicyService) -> None:
     service.put("namespace", "acme/*", FIVE, BOB)
     service.put("namespace", "acme/x", ONE, BOB)
-    service.put("defaults", "", ONE, ANN)
+    by_hand(service, "defaults", ONE)
     with pytest.raises(NotPermittedError, match=r"would be 5 by namespaces.acme/\*; .* gave 1 \(defaults\)"):
         service.delete("namespace", "acme/x", BOB)
     service.put("namespace", "acme/*", ONE, BOB)
@@ -74,7 +80,7 @@ def test_removed_entry_leaves_its_names_to_no_looser_rule_of_the_tenant(service:
 def test_parts_of_what_was_and_of_what_is_given_do_not_add_up(service: PolicyService) -> None:
     service.put("resource_group", "bronze", ONE, ANN)
     service.put("namespace", "acme/x", {"publish": {"messages_per_second": 2}}, BOB)
-    service.put("defaults", "", {"resource_group": "bronze", "publish": {"messages_per_second": 50}}, ANN)
+    by_hand(service, "defaults", {"resource_group": "bronze", "publish": {"messages_per_second": 50}})
     with pytest.raises(NotPermittedError, match="bronze"):
         service.put("namespace", "acme/x", {"publish": {"messages_per_second": 50}}, BOB)
     service.put("namespace", "acme/x", ONE, BOB)
@@ -190,3 +196,67 @@ def test_refusal_survives_a_process_boundary(service: PolicyService) -> None:
         service.put("namespace", "acme/x", {"locked": True}, BOB)
     again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own bytes
     assert (str(again), again.path) == (str(caught.value), "locked")
+
+
+# ------------------------------------------------------------------- what administrators give after the tenant wrote
+
+OVERTAKING: dict[str, tuple[Kind, str, Mapping[str, object]]] = {
+    "a glob": ("namespace", "acme/export-*", ONE),
+    "a wider glob": ("namespace", "*", ONE),
+    "the defaults": ("defaults", "", ONE),
+    "the defaults' other direction": ("defaults", "", {"dispatch": {"bytes_per_second": 1}}),
+    "the tenant's group": ("tenant", "acme", {"resource_group": "bronze"}),
+    "a placement": ("namespace", "acme/export-*", {"resource_group": "bronze"}),
+}
+
+
+@pytest.mark.parametrize("by", OVERTAKING)
+def test_entry_that_was_written_ahead_does_not_outlast_what_administrators_give_later(
+    service: PolicyService, by: str
+) -> None:
+    service.put("resource_group", "gold", {}, ANN)
+    service.put("resource_group", "bronze", ONE, ANN)
+    service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
+    ahead = {**FIVE, "resource_group": "gold"}
+    service.put("namespace", "acme/export-7", ahead, BOB)
+    kind, name, values = OVERTAKING[by]
+    made = service.put(kind, name, values, ANN)
+    assert [stored.name for stored in service.page("namespace")] == ([name] if kind == "namespace" else [])
+    assert made.notes == (
+        "namespaces.acme/export-7, which the tenant wrote, is looser than this allows: it was removed",
+    )
+    assert service.history(limit=1)[0].changes == 2
+    with pytest.raises(NotPermittedError):
+        service.put("namespace", "acme/export-7", ahead, BOB)
+
+
+def test_entry_of_administrators_comes_back_when_what_the_tenant_made_of_it_is_overtaken(
+    service: PolicyService,
+) -> None:
+    service.put("resource_group", "gold", {}, ANN)
+    service.put("namespace", "acme/x", FIVE, ANN)
+    service.put("namespace", "acme/x", ONE, BOB)
+    service.put("namespace", "acme/y", ONE, BOB)
+    service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
+    assert [stored.values for stored in service.page("namespace")] == [ONE, ONE]
+    service.put("namespace", "acme/x", FIVE, ANN)
+    assert service.get("namespace", "acme/x").given is None
+
+
+def test_tighter_entry_of_a_tenant_outlasts_what_administrators_give_later(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", ONE, BOB)
+    service.put("namespace", "other/x", ONE, ANN)
+    made = service.put("defaults", "", FIVE, ANN)
+    assert made.notes == ()
+    assert service.get("namespace", "acme/x").given == NOTHING
+
+
+def test_document_that_overtakes_an_entry_and_says_it_makes_it_the_administrators(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", FIVE, BOB)
+    document = service.document().model_copy(update={"defaults": parse_policy("defaults", "", ONE)})
+    made = service.apply(document, ANN)
+    assert made.notes == (
+        "namespaces.acme/x, which the tenant wrote, is looser than this allows: it is the administrators' from here on",
+    )
+    assert service.document() == document
+    assert service.get("namespace", "acme/x").given is None

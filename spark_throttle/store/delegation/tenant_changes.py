@@ -7,21 +7,25 @@ and the group that this rule leads to. A change is judged by its effect on every
 * An entry or a glob that is written must not be looser (`looseness`) than any rule of the administrators that it takes
   names from: for a name, the one rule that it would have; for a glob, all rules that some of its names could have.
 * If an entry is removed, the same holds for each rule of the tenant's that takes its names.
-* What is as tight as it was before, in every part, is allowed, even if administrators have since given less.
+* What is as tight as it was before, in every part, is allowed, even if a store edited by hand has since given less.
 
 An entry that administrators wrote can be tightened and not removed: the store keeps what they gave, and a tighter entry
 is judged by that. An entry that they locked stays as it is.
+
+What was allowed must stay within what administrators give later: an entry of a tenant's that their change overtakes is
+undone in the same commit. So at every revision no name is looser than administrators allow, in whatever order they and
+the tenants write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Final
 
-from spark_throttle.core.names.globs import covers, is_glob, is_of_tenant, overlaps, specificity
+from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps
 from spark_throttle.errors import NotPermittedError
-from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, NamespacePolicy, ScopePolicy, TenantPolicy
+from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, ScopePolicy
+from spark_throttle.store.delegation.given_rules import PolicyView, TenantRules, namespace_policy
 from spark_throttle.store.delegation.glob_index import GlobIndex
 from spark_throttle.store.delegation.looseness import LooserPart, Rule, looser_parts
 from spark_throttle.store.entries import EMPTY, policy_of
@@ -50,40 +54,57 @@ class TenantChanges:
         if len(changes) > 1:
             # Each change is judged on the revision, not on what the others make of it.
             raise NotPermittedError(changes[0].kind, changes[0].name, "a tenant's administrator changes one at a time")
-        return [self._permitted(change, tenant, revision) for change in changes]
+        view = PolicyView(self._store, self._globs, revision)
+        return [self._permitted(change, tenant, view) for change in changes]
 
-    def _permitted(self, change: Change, tenant: str, revision: int) -> Change:
-        judgement = _Judgement(self._store, self._globs, change.kind, change.name, tenant, revision)
+    def overtaken(self, changes: Sequence[Change], revision: int) -> list[Entry]:
+        """Return the entries of tenants' administrators that are looser than what administrators give by `changes`."""
+        touching = [change for change in changes if change.kind in ("namespace", "tenant", "defaults")]
+        if not touching:
+            return []
+        written = {(change.kind, change.name) for change in changes}
+        view = PolicyView(self._store, self._globs, revision, changes)
+        return [
+            entry
+            for entry in self._store.delegated(at=revision)
+            if (entry.kind, entry.name) not in written
+            and any(_touches(change, entry.name) for change in touching)
+            and _is_looser(entry, view)
+        ]
+
+    @staticmethod
+    def _permitted(change: Change, tenant: str, view: PolicyView) -> Change:
+        judgement = _Judgement(view, change.kind, change.name, tenant)
         return judgement.of_removal() if change.body is None else judgement.of_writing(change.body)
 
 
 class _Judgement:
     """The facts that one change is judged by."""
 
-    def __init__(self, store: PolicyStore, globs: GlobIndex, kind: Kind, name: str, tenant: str, revision: int) -> None:
-        self._store, self._kind, self._name, self._tenant_name, self._revision = store, kind, name, tenant, revision
+    def __init__(self, view: PolicyView, kind: Kind, name: str, tenant: str) -> None:
+        self._view, self._kind, self._name, self._tenant = view, kind, name, tenant
         if kind != "namespace" or name.partition("/")[0] != tenant:
             raise self._refused(f"the token is only for namespaces of the tenant {tenant!r}; ask an administrator")
-        self._tenant = self._policy_of_tenant()
-        self._entry = store.get(kind, name, at=revision)
-        if self._entry is not None and _namespace_policy(self._entry).locked:
+        self._rules = TenantRules(view, tenant)
+        if self._rules.tenant.resource_group is None and not _is_limited(self._rules.tenant):
+            raise self._refused(f"the tenant {tenant!r} has neither a quota nor a group; an admin gives it one first")
+        self._entry = view.get(kind, name)
+        if self._entry is not None and namespace_policy(self._entry).locked:
             raise self._refused("an administrator locked it, and only an administrator changes or removes it", "locked")
-        self._globs = globs
 
     def of_writing(self, body: str) -> Change:
         """Return the change that writes the entry, with what administrators gave."""
         entry = self._entry
-        policy = _namespace_policy(Entry(self._kind, self._name, body, 0))
-        if policy.locked:
+        if namespace_policy(Entry(self._kind, self._name, body, 0)).locked:
             raise self._refused("only an administrator locks an entry", "locked")
         if entry is None:
             given: str | None = NOTHING
             self._check_room()
         else:
             given = entry.body if entry.given is None else entry.given
-        before = None if entry is None else self._rule(entry)
-        written = self._rule(Entry(self._kind, self._name, body, 0, given))
-        for other in self._given_rules(self._name, given):
+        before = None if entry is None else self._rules.rule(entry)
+        written = self._rules.rule(Entry(self._kind, self._name, body, 0, given))
+        for other in self._rules.given(self._name, given):
             self._check(written, other, before)
         # Who writes what administrators gave undoes all changes of the tenant's, and the entry is theirs again.
         return Change(self._kind, self._name, body, None if body == given else given)
@@ -94,9 +115,9 @@ class _Judgement:
         if entry is not None:
             if entry.given != NOTHING:
                 raise self._refused("an administrator wrote it, and only an administrator removes it")
-            before = self._rule(entry)
-            for rule, given in self._heirs():
-                for other in self._given_rules(rule.name, given):
+            before = self._rules.rule(entry)
+            for rule, given in self._rules.heirs(self._name):
+                for other in self._rules.given(rule.name, given):
                     if overlaps(other.name or "*", self._name):
                         self._check(rule, other, before)
         return Change(self._kind, self._name, None)
@@ -122,7 +143,7 @@ class _Judgement:
 
     def _quotas(self, group: str | None) -> str:
         """Return the quotas of a group in words."""
-        entry = None if group is None else self._store.get("resource_group", group, at=self._revision)
+        entry = None if group is None else self._view.get("resource_group", group)
         policy = EMPTY["resource_group"] if entry is None else policy_of(entry)
         said = [
             f"{direction}.{key}: {value:f}"
@@ -132,69 +153,11 @@ class _Judgement:
         ]
         return ", ".join(said) or "unlimited"
 
-    # ------------------------------------------------------------------------------------------------- rules
-
-    def _given_rules(self, name: str, given: str | None) -> Iterator[Rule]:
-        """Yield the rules that names which `name` stands for could have, without what tenants' administrators wrote.
-
-        A glob that covers `name` leaves no name to less specific ones. One that is more specific than `name` keeps its
-        names, unless it covers it and so leaves none.
-        """
-        if given:
-            yield self._rule(Entry("namespace", name, given, 0))
-            return
-        for entry in self._administrators(self._globs.overlapping(name, self._revision)):
-            is_covering = covers(entry.name, name)
-            if entry.name == name or (not is_covering and specificity(entry.name) < specificity(name)):
-                continue
-            yield self._rule(entry)
-            if is_covering:
-                return
-        yield self._defaults()
-
-    @staticmethod
-    def _administrators(entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield the entries as administrators gave them."""
-        for entry in entries:
-            if entry.given is None:
-                yield entry
-            elif entry.given:
-                yield replace(entry, body=entry.given, given=None)
-
-    def _heirs(self) -> Iterator[tuple[Rule, str]]:
-        """Yield the rules of the tenant's that take over names when the entry is removed, and what was given there."""
-        for entry in self._globs.overlapping(self._name, self._revision):
-            if entry.name == self._name or (is_glob(self._name) and specificity(entry.name) < specificity(self._name)):
-                continue
-            if entry.given is not None:
-                yield self._rule(entry), entry.given
-            if covers(entry.name, self._name):
-                return
-
-    def _rule(self, entry: Entry) -> Rule:
-        policy = _namespace_policy(entry)
-        return Rule(entry.name, policy, policy.resource_group or self._tenant.resource_group)
-
-    def _defaults(self) -> Rule:
-        entry = self._store.get("defaults", "", at=self._revision)
-        policy = NamespacePolicy() if entry is None else _namespace_policy(entry)
-        return Rule("", policy, self._tenant.resource_group or policy.resource_group)
-
-    def _policy_of_tenant(self) -> TenantPolicy:
-        entry = self._store.get("tenant", self._tenant_name, at=self._revision)
-        policy = TenantPolicy() if entry is None else policy_of(entry)
-        assert isinstance(policy, TenantPolicy)  # noqa: S101 - the policy of this kind
-        if policy.resource_group is None and not _is_limited(policy):
-            raise self._refused(
-                f"the tenant {self._tenant_name!r} has neither a quota nor a group; an admin gives it one first"
-            )
-        return policy
-
     def _check_room(self) -> None:
         if not is_glob(self._name) or is_of_tenant(self._name):
             return
-        others = self._globs.matched_one_by_one(self._revision)
-        own = sum(1 for entry in others if entry.given == NOTHING and entry.name.partition("/")[0] == self._tenant_name)
+        others = self._view.matched_one_by_one()
+        own = sum(1 for entry in others if entry.given == NOTHING and entry.name.partition("/")[0] == self._tenant)
         if own >= MOST_TENANT_GLOBS or len(others) >= MAX_GLOBS:
             raise self._refused(
                 f"the tenant's administrator has written {own} globs of {MOST_TENANT_GLOBS}, and the policy has "
@@ -205,12 +168,19 @@ class _Judgement:
         return NotPermittedError(self._kind, self._name, problem, path=path)
 
 
-def _namespace_policy(entry: Entry) -> NamespacePolicy:
-    policy = policy_of(entry)
-    assert isinstance(policy, NamespacePolicy)  # noqa: S101 - the policy of the kinds namespace and defaults
-    return policy
-
-
 def _is_limited(policy: ScopePolicy) -> bool:
     quotas = (policy.publish, policy.dispatch)
     return any(q.messages_per_second is not None or q.bytes_per_second is not None for q in quotas)
+
+
+def _touches(change: Change, name: str) -> bool:
+    """Return whether a change of the administrators can give less to names that an entry stands for."""
+    if change.kind == "namespace":
+        return overlaps(change.name, name)
+    return change.kind == "defaults" or change.name == name.partition("/")[0]
+
+
+def _is_looser(entry: Entry, view: PolicyView) -> bool:
+    rules = TenantRules(view, entry.name.partition("/")[0])
+    rule = rules.rule(entry)
+    return any(any(looser_parts(rule, other)) for other in rules.given(entry.name, entry.given))
