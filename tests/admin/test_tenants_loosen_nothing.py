@@ -119,6 +119,9 @@ ATTACKS: dict[str, tuple[Entries, tuple[str, str, Any], tuple[str, ...]]] = {
     "an entry lifts a throttling string": (
         BOUNDED, put("acme/x", {key: BOUNDED["defaults", ""][key] for key in ("publish", "dispatch")}),
         ("namespace", "write_throttling", "50*reject*50")),
+    "an entry delays for less time": (
+        BOUNDED, put("acme/x", {**BOUNDED["defaults", ""], "write_throttling": "20*delay*10,50*reject*50"}),
+        ("namespace", "write_throttling", "20*delay*10,", "20*delay*100,")),
     "an entry only observes": (
         BOUNDED, put("acme/x", {**BOUNDED["defaults", ""],
                                 "publish": {**BOUNDED["defaults", ""]["publish"], "on_excess": "observe"}}),
