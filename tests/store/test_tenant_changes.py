@@ -260,3 +260,12 @@ def test_document_that_overtakes_an_entry_and_says_it_makes_it_the_administrator
     )
     assert service.document() == document
     assert service.get("namespace", "acme/x").given is None
+
+
+def test_change_of_one_namespace_reads_no_entries_of_tenants(
+    service: PolicyService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.store, "delegated", lambda **_: pytest.fail("read the entries of tenants"))
+    service.put("namespace", "acme/x", FIVE, ANN)
+    service.put("resource_group", "gold", FIVE, ANN)
+    service.delete("namespace", "acme/x", ANN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from spark_throttle.core.names.globs import covers, is_glob, overlaps, specificity
+from spark_throttle.core.names.globs import covers, is_glob, is_of_tenant, overlaps, specificity
 from spark_throttle.policy.model import NamespacePolicy, TenantPolicy
 from spark_throttle.store.delegation.glob_index import GlobIndex
 from spark_throttle.store.delegation.looseness import Rule
@@ -22,6 +22,9 @@ class PolicyView:
             (change.kind, change.name): Entry(change.kind, change.name, change.body, 0, change.given)
             for change in changes
         }
+        changed = [entry for entry in self._changed.values() if entry.kind == "namespace" and is_glob(entry.name)]
+        self._of_tenants = {entry.name: entry for entry in changed if is_of_tenant(entry.name)}
+        self._others = [entry for entry in changed if not is_of_tenant(entry.name)]
 
     def get(self, kind: Kind, name: str) -> Entry | None:
         """Return an entry, or `None` if it does not exist."""
@@ -35,7 +38,8 @@ class PolicyView:
         found = self._globs.overlapping(name, self._revision)
         if not self._changed:
             return found
-        changed = [entry for (kind, glob), entry in self._changed.items() if kind == "namespace" and is_glob(glob)]
+        of_tenant = self._of_tenants.get(f"{name.partition('/')[0]}/*")
+        changed = [*self._others, *([of_tenant] if of_tenant else [])]
         kept = [entry for entry in found if ("namespace", entry.name) not in self._changed]
         kept += [entry for entry in changed if entry.body is not None and overlaps(entry.name, name)]
         return sorted(kept, key=lambda entry: specificity(entry.name))

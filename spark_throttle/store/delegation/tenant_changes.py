@@ -19,7 +19,7 @@ the tenants write.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps
@@ -59,17 +59,15 @@ class TenantChanges:
 
     def overtaken(self, changes: Sequence[Change], revision: int) -> list[Entry]:
         """Return the entries of tenants' administrators that are looser than what administrators give by `changes`."""
-        touching = [change for change in changes if change.kind in ("namespace", "tenant", "defaults")]
-        if not touching:
+        touched = _touched_by(changes)
+        if touched is None:
             return []
         written = {(change.kind, change.name) for change in changes}
         view = PolicyView(self._store, self._globs, revision, changes)
         return [
             entry
             for entry in self._store.delegated(at=revision)
-            if (entry.kind, entry.name) not in written
-            and any(_touches(change, entry.name) for change in touching)
-            and _is_looser(entry, view)
+            if (entry.kind, entry.name) not in written and touched(entry.name) and _is_looser(entry, view)
         ]
 
     @staticmethod
@@ -173,11 +171,21 @@ def _is_limited(policy: ScopePolicy) -> bool:
     return any(q.messages_per_second is not None or q.bytes_per_second is not None for q in quotas)
 
 
-def _touches(change: Change, name: str) -> bool:
-    """Return whether a change of the administrators can give less to names that an entry stands for."""
-    if change.kind == "namespace":
-        return overlaps(change.name, name)
-    return change.kind == "defaults" or change.name == name.partition("/")[0]
+def _touched_by(changes: Sequence[Change]) -> Callable[[str], bool] | None:
+    """Return which entries stand for names that changes by administrators may give less; `None` for no entry.
+
+    The entry of a single namespace decides only about its own name. Without it, the name has a rule of administrators
+    that every glob over it was judged by.
+    """
+    if any(change.kind == "defaults" for change in changes):
+        return lambda _: True
+    globs = [change.name for change in changes if change.kind == "namespace" and is_glob(change.name)]
+    tenants = {name[:-2] for name in globs if is_of_tenant(name)}
+    tenants |= {change.name for change in changes if change.kind == "tenant"}
+    others = [name for name in globs if not is_of_tenant(name)]
+    if not tenants and not others:
+        return None
+    return lambda name: name.partition("/")[0] in tenants or any(overlaps(glob, name) for glob in others)
 
 
 def _is_looser(entry: Entry, view: PolicyView) -> bool:
