@@ -106,6 +106,12 @@ life: setup ## simulate lives of a job for MINUTES, drawn from SEED, without a J
 life-without: setup ## revert in a copy each fix that the lives guard, and report after how many steps a law is broken
 	@$(ONE_THREAD) $(PYTHON) -m tests.life.taken_back --seed $(SEED) $(ARGS)
 
+CHANGES ?= 100000
+
+.PHONY: loosening
+loosening: setup ## make CHANGES random changes by tenants' administrators, drawn from SEED: no name gets looser; one line of JSON
+	@$(PYTHON) -m tests.admin.loosening --changes $(CHANGES) --seed $(SEED) $(ARGS)
+
 COUNT ?= 60
 MUTANTS_VENV := build/mutants-venv
 

@@ -18,6 +18,7 @@
     └── StoreError                  a policy store did not carry out a request
         ├── NotFoundError           ask for an entity that exists, or create it first
         ├── DuplicateError          update it instead, or choose another name
+        ├── NotPermittedError       ask an administrator: the change is not its author's to make
         ├── InUseError              detach the users that it names, then try again
         ├── ConflictError           read it again, then decide whether to try again: nothing was changed
         ├── StoreUnavailableError   try again later, or repair the store: nothing was changed
@@ -238,6 +239,30 @@ class DuplicateError(StoreError):
 
     def __reduce__(self) -> tuple[type[DuplicateError], tuple[str, str, str]]:
         return (type(self), (self.kind, self.name, self.remedy))
+
+
+class NotPermittedError(StoreError):
+    """The change is not its author's to make; nothing was changed.
+
+    Examples
+    --------
+    >>> str(NotPermittedError("namespace", "acme/x", "only an administrator removes it", path="locked"))
+    "the namespace 'acme/x' stays as it is: locked: only an administrator removes it"
+    """
+
+    def __init__(self, kind: str, name: str, problem: str, *, path: str | None = None) -> None:
+        self.kind = kind
+        self.name = name
+        self.problem = problem
+        self.path = path
+        super().__init__(f"the {_entity(kind, name)} stays as it is: {f'{path}: ' if path else ''}{problem}")
+
+    def __reduce__(self) -> tuple[Callable[..., NotPermittedError], tuple[str, str, str, str | None]]:
+        return (_not_permitted, (self.kind, self.name, self.problem, self.path))
+
+
+def _not_permitted(kind: str, name: str, problem: str, path: str | None) -> NotPermittedError:
+    return NotPermittedError(kind, name, problem, path=path)
 
 
 class InUseError(StoreError):

@@ -5,6 +5,9 @@ is 256 random bits, shown once. The file keeps a BLAKE2b hash of the secret, key
 guards passwords, which can be guessed; nobody guesses 256 random bits, and a slow hash at every request would help
 anybody who wants to keep the server busy.
 
+Roles fail closed. Every field of the file is checked, and a file with a wrong one is damaged: nobody is let in. A role
+that this release does not know, such as one of a newer release, may do nothing.
+
 The file is read again when it changes, so a revoked token is refused from its next request. The file is replaced as a
 whole, and only its owner can read it.
 """
@@ -35,6 +38,10 @@ _TOKEN = re.compile(r"throttle_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _GLOB = re.compile(r"[*?\[]")
 _NO_DIGEST: Final = bytes(32)
 _LONGEST_NAME: Final = 100
+_ID = re.compile(r"[0-9a-f]{12}")
+_SALT = re.compile(r"[0-9a-f]{32}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ROLE = re.compile(r"[a-z_]{1,30}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,9 @@ class Caller:
 
     token_id: str
     name: str
-    role: Role
+    role: str
+    """A role of `ROLES`, or one that this release does not know, which may do nothing."""
+
     tenant: str | None
     """The only tenant that a tenant admin may see and change; `None` for the other roles."""
 
@@ -59,7 +68,7 @@ class Token:
 
     id: str
     name: str
-    role: Role
+    role: str
     tenant: str | None
     created_ms: int
     expires_ms: int | None
@@ -181,9 +190,7 @@ class TokenFile:
             text = self.path.read_bytes()
         except FileNotFoundError:
             return {}
-        return parse_versioned(
-            text, what, FORMAT, lambda fields: {token["id"]: Token(**token) for token in fields["tokens"]}
-        )
+        return parse_versioned(text, what, FORMAT, lambda fields: _tokens_of(fields["tokens"]))
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Token]]:
@@ -204,14 +211,67 @@ def _digest(secret: str, salt: bytes) -> bytes:
     return hashlib.blake2b(secret.encode(), key=salt, digest_size=32).digest()
 
 
+def _tokens_of(listed: object) -> dict[str, Token]:
+    """Return the tokens that a file lists, each field checked.
+
+    Raises
+    ------
+    ValueError
+        If a field is wrong; the message names it, and holds neither its value nor a salt or digest.
+    """
+    if not isinstance(listed, list):
+        raise TypeError("tokens is not a list")
+    tokens: dict[str, Token] = {}
+    for at, fields in enumerate(listed):
+        token = Token(**fields)
+        wrong = next((name for name, is_right in _verdicts(token) if not is_right), None)
+        if wrong is None and token.id in tokens:
+            wrong = "id"
+        if wrong is not None:
+            raise ValueError(f"tokens[{at}].{wrong} is not what a token file holds there")
+        tokens[token.id] = token
+    return tokens
+
+
+def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
+    """Yield each field of a token, and whether it may be as it is."""
+    yield "id", _is_text(token.id, _ID)
+    yield "name", _is_name(token.name)
+    yield "role", _is_text(token.role, _ROLE)
+    has_tenant = _is_tenant(token.tenant)
+    # What a tenant means to an unknown role is unknown too, and acts on nothing.
+    fits_role = has_tenant == (token.role == "tenant_admin") if token.role in ROLES else True
+    yield "tenant", (has_tenant or token.tenant is None) and fits_role
+    yield "created_ms", _is_time(token.created_ms)
+    yield "expires_ms", token.expires_ms is None or _is_time(token.expires_ms)
+    yield "salt", _is_text(token.salt, _SALT)
+    yield "digest", _is_text(token.digest, _DIGEST)
+
+
+def _is_text(value: object, form: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and form.fullmatch(value) is not None
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name.strip()) and len(name) <= _LONGEST_NAME and name.isprintable()
+
+
+def _is_tenant(tenant: object) -> bool:
+    return isinstance(tenant, str) and bool(tenant) and "/" not in tenant and not _GLOB.search(tenant)
+
+
 def _check(name: str, role: str, tenant: str | None, days: int | None) -> None:
-    if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
+    if not _is_name(name):
         raise ConfigurationError(f"a token needs the name of its owner, of 1 to {_LONGEST_NAME} printable characters")
     if role not in ROLES:
         raise ConfigurationError(f"the role {role!r} is none of {', '.join(ROLES)}{did_you_mean(role, ROLES)}")
     if (tenant is None) == (role == "tenant_admin"):
         raise ConfigurationError("a tenant_admin needs a tenant, and the other roles must have none")
-    if tenant is not None and (not tenant or "/" in tenant or _GLOB.search(tenant)):
+    if tenant is not None and not _is_tenant(tenant):
         raise ConfigurationError(f"{tenant!r} does not name a single tenant: write the part before the first '/'")
     if days is not None and days < 1:
         raise ConfigurationError(f"{days} days are over before they begin; give 1 or more, or leave it out for ever")

@@ -49,6 +49,7 @@ _TYPE_PROBLEMS: Final = {
     "dict_type": "{shown} stands where a mapping belongs",
     "mapping_type": "{shown} stands where a mapping belongs",
     "int_type": "{shown} is not a whole number; write one such as 3",
+    "bool_type": "{shown} is neither true nor false",
     "int_from_float": "{shown} is not a whole number; write one such as 3",
     "greater_than_equal": "{shown} is less than {ge}, the least allowed; give a whole number",
     "less_than_equal": "{shown} is more than {le}, the most allowed; give a whole number",

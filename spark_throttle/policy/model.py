@@ -233,6 +233,9 @@ class TenantPolicy(ScopePolicy):
 class NamespacePolicy(TenantPolicy):
     """The quotas and rules of a namespace, of a glob, or of every namespace that neither covers."""
 
+    locked: bool = False
+    """Whether only an administrator may change or remove the entry, and not the tenant's own administrator."""
+
     write_throttling: ThrottlingString = None
     """Pegasus' throttling string for messages, in the publish direction."""
 

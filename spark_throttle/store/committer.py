@@ -63,10 +63,10 @@ class Committer:
     def _is_change(self, changes: list[Change], revision: int) -> bool:
         if len(changes) != 1:
             return bool(changes)
-        return body_in(self._store, changes[0].kind, changes[0].name, revision) != changes[0].body
+        return change_to(self._store, changes[0].kind, changes[0].name, revision) != changes[0]
 
 
-def body_in(store: PolicyStore, kind: Kind, name: str, revision: int) -> str | None:
-    """Return the body of an entry at a revision; `None` if it does not exist there."""
+def change_to(store: PolicyStore, kind: Kind, name: str, revision: int) -> Change:
+    """Return the change that makes an entry what it is at a revision."""
     entry = store.get(kind, name, at=revision)
-    return None if entry is None else entry.body
+    return Change(kind, name, None) if entry is None else Change(kind, name, entry.body, entry.given)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from typing import Final
 
 import pyarrow as pa
@@ -22,11 +23,14 @@ SCHEMA: Final = pa.schema([
     pa.field("kind", pa.string(), nullable=False), pa.field("name", pa.string(), nullable=False),
     pa.field("body", pa.string()), pa.field("resource_group", pa.string()), pa.field("entry_revision", pa.int64()),
     pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("who", pa.string()), pa.field("why", pa.string()),
-    pa.field("commit_id", pa.string()),
+    pa.field("commit_id", pa.string()), pa.field("given", pa.string()),
 ])  # fmt: skip
 """Schema of the table."""
 
-ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision"]
+LATER_COLUMNS: Final = ("given",)
+"""Columns that a table of an older release lacks; it gains them with the first commit that needs them."""
+
+ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision", "given"]
 """The columns that make up an entry."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,10 +43,16 @@ def changes_in(table: DeltaTable, after: int, until: int, columns: list[str]) ->
         return SCHEMA.empty_table().select(columns)
     predicate = [("form", "=", "change"), ("revision", ">", after), ("revision", "<=", until)]
     dataset = table.to_pyarrow_dataset(file_pruning_predicate=predicate)
+    columns = columns_in(dataset, columns)
     wanted = [*columns, *({"revision"} - set(columns))]
     here = (ds.field("form") == "change") & (ds.field("revision") > after) & (ds.field("revision") <= until)
     rows = dataset.to_table(columns=wanted, filter=here)
     return rows.take(pc.sort_indices(rows["revision"])).select(columns)
+
+
+def columns_in(dataset: ds.Dataset, columns: list[str]) -> list[str]:
+    """Return the columns that a table has, which may be one of an older release."""
+    return [name for name in columns if name not in LATER_COLUMNS or name in dataset.schema.names]
 
 
 def change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms: int, commit_id: str) -> pa.Table:
@@ -54,12 +64,16 @@ def change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms:
         "name": [change.name for change in changes], "body": [change.body for change in changes],
         "resource_group": [resource_group_of(change.body) for change in changes], "entry_revision": [revision] * n,
         "at": [at] * n, "who": [author.who] * n, "why": [author.why] * n, "commit_id": [commit_id] * n,
+        "given": [change.given for change in changes],
     }, schema=SCHEMA)  # fmt: skip
 
 
 def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
     """Yield the entries that rows hold."""
     for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in ENTRY_COLUMNS)
-        for kind, name, body, revision in zip(*columns, strict=True):
-            yield Entry(kind, name, body, revision)
+        names = batch.schema.names
+        columns = (
+            batch.column(name).to_pylist() if name in names else repeat(None, len(batch)) for name in ENTRY_COLUMNS
+        )
+        for kind, name, body, revision, given in zip(*columns, strict=True):
+            yield Entry(kind, name, body, revision, given)

@@ -32,7 +32,9 @@ def write_snapshot(table: DeltaTable, view: View, options: Mapping[str, str] | N
     """
     name = f"form=snapshot/{view.revision:012d}-{uuid.uuid4().hex}.parquet"
     files = fs.PyFileSystem(DeltaStorageHandler(table.table_uri, dict(options or {})))
-    schema = SCHEMA.remove(0)  # the folder's name has the partition column
+    names = {field.name for field in table.schema().fields}
+    # The folder's name has the partition column; a table of an older release may lack a later one.
+    schema = pa.schema([field for field in SCHEMA if field.name != "form" and field.name in names])
     statistics = _Statistics()
     with (
         files.open_output_stream(name) as stream,
@@ -86,4 +88,5 @@ def _snapshot_batches(view: View, schema: pa.Schema) -> Iterator[pa.RecordBatch]
             "resource_group": [resource_group_of(entry.body) for entry in part],
             "entry_revision": [entry.revision for entry in part],
             **{name: [None] * n for name in ("at", "who", "why", "commit_id")},
+            "given": [entry.given for entry in part],
         }, schema=schema)  # fmt: skip

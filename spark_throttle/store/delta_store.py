@@ -6,6 +6,7 @@ No JVM is needed (delta-rs), and Spark reads the table like any other::
     revision  of the commit; in a snapshot, the revision that it shows
     kind, name, body, resource_group    the entry; a `change` without a body removed it
     entry_revision                      of the commit that wrote the entry
+    given                               what administrators wrote there, if a tenant's administrator wrote the entry
     at, who, why, commit_id             of a change
 
 **A commit is one compare-and-swap.** Appends do not conflict in Delta, so two authors who have both seen revision 7
@@ -28,9 +29,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -43,10 +45,12 @@ from spark_throttle.policy.source import SETTLING_NS
 from spark_throttle.store.delta_rows import (
     ENTRY_COLUMNS,
     EPOCH,
+    LATER_COLUMNS,
     MILLISECOND,
     SCHEMA,
     change_rows,
     changes_in,
+    columns_in,
     entries_in,
 )
 from spark_throttle.store.delta_snapshot import SNAPSHOT_APP, write_snapshot
@@ -151,7 +155,8 @@ class DeltaStore:
             if view.snapshot is None:
                 return None
             here = (ds.field("kind") == kind) & (ds.field("name") == name)
-            return next(entries_in(view.snapshot.to_table(columns=ENTRY_COLUMNS, filter=here).to_batches()), None)
+            found = view.snapshot.to_table(columns=columns_in(view.snapshot, ENTRY_COLUMNS), filter=here)
+            return next(entries_in(found.to_batches()), None)
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
@@ -177,6 +182,17 @@ class DeltaStore:
         """Yield every entry, by kind and name, a batch of rows at a time."""
         with self._guarded():
             yield from scanned(self._view_of(at))
+
+    def delegated(self, *, at: int | None = None) -> list[Entry]:
+        """Return the namespaces' entries that tenants' administrators wrote, by name."""
+        with self._guarded():
+            view = self._view_of(at)
+            changed = [e for e in view.tail.values() if e.kind == "namespace" and e.given is not None]
+            if view.snapshot is not None and "given" not in view.snapshot.schema.names:
+                view = replace(view, snapshot=None)  # no entry of it is a tenant's
+            here = (ds.field("kind") == "namespace") & ds.field("given").is_valid()
+            # Of a file that is older than the column, delta-rs claims that all its values are valid.
+            return [entry for entry in merged(view, here, changed) if entry.given is not None]
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
@@ -238,7 +254,7 @@ class DeltaStore:
         )
         for _ in range(_MOST_RACES):
             try:
-                write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+                self._append_once(rows, properties)
             except (DeltaError, OSError) as error:
                 if self._is_committed(revision, commit_id, error):
                     return
@@ -247,6 +263,14 @@ class DeltaStore:
                 return
         raise StoreUnavailableError(
             self.location, f"{_MOST_RACES} attempts to commit lost to maintenance of the table; try again later"
+        )
+
+    def _append_once(self, rows: pa.Table, properties: CommitProperties) -> None:
+        held = {field.name for field in self._table.schema().fields}
+        unneeded = [name for name in LATER_COLUMNS if name not in held and rows[name].null_count == len(rows)]
+        mode: Literal["merge"] | None = "merge" if set(rows.column_names) - held - set(unneeded) else None
+        write_deltalake(
+            self._table, rows.drop_columns(unneeded), mode="append", schema_mode=mode, commit_properties=properties
         )
 
     def _is_committed(self, revision: int, commit_id: str, error: Exception) -> bool:
@@ -288,8 +312,9 @@ class DeltaStore:
     def _opened(self) -> DeltaTable:
         table = DeltaTable(self._path, storage_options=self._storage_options)
         names = {field.name for field in table.schema().fields}
-        if not set(SCHEMA.names) <= names:
-            missing = ", ".join(sorted(set(SCHEMA.names) - names))
+        needed = set(SCHEMA.names) - set(LATER_COLUMNS)
+        if not needed <= names:
+            missing = ", ".join(sorted(needed - names))
             raise ConfigurationError(f"the Delta table {self._path} is not a policy store: it has no columns {missing}")
         return table
 

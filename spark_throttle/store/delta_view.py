@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from spark_throttle.store.delta_rows import ENTRY_COLUMNS, changes_in, entries_in
+from spark_throttle.store.delta_rows import ENTRY_COLUMNS, changes_in, columns_in, entries_in
 from spark_throttle.store.store import KINDS, Entry, Kind
 
 BATCH_ROWS = 8192
@@ -70,7 +70,11 @@ def merged(view: View, here: ds.Expression, changed: list[Entry]) -> Iterator[En
     if view.snapshot is None:
         return iter(newer)
     batches = view.snapshot.to_batches(
-        columns=ENTRY_COLUMNS, filter=here, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+        columns=columns_in(view.snapshot, ENTRY_COLUMNS),
+        filter=here,
+        batch_size=BATCH_ROWS,
+        batch_readahead=1,
+        fragment_readahead=1,
     )
     kept = (entry for entry in entries_in(batches) if (entry.kind, entry.name) not in view.tail)
     return heapq.merge(kept, newer, key=lambda entry: entry.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from spark_throttle.policy.model import DIRECTIONS, PolicyDocument, QueuePolicy, Quota, ScopePolicy
+from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, PolicyDocument, QueuePolicy, Quota, ScopePolicy
 from spark_throttle.store.entries import SECTIONS
 from spark_throttle.store.store import Kind
 
@@ -27,6 +27,8 @@ def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iter
     if isinstance(policy, QueuePolicy):
         return
     path = SECTIONS[kind] + (f".{name}" if name else "")
+    if kind == "defaults" and isinstance(policy, NamespacePolicy) and policy.locked:
+        yield f"{path}.locked does nothing: only an administrator changes the defaults"
     for direction in DIRECTIONS:
         quota: Quota = getattr(policy, direction)
         if quota.messages_per_second is None and quota.bytes_per_second is None:

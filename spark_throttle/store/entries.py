@@ -46,6 +46,9 @@ class StoredEntry:
     revision: int
     """Revision of the commit that wrote the entry: its ETag. 0 for defaults, job or queue that nobody has written."""
 
+    given: str | None = None
+    """`store.Entry.given`."""
+
     @property
     def values(self) -> dict[str, Any]:
         """The policy as plain values, without default values."""
@@ -59,7 +62,7 @@ class StoredEntry:
     @classmethod
     def of(cls, entry: Entry) -> StoredEntry:
         """Parse an entry of a store."""
-        return cls(entry.kind, entry.name, policy_of(entry), entry.revision)
+        return cls(entry.kind, entry.name, policy_of(entry), entry.revision, entry.given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,9 @@ from spark_throttle.store.store import Author, Change, Entry, Kind, Revision
 HAND: Final = "edited by hand"
 """Author of a change that is found in the document but not in its log."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""The newest format of a line of the log. A line without an entry that a tenant's administrator wrote has format 1, so
+that older releases read it."""
 
 _ABSENT: Final = "there is no such file; create it, or correct the path"
 
@@ -104,6 +106,10 @@ class FileStore:
     def scan(self, *, at: int | None = None) -> Iterator[Entry]:
         """Yield every entry, by kind and name."""
         return self._fresh().scan(at=at)
+
+    def delegated(self, *, at: int | None = None) -> list[Entry]:
+        """Return the namespaces' entries that tenants' administrators wrote, by name."""
+        return self._fresh().delegated(at=at)
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
@@ -232,7 +238,7 @@ class FileStore:
 
 
 def _as_changes(entries: Iterator[Entry]) -> Iterator[Change]:
-    return (Change(entry.kind, entry.name, entry.body) for entry in entries)
+    return (Change(entry.kind, entry.name, entry.body, entry.given) for entry in entries)
 
 
 def _digest(content: bytes) -> str:
@@ -250,8 +256,11 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _line(commit: Commit, digest: str) -> str:
-    changes = [[change.kind, change.name, change.body] for change in commit.changes]
-    fields = {"format": FORMAT, **asdict(commit.revision), "entries": changes, "document": digest}
+    has_given = any(change.given is not None for change in commit.changes)
+    changes = [
+        [change.kind, change.name, change.body, *([change.given] if has_given else [])] for change in commit.changes
+    ]
+    fields = {"format": FORMAT if has_given else 1, **asdict(commit.revision), "entries": changes, "document": digest}
     return json.dumps(fields, ensure_ascii=True) + "\n"
 
 

@@ -1,6 +1,6 @@
 """A policy store in memory, for tests and notebooks; a file store also keeps its content in one between reads.
 
-All versions of every entry are kept, as (revision, body) in the order of the revisions.
+All versions of every entry are kept, as (revision, change) in the order of the revisions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemoryStore:
     >>> store.commit([Change("tenant", "acme", "{}")], expected_revision=0, author=Author("ann"), at_ms=0)
     1
     >>> store.page("tenant")
-    [Entry(kind='tenant', name='acme', body='{}', revision=1)]
+    [Entry(kind='tenant', name='acme', body='{}', revision=1, given=None)]
     """
 
     def __init__(self, location: str = "memory:") -> None:
@@ -41,7 +41,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._commits: list[Commit] = []
         self._names: dict[Kind, list[str]] = {kind: [] for kind in KINDS}
-        self._versions: dict[tuple[Kind, str], list[tuple[int, str | None]]] = {}
+        self._versions: dict[tuple[Kind, str], list[tuple[int, Change]]] = {}
 
     @property
     def location(self) -> str:
@@ -82,11 +82,18 @@ class MemoryStore:
             found = [self._entry(kind, name, revision) for kind, name in keys]
         yield from (entry for entry in found if entry)
 
+    def delegated(self, *, at: int | None = None) -> list[Entry]:
+        """Return the namespaces' entries that tenants' administrators wrote, by name."""
+        with self._lock:
+            revision = check_revision(at, len(self._commits))
+            found = [self._entry("namespace", name, revision) for name in self._names["namespace"]]
+        return [entry for entry in found if entry and entry.given is not None]
+
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
         for commit in self._commits[after:until]:
             for change in commit.changes:
-                yield Entry(change.kind, change.name, change.body, commit.revision.revision)
+                yield _written(change, commit.revision.revision)
 
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
         """Return the newest commits, newest first."""
@@ -118,12 +125,16 @@ class MemoryStore:
             versions = self._versions.setdefault((change.kind, change.name), [])
             if not versions:
                 insort(self._names[change.kind], change.name)
-            versions.append((commit.revision.revision, change.body))
+            versions.append((commit.revision.revision, change))
         self._commits.append(commit)
 
     def _entry(self, kind: Kind, name: str, revision: int) -> Entry | None:
         versions = self._versions.get((kind, name), [])
         at = bisect_right(versions, revision, key=lambda version: version[0])
-        if not at or versions[at - 1][1] is None:
+        if not at or versions[at - 1][1].body is None:
             return None
-        return Entry(kind, name, versions[at - 1][1], versions[at - 1][0])
+        return _written(versions[at - 1][1], versions[at - 1][0])
+
+
+def _written(change: Change, revision: int) -> Entry:
+    return Entry(change.kind, change.name, change.body, revision, change.given)

@@ -4,6 +4,9 @@ Every change is checked against the content of the store, then committed on exac
 came in between, it is checked and tried again, so no change is lost and no check is stale. A change that would say what
 the store already says commits nothing.
 
+A change by the administrator of a tenant (`Author.tenant`) is judged by its effect on every name of the tenant
+(`tenant_changes`), on exactly the revision that it is committed on. Whichever use case makes it, it passes this check.
+
 `expected` makes a change conditional (If-Match of an ETag): it is the revision of the entry that the caller has read,
 or 0 for an entry that must not exist. Changes of other entries do not matter to it.
 """
@@ -25,7 +28,8 @@ from spark_throttle.errors import (
     did_you_mean,
 )
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.store.committer import CommitResult, Committer, body_in
+from spark_throttle.store.committer import CommitResult, Committer, change_to
+from spark_throttle.store.delegation.tenant_changes import TenantChanges
 from spark_throttle.store.effects import idle_parts, idle_parts_of
 from spark_throttle.store.entries import (
     EMPTY,
@@ -86,11 +90,19 @@ class PolicyService:
     ) -> None:
         self.store = store
         self._committer = Committer(store, clock_ms, pause or threading.Event().wait)
+        self._tenant_changes = TenantChanges(store)
 
     # ------------------------------------------------------------------------------------------ entries
 
-    def get(self, kind: Kind, name: str = "", *, at: int | None = None) -> StoredEntry:
+    def get(
+        self, kind: Kind, name: str = "", *, at: int | None = None, reader_tenant: str | None = None
+    ) -> StoredEntry:
         """Return an entry; `defaults`, `job` and `queue` always have one.
+
+        Parameters
+        ----------
+        reader_tenant
+            The only tenant whose entries the caller may read, and a hint may name; `None` for all.
 
         Raises
         ------
@@ -102,7 +114,7 @@ class PolicyService:
             return StoredEntry.of(entry)
         if kind in SINGLE_KINDS:
             return StoredEntry(kind, "", EMPTY[kind], 0)
-        raise NotFoundError(kind, name, self._hint(kind, name, at))
+        raise NotFoundError(kind, name, self._hint(kind, name, at, reader_tenant))
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
@@ -125,9 +137,9 @@ class PolicyService:
         def plan(revision: int) -> list[Change]:
             if self.store.get(kind, name, at=revision) is not None:
                 raise DuplicateError(kind, name, "is there already; update it instead")
-            return self._writing(kind, name, values, revision)
+            return self._writing(kind, name, values, revision, author)
 
-        return self._noted(kind, name, values, self._committer.commit(plan, author))
+        return self._noted(kind, name, values, self._commit(plan, author))
 
     def update(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
@@ -143,10 +155,10 @@ class PolicyService:
         """
 
         def plan(revision: int) -> list[Change]:
-            self._found(kind, name, revision, expected)
-            return self._writing(kind, name, values, revision)
+            self._found(kind, name, revision, expected, author)
+            return self._writing(kind, name, values, revision, author)
 
-        return self._noted(kind, name, values, self._committer.commit(plan, author))
+        return self._noted(kind, name, values, self._commit(plan, author))
 
     def put(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
@@ -156,9 +168,9 @@ class PolicyService:
         def plan(revision: int) -> list[Change]:
             entry = self.store.get(kind, name, at=revision)
             _check_expected(kind, name, expected, entry.revision if entry else 0)
-            return self._writing(kind, name, values, revision)
+            return self._writing(kind, name, values, revision, author)
 
-        return self._noted(kind, name, values, self._committer.commit(plan, author))
+        return self._noted(kind, name, values, self._commit(plan, author))
 
     def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
         """Remove an entry; `defaults`, `job` and `queue` then have their default values.
@@ -172,14 +184,14 @@ class PolicyService:
         """
 
         def plan(revision: int) -> list[Change]:
-            self._found(kind, name, revision, expected)
+            self._found(kind, name, revision, expected, author)
             if kind == "resource_group":
                 users = self._users(name, revision)
                 if users:
                     raise InUseError(name, users[:_USERS_NAMED], has_more=len(users) > _USERS_NAMED)
             return [Change(kind, name, None)]
 
-        return self._committer.commit(plan, author)
+        return self._commit(plan, author)
 
     # -------------------------------------------------------------------------------------- attachments
 
@@ -213,7 +225,8 @@ class PolicyService:
 
         def plan(revision: int) -> list[Change]:
             notes.clear()
-            self._found("resource_group", resource_group, revision, None)
+            if author.tenant is None:
+                self._found("resource_group", resource_group, revision, None, author)
             entry = self.store.get(kind, name, at=revision)
             _check_expected(kind, name, expected, entry.revision if entry else 0)
             values = {} if entry is None else StoredEntry.of(entry).values
@@ -222,10 +235,10 @@ class PolicyService:
                 raise DuplicateError(kind, name, f"is attached to {attached!r}; {_MOVE}")
             if entry is None and kind == "namespace":
                 notes.append(f"{name} has an entry of its own now: the defaults and wider globs no longer apply to it")
-            return self._writing(kind, name, {**values, "resource_group": resource_group}, revision)
+            return self._writing(kind, name, {**values, "resource_group": resource_group}, revision, author)
 
-        made = self._committer.commit(plan, author)
-        return replace(made, notes=tuple(notes))
+        made = self._commit(plan, author)
+        return replace(made, notes=(*made.notes, *notes))
 
     def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
         """Detach a tenant, a namespace or the defaults; an entry without other settings is removed.
@@ -244,9 +257,9 @@ class PolicyService:
                 raise _unattached(kind, name)
             if not values:
                 return [Change(kind, name, None)]
-            return self._writing(kind, name, values, revision)
+            return self._writing(kind, name, values, revision, author)
 
-        return self._committer.commit(plan, author)
+        return self._commit(plan, author)
 
     def attached(self, kind: Kind, name: str) -> StoredEntry:
         """Return the entry of a tenant or namespace that is itself attached to a group.
@@ -282,8 +295,9 @@ class PolicyService:
                 raise ConflictError(f"the policy store {self.store.location}", expected, revision)
             return changes_between(_bodies(self.store, revision), wanted)
 
-        made = self._committer.commit(plan, author)
-        return replace(made, notes=tuple(islice(idle_parts_of(document), _NOTES)))
+        # What the document says is the administrators' word, even if a tenant's administrator wrote it first.
+        made = self._commit(plan, author, is_document=True)
+        return replace(made, notes=(*made.notes, *islice(idle_parts_of(document), _NOTES)))
 
     def planned(self, document: PolicyDocument) -> list[Difference]:
         """Return the differences that `apply` would make."""
@@ -310,7 +324,7 @@ class PolicyService:
         """
         found = []
         for kind, name in self._touched(before, after):
-            old, new = (body_in(self.store, kind, name, revision) for revision in (before, after))
+            old, new = (change_to(self.store, kind, name, revision).body for revision in (before, after))
             if old != new:
                 found.append(Difference.of(kind, name, old, new))
         return found
@@ -321,36 +335,75 @@ class PolicyService:
         def plan(revision: int) -> list[Change]:
             changes = []
             for kind, name in self._touched(to, revision):
-                old, new = (body_in(self.store, kind, name, at) for at in (to, revision))
+                old, new = (change_to(self.store, kind, name, at) for at in (to, revision))
                 if old != new:
-                    changes.append(Change(kind, name, old))
+                    changes.append(old)
             return changes
 
-        return self._committer.commit(plan, author)
+        return self._commit(plan, author)
 
     # ------------------------------------------------------------------------------------------- inside
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
-        return replace(made, notes=tuple(idle_parts(kind, name, parse_policy(kind, name, values))))
+        return replace(made, notes=(*made.notes, *idle_parts(kind, name, parse_policy(kind, name, values))))
 
-    def _writing(self, kind: Kind, name: str, values: Mapping[str, object], revision: int) -> list[Change]:
+    def _commit(
+        self, plan: Callable[[int], list[Change]], author: Author, *, is_document: bool = False
+    ) -> CommitResult:
+        """Commit a plan that passes the check of its author's part.
+
+        Parameters
+        ----------
+        is_document
+            Whether the plan says the whole policy, so that tenants' entries which it overtakes become administrators'.
+        """
+        notes: list[str] = []
+
+        def checked(revision: int) -> list[Change]:
+            notes.clear()
+            changes = plan(revision)
+            if author.tenant is not None:
+                return self._tenant_changes.permitted(changes, author.tenant, revision)
+            for entry in self._tenant_changes.overtaken(changes, revision):
+                body = entry.body if is_document else entry.given or None
+                changes = [*changes, Change(entry.kind, entry.name, body)]
+                outcome = (
+                    "is the administrators' from here on"
+                    if is_document
+                    else "was removed"
+                    if body is None
+                    else "is undone"
+                )
+                notes.append(
+                    f"namespaces.{entry.name}, which the tenant wrote, is looser than this allows: it {outcome}"
+                )
+            return changes
+
+        made = self._committer.commit(checked, author)
+        left = len(notes) - _NOTES
+        return replace(made, notes=(*notes[:_NOTES], *([f"and {left} more entries of tenants"] if left > 0 else ())))
+
+    def _writing(
+        self, kind: Kind, name: str, values: Mapping[str, object], revision: int, author: Author
+    ) -> list[Change]:
         policy = parse_policy(kind, name, values)
         group = getattr(policy, "resource_group", None)
-        if group is not None and self.store.get("resource_group", group, at=revision) is None:
+        # A tenant's administrator may name only the group that is there already, and learns nothing of others.
+        if author.tenant is None and group is not None and self.store.get("resource_group", group, at=revision) is None:
             where = SECTIONS[kind] + (f".{name}" if name else "")
-            hint = self._hint("resource_group", group, revision) or "; create it first"
+            hint = self._hint("resource_group", group, revision, author.tenant) or "; create it first"
             raise PolicyError(f"{where}.resource_group", f"{group!r} is not a resource group{hint}")
         body = body_of(policy)
         return [Change(kind, name, None if kind in SINGLE_KINDS and body == body_of(EMPTY[kind]) else body)]
 
-    def _found(self, kind: Kind, name: str, revision: int, expected: int | None) -> Entry:
+    def _found(self, kind: Kind, name: str, revision: int, expected: int | None, author: Author) -> Entry:
         entry = self.store.get(kind, name, at=revision)
         if entry is None:
             if kind in SINGLE_KINDS:
                 _check_expected(kind, name, expected, 0)
                 return Entry(kind, "", "{}", 0)
-            raise NotFoundError(kind, name, self._hint(kind, name, revision))
+            raise NotFoundError(kind, name, self._hint(kind, name, revision, author.tenant))
         _check_expected(kind, name, expected, entry.revision)
         return entry
 
@@ -363,9 +416,13 @@ class PolicyService:
             users += [f"{kind} {entry.name}".strip() for entry in page]
         return users
 
-    def _hint(self, kind: Kind, name: str, at: int | None) -> str:
-        """Return a hint with the nearest of the first thousand names."""
-        return did_you_mean(name[:64], (entry.name for entry in self.store.page(kind, limit=1000, at=at)))
+    def _hint(self, kind: Kind, name: str, at: int | None, tenant: str | None) -> str:
+        """Return a hint with the nearest of the first thousand names that are a tenant's, or of all if it is `None`."""
+        if tenant is not None and kind not in ("tenant", "namespace"):
+            return ""
+        after = "" if tenant is None or kind == "tenant" else f"{tenant}/"
+        names = (entry.name for entry in self.store.page(kind, after=after, limit=1000, at=at))
+        return did_you_mean(name[:64], (name for name in names if tenant in (None, name.partition("/")[0])))
 
     def _touched(self, before: int, after: int) -> list[tuple[Kind, str]]:
         newest = self.store.revision()

@@ -7,6 +7,7 @@ last wrote it. Every store makes these promises, and `spark_throttle.testing.sto
 
 * a commit is made whole or not at all, and only on the revision that its author has seen;
 * what was committed stays readable: the entries of every revision, and who committed it, when and why;
+* what administrators gave (`Change.given`) stays with the entry that a tenant's administrator wrote;
 * after an error the caller knows whether the change was made, or is told that nobody knows
   (`OutcomeUnknownError`).
 
@@ -40,6 +41,9 @@ class Change:
     body: str | None
     """The policy as JSON (`entries.body_of`); `None` removes the entry."""
 
+    given: str | None = None
+    """`Entry.given` of the entry that is written."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -53,6 +57,14 @@ class Entry:
     revision: int
     """Revision of the commit that wrote the entry."""
 
+    given: str | None = None
+    """What administrators wrote under this name before a tenant's administrator wrote the entry: the body, or `NOTHING`
+    if they wrote none; `None` for an entry that administrators wrote."""
+
+
+NOTHING: Final = ""
+"""`Entry.given` of an entry that a tenant's administrator made."""
+
 
 @dataclass(frozen=True, slots=True)
 class Author:
@@ -60,6 +72,10 @@ class Author:
 
     who: str
     why: str = ""
+
+    tenant: str | None = None
+    """The tenant whose administrator makes the change; `None` for an administrator. Only code that has authenticated
+    the author sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +121,9 @@ class PolicyStore(Protocol):
 
     def scan(self, *, at: int | None = None) -> Iterator[Entry]:
         """Yield every entry: kinds in the order of `KINDS`, names in the order of their UTF-8 bytes."""
+
+    def delegated(self, *, at: int | None = None) -> list[Entry]:
+        """Return the namespaces' entries that tenants' administrators wrote (those with `Entry.given`), by name."""
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""

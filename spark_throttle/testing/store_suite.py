@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_throttle.errors import ConflictError, NotFoundError
-from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, PolicyStore
+from spark_throttle.store.store import KINDS, NOTHING, Author, Change, Entry, Kind, PolicyStore
 
 ANN, BOB = Author("ann", "first customers"), Author("bob", "näher an der Grenze / „Grund“ \U0001f511")
 HEAVY = '{"publish":{"weight":3}}'
@@ -94,6 +94,19 @@ class StoreSuite:
         assert [(entry.kind, entry.revision) for entry in store.scan()] == [
             ("resource_group", 1), ("namespace", 1), ("job", 1),
         ]  # fmt: skip
+
+    def test_what_administrators_gave_stays_with_the_entry(self, store: PolicyStore) -> None:
+        first = [put("a"), Change("namespace", "b", HEAVY, NOTHING), Change("namespace", "c", "{}", HEAVY)]
+        store.commit(first, expected_revision=0, author=ANN, at_ms=0)
+        store.commit([Change("namespace", "b", "{}", HEAVY), put("c")], expected_revision=1, author=ANN, at_ms=0)
+        assert [entry.given for entry in store.scan(at=1)] == [None, NOTHING, HEAVY]
+        for found in (store.page("namespace"), list(store.scan())):
+            assert [entry.given for entry in found] == [None, HEAVY, None]
+        assert store.get("namespace", "b") == Entry("namespace", "b", "{}", 2, HEAVY)
+        assert names(store.delegated()) == ["b"]
+        assert names(store.delegated(at=1)) == ["b", "c"]
+        assert store.delegated(at=0) == []
+        assert [entry.given for entry in store.changed(after=0, until=2)] == [None, NOTHING, HEAVY, HEAVY, None]
 
     def test_removed_entry_is_gone_and_comes_back_when_written_again(self, store: PolicyStore) -> None:
         store.commit([put("a"), put("b")], expected_revision=0, author=ANN, at_ms=0)

@@ -335,3 +335,15 @@ def test_every_command_that_answers_takes_the_output_option() -> None:
         if "--output" not in {o for p in command.params for o in p.opts}
     ]
     assert without == [("serve",)]
+
+
+def test_entry_is_locked_and_unlocked() -> None:
+    run("namespace", "create", "acme/x", "locked=true", "publish.messages_per_second=0")
+    assert answer("namespace", "get", "acme/x")["policy"] == {"publish": {"messages_per_second": 0}, "locked": True}
+    assert "locked=True" in run("namespace", "list").stdout
+    run("namespace", "update", "acme/x", "publish.messages_per_second=1")
+    assert answer("namespace", "get", "acme/x")["policy"]["locked"] is True
+    run("namespace", "update", "acme/x", "locked=false")
+    assert "locked" not in answer("namespace", "get", "acme/x")["policy"]
+    said = failure("namespace", "update", "acme/x", "locked=maybe", code=Exit.INVALID)
+    assert said["message"].endswith("'maybe' is neither true nor false")

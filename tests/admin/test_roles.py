@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 
+from spark_throttle.errors import DamagedError
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ROLES, START_MS, ServedApp
 
 ANN = Author("ann")
+BOB = Author("bob", tenant="acme")
 NOBODY = None
 
 # Method, path, body, and the statuses of nobody, an admin, acme's tenant admin, a viewer.
@@ -27,8 +30,10 @@ CALLS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
     ("PUT", "/admin/v2/namespaces/acme/orders/resourcegroup/gold", None, (401, 200, 200, 403)),
     ("PUT", "/admin/v2/namespaces/acme/orders/resourcegroup/bronze", None, (401, 200, 403, 403)),
     ("PUT", "/admin/v2/namespaces/other/orders/resourcegroup/gold", None, (401, 200, 403, 403)),
-    ("DELETE", "/admin/v2/namespaces/acme/in/resourcegroup", None, (401, 200, 200, 403)),
-    ("DELETE", "/admin/v2/namespaces/acme/in/resourcegroup/gold", None, (401, 200, 200, 403)),
+    ("DELETE", "/admin/v2/namespaces/acme/in/resourcegroup", None, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/namespaces/acme/in/resourcegroup/gold", None, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/namespaces/acme/own/resourcegroup", None, (401, 200, 200, 403)),
+    ("DELETE", "/admin/v2/namespaces/acme/own/resourcegroup/gold", None, (401, 200, 200, 403)),
     ("DELETE", "/admin/v2/namespaces/other/in/resourcegroup", None, (401, 200, 403, 403)),
     ("GET", "/admin/v2/tenants/acme/resourcegroup", None, (401, 200, 200, 200)),
     ("GET", "/admin/v2/tenants/other/resourcegroup", None, (401, 200, 403, 200)),
@@ -49,7 +54,10 @@ CALLS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
     ("PUT", "/admin/v2/policies/namespaces/%2A%2Fin", {}, (401, 200, 403, 403)),
     ("PUT", "/admin/v2/policies/tenants/acme", {}, (401, 200, 403, 403)),
     ("PUT", "/admin/v2/policies/exempt/acme%2Fin", {}, (401, 200, 403, 403)),
-    ("DELETE", "/admin/v2/policies/namespaces/acme%2Fin", None, (401, 200, 200, 403)),
+    ("PUT", "/admin/v2/policies/namespaces/acme%2Fshut", {"publish": {"messages_per_second": 0}}, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/policies/namespaces/acme%2Fin", None, (401, 200, 403, 403)),
+    ("DELETE", "/admin/v2/policies/namespaces/acme%2Fown", None, (401, 200, 200, 403)),
+    ("DELETE", "/admin/v2/policies/namespaces/acme%2Fshut", None, (401, 200, 403, 403)),
     ("DELETE", "/admin/v2/policies/namespaces/other%2Fin", None, (401, 200, 403, 403)),
     ("GET", "/admin/v2/policy/defaults", None, (401, 200, 403, 200)),
     ("PUT", "/admin/v2/policy/defaults", {"publish": {"messages_per_second": 9}}, (401, 200, 403, 403)),
@@ -82,6 +90,8 @@ def furnished(in_memory: ServedApp) -> ServedApp:
     service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
     service.put("tenant", "other", {"resource_group": "bronze"}, ANN)
     service.put("namespace", "acme/in", {"resource_group": "gold"}, ANN)
+    service.put("namespace", "acme/own", {"resource_group": "gold"}, BOB)
+    service.put("namespace", "acme/shut", {"locked": True}, ANN)
     service.put("namespace", "other/in", {"resource_group": "gold"}, ANN)
     service.put("exempt", "other/audit", {}, ANN)
     return in_memory
@@ -153,7 +163,7 @@ def test_tenant_admin_lists_its_own_entries_page_by_page(furnished: ServedApp) -
         if page["next"] is None:
             break
         after = page["next"]
-    assert found == ["acme", "acme/a", "acme/b", "acme/in"]
+    assert found == ["acme", "acme/a", "acme/b", "acme/in", "acme/own", "acme/shut"]
 
 
 def test_history_names_the_caller_and_why(in_memory: ServedApp) -> None:
@@ -184,3 +194,99 @@ def test_no_token_is_in_a_log_an_answer_or_the_file(in_memory: ServedApp, caplog
         assert secret not in kept
         assert not any(secret in text for text in said)
     assert in_memory.token_file.path.stat().st_mode & 0o077 == 0
+
+
+def written_over(served: ServedApp, **fields: object) -> None:
+    """Write other fields into the entry of acme's tenant admin."""
+    kept = json.loads(served.token_file.path.read_text())
+    (entry,) = (token for token in kept["tokens"] if token["role"] == "tenant_admin")
+    entry.update(fields)
+    served.token_file.path.write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("tenant", [None, "acme"])
+def test_unknown_role_may_do_nothing(furnished: ServedApp, tenant: str | None) -> None:
+    client = furnished.client("tenant_admin")
+    written_over(furnished, role="superadmin", tenant=tenant)
+    revision = furnished.store.revision()
+    for method, path, body, _ in CALLS:
+        if path != "/healthz":
+            answer = client.request(method, path, json=body)
+            assert (answer.status_code, "'superadmin'" in answer.text) == (403, True), (method, path)
+    assert furnished.store.revision() == revision
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("id", "x"), ("id", 7), ("id", ["a"]), ("name", ""), ("name", None), ("role", None), ("role", ["admin"]),
+    ("role", "Admin"), ("role", ""), ("tenant", None), ("tenant", ""),
+    ("tenant", "*"), ("tenant", "a/b"), ("tenant", ["acme"]), ("created_ms", "1"), ("created_ms", None),
+    ("created_ms", True), ("expires_ms", "never"), ("expires_ms", 1.5), ("expires_ms", -1), ("salt", ""),
+    ("salt", "zz"), ("digest", ""), ("digest", None), ("extra", 1),
+])  # fmt: skip
+def test_token_file_with_a_wrong_field_lets_nobody_in_and_names_the_field(
+    furnished: ServedApp, field: str, value: object
+) -> None:
+    text = furnished.tokens["tenant_admin"]
+    assert furnished.token_file.caller(text) is not None
+    kept = furnished.token_file.path.read_text()
+    written_over(furnished, **{field: value})
+    secrets = [token[name] for token in json.loads(kept)["tokens"] for name in ("salt", "digest")]
+    for each in furnished.tokens.values():
+        with pytest.raises(DamagedError, match=field) as caught:
+            furnished.token_file.caller(each)
+        assert not any(secret in str(caught.value) for secret in secrets)
+
+
+@pytest.mark.parametrize("role", ["admin", "viewer"])
+def test_role_that_has_no_tenant_is_not_believed_with_one(furnished: ServedApp, role: str) -> None:
+    written_over(furnished, role=role)
+    with pytest.raises(DamagedError, match="tenant"):
+        furnished.token_file.caller(furnished.tokens["tenant_admin"])
+
+
+def test_token_file_with_one_id_twice_lets_nobody_in(furnished: ServedApp) -> None:
+    kept = json.loads(furnished.token_file.path.read_text())
+    kept["tokens"].append({**kept["tokens"][0], "role": "admin", "tenant": None})
+    furnished.token_file.path.write_text(json.dumps(kept))
+    with pytest.raises(DamagedError, match="id"):
+        furnished.token_file.caller(furnished.tokens["viewer"])
+
+
+@pytest.mark.parametrize(("method", "path", "body"), [
+    ("GET", "policies/namespaces/acme%2Fplan", None),
+    ("DELETE", "policies/namespaces/acme%2Fplan", None),
+    ("GET", "policies/tenants/acme", None),
+    ("PUT", "policies/namespaces/acme%2Fx", {"resource_group": "platinu"}),
+    ("PUT", "namespaces/acme/x/resourcegroup/platinu", None),
+    ("PUT", "namespaces/acme/x/resourcegroup/platinum", None),
+    ("PUT", "namespaces/acme/x/resourcegroup/nowhere", None),
+    ("DELETE", "namespaces/acme/plan/resourcegroup", None),
+    ("DELETE", "namespaces/acme/plan/resourcegroup/platinu", None),
+    ("GET", "resourcegroup/platinu", None),
+    ("GET", "explain/acme%2Fplan", None),
+])  # fmt: skip
+def test_hint_names_nothing_that_the_caller_may_not_read(
+    in_memory: ServedApp, method: str, path: str, body: Any
+) -> None:
+    service = in_memory.service
+    service.put("resource_group", "gold", {}, ANN)
+    service.put("resource_group", "platinum", {}, ANN)
+    service.put("tenant", "acmf", {"resource_group": "platinum"}, ANN)
+    service.put("namespace", "acmf/plan", {}, ANN)
+    service.put("namespace", "acme/plans", {"resource_group": "gold"}, ANN)
+    if not path.startswith("policies/tenants"):
+        service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
+    answer = in_memory.client("tenant_admin").request(method, f"/admin/v2/{path}", json=body)
+    said = answer.text.replace(path.rpartition("/")[2], "")
+    assert "acmf" not in said
+    assert "did you mean platinum" not in said
+    if path.startswith("policies/namespaces/acme%2Fplan"):
+        assert "did you mean acme/plans?" in said
+
+
+def test_answer_to_a_group_of_others_is_that_to_a_group_that_is_not_there(furnished: ServedApp) -> None:
+    client = furnished.client("tenant_admin")
+    answers = [client.put(f"/admin/v2/namespaces/acme/x/resourcegroup/{name}") for name in ("bronze", "nowhere")]
+    there, nowhere = (answer.json()["detail"].replace("bronze", "nowhere") for answer in answers)
+    assert [answer.status_code for answer in answers] == [403, 403]
+    assert there == nowhere

@@ -14,11 +14,14 @@ from spark_throttle.core.codec import pack_policy, unpack_policy
 from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.quota import Verdict
 from spark_throttle.core.state import Grants, ShardState
-from spark_throttle.errors import QueueOverflowError
+from spark_throttle.errors import NotPermittedError, QueueOverflowError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
 from spark_throttle.store.effects import idle_parts_of
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
 from spark_throttle.testing.oracle.worlds import make_arrivals
 
 SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
@@ -144,6 +147,22 @@ def weighted(path: str, direction: str) -> tuple[dict[str, Any], dict[str, Any]]
     return {**beside, **at(path)}, {**beside, **at(path, heavy)}
 
 
+def acts_as_a_lock(section: str, path: str) -> bool:
+    """Return whether a locked entry is kept from the tenant's administrator, or a note says that no entry was."""
+    if section == "defaults":
+        (note,) = idle_parts_of(parse_document(at(path, {"locked": True})))
+        return note == "defaults.locked does nothing: only an administrator changes the defaults"
+    service = PolicyService(MemoryStore(), clock_ms=lambda: 0)
+    name, bob = path.partition(".")[2], Author("bob", tenant="acme")
+    service.put("tenant", "acme", {"publish": {"messages_per_second": 9}}, Author("ann"))
+    service.put("namespace", name, {}, Author("ann"))
+    service.put("namespace", name, {"publish": {"messages_per_second": 2}}, bob)
+    service.put("namespace", name, {"locked": True}, Author("ann"))
+    with pytest.raises(NotPermittedError, match="locked"):
+        service.put("namespace", name, {"publish": {"messages_per_second": 1}}, bob)
+    return True
+
+
 RUSH = (("acme/x", "other/y") * 10,)
 WEIGHT_OF_THE_JOB = "weight does nothing: the job shares with nobody"
 
@@ -155,6 +174,9 @@ def test_every_field_changes_a_verdict_or_a_note_says_why_not(section: str, leaf
     if (section, key) == ("job", "weight"):
         (note,) = idle_parts_of(parse_document(at(path, {direction: {"weight": 9}})))
         assert note == f"job.{direction}.{WEIGHT_OF_THE_JOB}"
+        return
+    if key == "locked":
+        assert acts_as_a_lock(section, path)
         return
     before, after, enforced = pair_of_documents(path, leaf)
     batches = RUSH if key == "weight" else BATCHES

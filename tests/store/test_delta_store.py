@@ -21,9 +21,10 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.store.delta_rows import SCHEMA, change_rows
+from spark_throttle.store.delta_snapshot import write_snapshot
 from spark_throttle.store.delta_store import DeltaStore
 from spark_throttle.store.opening import open_store
-from spark_throttle.store.store import Author, Change
+from spark_throttle.store.store import NOTHING, Author, Change, Entry
 
 ANN = Author("ann", "why not")
 ONE = [Change("tenant", "acme", "{}")]
@@ -238,3 +239,23 @@ def test_location_that_names_no_store_is_refused(location: str) -> None:
 def test_revision_before_the_newest_snapshot_that_never_was_is_refused(store: DeltaStore) -> None:
     with pytest.raises(NotFoundError):
         store.page("tenant", at=3)
+
+
+def test_table_of_an_older_release_gains_the_column_with_the_first_entry_that_needs_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "policies")
+    DeltaTable.create(path, pa.schema([field for field in SCHEMA if field.name != "given"]), partition_by=["form"])
+    store = DeltaStore(path)
+    first, second = Change("namespace", "acme/x", "{}"), Change("namespace", "acme/y", "{}", NOTHING)
+    store.commit([first], expected_revision=0, author=Author("ann"), at_ms=0)
+    write_snapshot(DeltaTable(path), store._view_of(None), None)
+    assert [entry.given for entry in DeltaStore(path).scan()] == [None]
+    assert "given" not in [field.name for field in DeltaTable(path).schema().fields]
+    store.commit([second], expected_revision=1, author=Author("bob"), at_ms=0)
+    store.commit([Change("tenant", "acme", "{}")], expected_revision=2, author=Author("ann"), at_ms=0)
+    for opened in (store, DeltaStore(path)):
+        assert [(entry.name, entry.given) for entry in opened.scan()] == [
+            ("acme", None), ("acme/x", None), ("acme/y", NOTHING),
+        ]  # fmt: skip
+        assert opened.get("namespace", "acme/x") == Entry("namespace", "acme/x", "{}", 1)
+        assert opened.delegated() == [Entry("namespace", "acme/y", "{}", 2, NOTHING)]
+        assert [entry.given for entry in opened.changed(after=0, until=3)] == [None, NOTHING, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from spark_throttle.errors import DamagedError, PolicyError, StoreUnavailableError, UnknownVersionError
 from spark_throttle.policy.source import PolicyFile
 from spark_throttle.store.file_store import HAND, FileStore
-from spark_throttle.store.store import Author, Change
+from spark_throttle.store.store import NOTHING, Author, Change
 
 ANN = Author("ann")
 HEAVY = '{"publish":{"weight":3}}'
@@ -102,7 +103,7 @@ def test_damaged_and_newer_logs_are_refused(store: FileStore, path: Path) -> Non
     log.write_text("{}\n")
     with pytest.raises(DamagedError, match="the policy log"):
         FileStore(path)
-    log.write_text('{"format": 2}\n')
+    log.write_text('{"format": 3}\n')
     with pytest.raises(UnknownVersionError):
         FileStore(path)
 
@@ -121,3 +122,13 @@ def test_file_that_is_gone_is_an_error_and_is_not_made_anew(store: FileStore, pa
 def test_file_that_was_written_by_hand_at_first_keeps_what_it_says(path: Path) -> None:
     path.write_text("tenants: {acme: {}}")
     assert [entry.name for entry in FileStore.create(path).page("tenant")] == ["acme"]
+
+
+def test_line_of_the_log_has_the_newer_format_only_if_a_tenant_wrote_an_entry(tmp_path: Path) -> None:
+    store = FileStore.create(tmp_path / "policies.yaml")
+    store.commit([Change("namespace", "acme/x", "{}")], expected_revision=0, author=ANN, at_ms=0)
+    store.commit([Change("namespace", "acme/y", "{}", NOTHING)], expected_revision=1, author=ANN, at_ms=0)
+    lines = (tmp_path / "policies.yaml.log").read_text().splitlines()
+    assert [json.loads(line)["format"] for line in lines] == [1, 2]
+    again = FileStore(tmp_path / "policies.yaml")
+    assert [(entry.name, entry.given) for entry in again.scan()] == [("acme/x", None), ("acme/y", NOTHING)]

@@ -21,6 +21,7 @@ from spark_throttle.errors import (
     DuplicateError,
     InUseError,
     NotFoundError,
+    NotPermittedError,
     OutcomeUnknownError,
     PolicyError,
     StoreError,
@@ -34,6 +35,7 @@ _STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
     (PolicyError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ConfigurationError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (NotFoundError, HTTPStatus.NOT_FOUND),
+    (NotPermittedError, HTTPStatus.FORBIDDEN),
     (DuplicateError, HTTPStatus.CONFLICT),
     (InUseError, HTTPStatus.PRECONDITION_FAILED),
     (ConflictError, HTTPStatus.PRECONDITION_FAILED),
@@ -81,6 +83,8 @@ def answer_errors(app: FastAPI) -> None:
             status = HTTPStatus.SERVICE_UNAVAILABLE
         if isinstance(error, PolicyError):
             return problem(status, error.problem, path=error.path)
+        if isinstance(error, NotPermittedError):
+            return problem(status, str(error), path=error.path)
         headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
         return problem(status, str(error), headers=headers)
 

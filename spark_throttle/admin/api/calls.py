@@ -15,7 +15,6 @@ from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, etag, 
 from spark_throttle.admin.tokens import Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
-from spark_throttle.policy.model import NamespacePolicy, ScopePolicy, TenantPolicy
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.entries import StoredEntry
 from spark_throttle.store.service import PolicyService
@@ -74,8 +73,24 @@ def _of_roles(*roles: str) -> Callable[[Caller], Caller]:
 
 
 Admin: TypeAlias = Annotated[Caller, Depends(_of_roles("admin"))]
-READERS: Final = [Depends(_of_roles("admin", "viewer"))]
+_READS_ALL: Final = ("admin", "viewer")
+READERS: Final = [Depends(_of_roles(*_READS_ALL))]
 """The callers that may see what belongs to no single tenant."""
+
+
+def readable_tenant(caller: Caller) -> str | None:
+    """Return the only tenant that the caller may see; `None` for all.
+
+    Raises
+    ------
+    HTTPException
+        With status 403 if its role may see nothing.
+    """
+    if caller.role in _READS_ALL:
+        return None
+    if caller.role == "tenant_admin" and caller.tenant:
+        return caller.tenant
+    raise HTTPException(HTTPStatus.FORBIDDEN, f"the role {caller.role!r} may see nothing")
 
 
 def check_tenant(caller: Caller, namespace: str) -> None:
@@ -86,48 +101,9 @@ def check_tenant(caller: Caller, namespace: str) -> None:
     HTTPException
         With status 403.
     """
-    if caller.role == "tenant_admin" and namespace.partition("/")[0] != caller.tenant:
-        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is only for the tenant {caller.tenant!r}")
-
-
-def check_within_tenant(service: PolicyService, caller: Caller, name: str, policy: object) -> None:
-    """Refuse a tenant admin a change that takes more than its tenant was given.
-
-    A tenant admin divides what its tenant has among the tenant's namespaces. So the tenant must have a quota or a
-    group; the new entry must not name another group; and its weight, a claim against the other tenants of a group,
-    must not change.
-
-    Raises
-    ------
-    HTTPException
-        With status 403.
-    """
-    if caller.role != "tenant_admin":
-        return
-    check_tenant(caller, name)
-    assert caller.tenant is not None  # noqa: S101 - every tenant admin's token has one
-    entry = service.store.get("tenant", caller.tenant)
-    tenant = None if entry is None else service.get("tenant", caller.tenant).policy
-    if not isinstance(tenant, TenantPolicy) or (tenant.resource_group is None and not _is_limited(tenant)):
-        detail = f"the tenant {caller.tenant!r} has neither a quota nor a group; an admin gives it one first"
-        raise HTTPException(HTTPStatus.FORBIDDEN, detail)
-    group = getattr(policy, "resource_group", None)
-    if group not in (None, tenant.resource_group):
-        raise HTTPException(HTTPStatus.FORBIDDEN, f"{group!r} is not the tenant's group; only an admin attaches to it")
-    before = service.store.get("namespace", name)
-    stored = NamespacePolicy() if before is None else service.get("namespace", name).policy
-    if _weights(policy) != _weights(stored):
-        detail = "a weight is a claim against other tenants of the group; only an admin sets it"
-        raise HTTPException(HTTPStatus.FORBIDDEN, detail)
-
-
-def _weights(policy: object) -> tuple[int, int] | None:
-    return (policy.publish.weight, policy.dispatch.weight) if isinstance(policy, ScopePolicy) else None
-
-
-def _is_limited(tenant: TenantPolicy) -> bool:
-    quotas = (tenant.publish, tenant.dispatch)
-    return any(q.messages_per_second is not None or q.bytes_per_second is not None for q in quotas)
+    tenant = readable_tenant(caller)
+    if tenant is not None and namespace.partition("/")[0] != tenant:
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is only for the tenant {tenant!r}")
 
 
 # ------------------------------------------------------------------------------------------------------- changes
@@ -176,8 +152,18 @@ class ChangeRequest:
     if_none_match: str | None
 
     def author(self, caller: Caller) -> Author:
-        """Return the author for the history."""
-        return Author(caller.who, self.why)
+        """Return the author of the change; a tenant admin's is judged as such.
+
+        Raises
+        ------
+        HTTPException
+            With status 403 if the caller's role may change nothing.
+        """
+        if caller.role == "admin":
+            return Author(caller.who, self.why)
+        if caller.role == "tenant_admin" and caller.tenant:
+            return Author(caller.who, self.why, caller.tenant)
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"the role {caller.role!r} may change nothing")
 
     def expected(self, kind: Kind, name: str) -> int | None:
         """Return the revision of the entry that the change requires; see `addresses.expected_revision`."""

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_throttle.admin.api.answers import problem
 from spark_throttle.admin.api.request_rate import RequestRates
-from spark_throttle.admin.tokens import Caller, TokenFile
+from spark_throttle.admin.tokens import ROLES, Caller, TokenFile
 
 MOST_BODY_BYTES: Final = 64 * 1024
 """A policy entry has a few hundred bytes."""
@@ -87,6 +87,8 @@ class Gate:
         if caller is None:
             challenge = {"WWW-Authenticate": 'Bearer realm="spark-throttle"'}
             return 401, "there is no token, or it is unknown or has expired: send Authorization: Bearer …", challenge
+        if caller.role not in ROLES:
+            return 403, f"this release does not know the role {caller.role!r}, so it may do nothing", {}
         if caller.role == "viewer" and method not in _READING:
             return 403, "a viewer's token may only read; a change needs the role admin or tenant_admin", {}
         length = headers.get("content-length", "0")

@@ -19,6 +19,7 @@ from spark_throttle.admin.api.calls import (
     UnconditionalChange,
     is_known,
     not_modified,
+    readable_tenant,
 )
 from spark_throttle.admin.api.resource_group_fields import (
     ResourceGroupFields,
@@ -60,7 +61,8 @@ def get_resource_group(
     if_none_match: IfNoneMatch = None,
 ) -> ResourceGroupFields | Response:
     """Return the quotas of a resource group; a tenant admin sees only the group of its tenant."""
-    if caller.role == "tenant_admin" and resourcegroup != _own_group(served.service, caller.tenant):
+    tenant = readable_tenant(caller)
+    if tenant is not None and resourcegroup != _own_group(served.service, tenant):
         raise HTTPException(403, "a tenant admin sees only the group that its tenant is attached to")
     stored = served.service.get("resource_group", resourcegroup)
     if is_known(stored, if_none_match, response):
@@ -107,8 +109,8 @@ def _of_field(error: PolicyError) -> PolicyError:
     return error if not error.path.startswith("resource_groups") else error_of_field(error)
 
 
-def _own_group(service: PolicyService, tenant: str | None) -> str | None:
+def _own_group(service: PolicyService, tenant: str) -> str | None:
     try:
-        return service.get("tenant", tenant or "").resource_group
+        return service.get("tenant", tenant).resource_group
     except NotFoundError:
         return None

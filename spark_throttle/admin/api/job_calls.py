@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext
-from spark_throttle.admin.tokens import Role
+from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant
+from spark_throttle.admin.tokens import ROLES, Role
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, balances_of, exposed
@@ -167,13 +167,14 @@ class NamespaceRows(BaseModel):
 @router.get("/caller", responses=documented())
 def get_caller(caller: AnyCaller) -> CallerAnswer:
     """Return the owner of the request's token, and its role."""
-    return CallerAnswer(name=caller.name, token=caller.token_id, role=caller.role, tenant=caller.tenant)
+    role: Role = next(known for known in ROLES if known == caller.role)
+    return CallerAnswer(name=caller.name, token=caller.token_id, role=role, tenant=caller.tenant)
 
 
 @router.get("/status", responses=documented())
 def get_status(served: ApiContext, caller: AnyCaller) -> Status:
     """Return the newest state of every watched job; a tenant admin gets no numbers of the job and its groups."""
-    is_wide = caller.role != "tenant_admin"
+    is_wide = readable_tenant(caller) is None
     store = served.service.store
     jobs = [_status(view, is_wide=is_wide) for view in served.watch.views()]
     return Status(store=store.location if is_wide else "", store_revision=store.revision(), jobs=jobs)
@@ -207,7 +208,7 @@ def get_namespaces(
     if window is None:
         return NamespaceRows(namespaces=[], active=0, backlogged=0, fairness_ratio=None)
     page = namespaces_of(
-        window, resource_group=resource_group, tenant=caller.tenant, is_throttled=throttled, limit=limit
+        window, resource_group=resource_group, tenant=readable_tenant(caller), is_throttled=throttled, limit=limit
     )
     return NamespaceRows.model_validate(asdict(page))
 

@@ -25,13 +25,13 @@ from spark_throttle.admin.api.calls import (
     Change,
     ChangeResponse,
     check_tenant,
-    check_within_tenant,
     is_known,
     not_modified,
+    readable_tenant,
 )
 from spark_throttle.admin.tokens import Caller
 from spark_throttle.policy.model import MAX_NAME_BYTES
-from spark_throttle.store.entries import SECTIONS, StoredEntry, parse_policy
+from spark_throttle.store.entries import SECTIONS, StoredEntry
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Kind
 
@@ -52,6 +52,9 @@ class Policy(BaseModel):
     name: str
     revision: int
     """Revision of the commit that wrote the entry: its ETag."""
+
+    author: Literal["administrator", "tenant"]
+    """Whether an administrator wrote the entry, or the tenant's own."""
 
     policy: dict[str, Any]
     """The policy without default values; rates are per second, durations in seconds, sizes in bytes."""
@@ -76,10 +79,11 @@ def list_policies(
 ) -> PolicyPage:
     """Return a page of a section's entries; if `resource_group` is given, only entries that name this group."""
     kind = _KINDS[section]
-    if caller.role != "tenant_admin":
+    tenant = readable_tenant(caller)
+    if tenant is None:
         page = served.service.page(kind, after=after, limit=limit, resource_group=resource_group)
     else:
-        page = _page_of_tenant(served.service, caller, kind, after, limit)
+        page = _page_of_tenant(served.service, tenant, kind, after, limit)
         page = [stored for stored in page if resource_group in (None, stored.resource_group)]
     is_full = len(page) == limit
     return PolicyPage(policies=[_policy(stored) for stored in page], next=page[-1].name if is_full else None)
@@ -97,7 +101,8 @@ def get_policy(
 ) -> Policy | Response:
     """Return an entry."""
     _check_readable(caller, _KINDS[section], name)
-    return _answered(served.service.get(_KINDS[section], name), if_none_match, response)
+    stored = served.service.get(_KINDS[section], name, reader_tenant=readable_tenant(caller))
+    return _answered(stored, if_none_match, response)
 
 
 @router.put("/policies/{section}/{name}", responses=documented(404, 412))
@@ -106,7 +111,7 @@ def put_policy(
 ) -> ChangeResponse:
     """Create or replace an entry."""
     kind = _KINDS[section]
-    _check_writable(served.service, caller, kind, name, values)
+    _check_writable(caller, kind, name)
     revision = asked.expected(kind, name)
     made = served.service.put(kind, name, values, asked.author(caller), expected=revision)
     return asked.answer(made)
@@ -118,7 +123,7 @@ def delete_policy(
 ) -> ChangeResponse:
     """Delete an entry; a resource group that is in use is not deleted (412)."""
     kind = _KINDS[section]
-    _check_writable(served.service, caller, kind, name, {})
+    _check_writable(caller, kind, name)
     revision = asked.expected(kind, name)
     made = served.service.delete(kind, name, asked.author(caller), expected=revision)
     return asked.answer(made, is_entry=False)
@@ -145,7 +150,8 @@ def put_single_policy(
 
 
 def _policy(stored: StoredEntry) -> Policy:
-    return Policy(name=stored.name, revision=stored.revision, policy=stored.values)
+    author: Literal["administrator", "tenant"] = "administrator" if stored.given is None else "tenant"
+    return Policy(name=stored.name, revision=stored.revision, author=author, policy=stored.values)
 
 
 def _answered(stored: StoredEntry, if_none_match: str | None, response: Response) -> Policy | Response:
@@ -153,26 +159,25 @@ def _answered(stored: StoredEntry, if_none_match: str | None, response: Response
 
 
 def _check_readable(caller: Caller, kind: Kind, name: str) -> None:
-    if caller.role == "tenant_admin" and kind not in ("tenant", "namespace"):
+    if readable_tenant(caller) is not None and kind not in ("tenant", "namespace"):
         raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees only its tenant and its namespaces")
     check_tenant(caller, name)
 
 
-def _check_writable(service: PolicyService, caller: Caller, kind: Kind, name: str, values: dict[str, Any]) -> None:
+def _check_writable(caller: Caller, kind: Kind, name: str) -> None:
+    """Refuse what a role may never write; the service judges what a tenant admin writes."""
     if caller.role == "admin":
         return
     if caller.role != "tenant_admin" or kind != "namespace":
         raise HTTPException(HTTPStatus.FORBIDDEN, f"the token's role is {caller.role}; only an admin changes this")
     check_tenant(caller, name)
-    check_within_tenant(service, caller, name, parse_policy(kind, name, values))
 
 
-def _page_of_tenant(service: PolicyService, caller: Caller, kind: Kind, after: str, limit: int) -> list[StoredEntry]:
+def _page_of_tenant(service: PolicyService, tenant: str, kind: Kind, after: str, limit: int) -> list[StoredEntry]:
     """Return a page of a tenant's own entries: the entry of its very name, then those of its namespaces."""
-    assert caller.tenant is not None  # noqa: S101 - every tenant admin's token has one
     if kind not in ("tenant", "namespace"):
         raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees only its tenant and its namespaces")
-    return list(islice(_entries_of_tenant(service, caller.tenant, kind, after, limit), limit))
+    return list(islice(_entries_of_tenant(service, tenant, kind, after, limit), limit))
 
 
 def _entries_of_tenant(

@@ -54,6 +54,49 @@ def is_of_tenant(pattern: str) -> bool:
     return bool(tenant and slash) and rest == STAR and STAR not in tenant
 
 
+def covers(pattern: str, other: str) -> bool:
+    """Return whether a pattern matches every name that `other`, a name or a pattern, stands for.
+
+    Examples
+    --------
+    >>> covers("acme/*", "acme/x"), covers("acme/*", "acme/*-eu"), covers("acme/*-eu", "acme/*")
+    (True, True, False)
+    """
+    first, *parts = pattern.split(STAR)
+    if not parts:
+        return pattern == other
+    *parts, last = parts
+    if not other.startswith(first):
+        return False
+    at = len(first)
+    for part in parts:
+        # No part holds a star, so a star of `other` falls to a star of the pattern.
+        found = other.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return other.endswith(last) and at + len(last) <= len(other)
+
+
+def overlaps(pattern: str, other: str) -> bool:
+    """Return whether a pattern and `other`, a name or a pattern, match some name both.
+
+    Examples
+    --------
+    >>> overlaps("acme/*", "*/orders"), overlaps("acme/*", "other/*"), overlaps("acme/a*", "acme/b*")
+    (True, False, False)
+    """
+    if not is_glob(other):
+        return covers(pattern, other)
+    if not is_glob(pattern):
+        return covers(other, pattern)
+    heads, tails = ([each.split(STAR)[at] for each in (pattern, other)] for at in (0, -1))
+    # Stars take up what stands between the ends, so only the ends can contradict each other.
+    return (heads[0].startswith(heads[1]) or heads[1].startswith(heads[0])) and (
+        tails[0].endswith(tails[1]) or tails[1].endswith(tails[0])
+    )
+
+
 def first_match(names: pa.StringArray, tenants: pa.StringArray, patterns: pa.StringArray) -> Int64s:
     """Return, for every name, the position of the first pattern that it matches, -1 for none.
 

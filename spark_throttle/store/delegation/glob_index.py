@@ -1,0 +1,67 @@
+"""The globs over namespaces of a store, in the order of their specificity, kept while the store grows.
+
+A store finds an entry by its name, and the globs that match a name are found only among all globs. They are read once,
+and then follow the store's commits.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps, specificity
+from spark_throttle.store.store import Entry, PolicyStore
+
+
+class GlobIndex:
+    """The globs of a store at the revisions that changes are planned on; safe for use by several threads.
+
+    Examples
+    --------
+    >>> from spark_throttle.store.memory_store import MemoryStore
+    >>> from spark_throttle.store.store import Author, Change
+    >>> store = MemoryStore()
+    >>> changes = [Change("namespace", name, "{}") for name in ("*", "acme/*", "other/*", "acme/x")]
+    >>> store.commit(changes, expected_revision=0, author=Author("ann"), at_ms=0)
+    1
+    >>> [entry.name for entry in GlobIndex(store).overlapping("acme/a*", 1)]
+    ['acme/*', '*']
+    """
+
+    def __init__(self, store: PolicyStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._revision = -1
+        self._of_tenants: dict[str, Entry] = {}
+        self._others: dict[str, Entry] = {}
+
+    def overlapping(self, name: str, revision: int) -> list[Entry]:
+        """Return the globs that match some name that `name`, a namespace or a glob, stands for; most specific first."""
+        with self._lock:
+            self._follow(revision)
+            all_of_tenant = self._of_tenants.get(f"{name.partition('/')[0]}/*")
+            found = [*self._others.values(), *([all_of_tenant] if all_of_tenant else [])]
+        return sorted((e for e in found if overlaps(e.name, name)), key=lambda entry: specificity(entry.name))
+
+    def matched_one_by_one(self, revision: int) -> list[Entry]:
+        """Return the globs other than ``tenant/*``, of which a policy may have `MAX_GLOBS`."""
+        with self._lock:
+            self._follow(revision)
+            return list(self._others.values())
+
+    def _follow(self, revision: int) -> None:
+        if self._revision < 0 or revision < self._revision:
+            self._of_tenants.clear()
+            self._others.clear()
+            entries = self._store.scan(at=revision)
+        else:
+            entries = self._store.changed(after=self._revision, until=revision)
+        # If reading fails half-way, everything is read again.
+        self._revision = -1
+        for entry in entries:
+            if entry.kind == "namespace" and is_glob(entry.name):
+                part = self._of_tenants if is_of_tenant(entry.name) else self._others
+                if entry.body is None:
+                    part.pop(entry.name, None)
+                else:
+                    part[entry.name] = entry
+        self._revision = revision

@@ -1,0 +1,271 @@
+"""What the administrator of a tenant may change, and what administrators gave stays with it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from spark_throttle.core.names.globs import covers, overlaps
+from spark_throttle.errors import NotFoundError, NotPermittedError, PolicyError
+from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_GLOBS
+from spark_throttle.store.entries import body_of, parse_policy
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import NOTHING, Author, Change, Kind
+
+ANN = Author("ann")
+FIVE = {"publish": {"messages_per_second": 5}}
+ONE = {"publish": {"messages_per_second": 1}}
+NONE = {"publish": {"messages_per_second": 0}}
+BOB = Author("bob", tenant="acme")
+
+
+@pytest.fixture
+def service() -> PolicyService:
+    service = PolicyService(MemoryStore(), clock_ms=lambda: 0, pause=lambda _: None)
+    service.put("tenant", "acme", {"publish": {"messages_per_second": 100}}, ANN)
+    return service
+
+
+def test_tenant_divides_what_it_has_and_takes_back_what_it_divided(service: PolicyService) -> None:
+    service.put("namespace", "acme/*", FIVE, ANN)
+    service.put("namespace", "acme/x", ONE, BOB)
+    service.put("namespace", "acme/x", FIVE, BOB)
+    service.put("namespace", "acme/a*", NONE, BOB)
+    service.delete("namespace", "acme/x", BOB)
+    service.delete("namespace", "acme/a*", BOB)
+    assert [stored.name for stored in service.page("namespace")] == ["acme/*"]
+
+
+def test_tenant_tightens_an_entry_of_administrators_and_goes_back_to_what_they_gave(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", FIVE, ANN)
+    service.put("namespace", "acme/x", NONE, BOB)
+    service.put("namespace", "acme/x", ONE, BOB)
+    assert service.get("namespace", "acme/x").given == body_of(service.get("namespace", "acme/x", at=2).policy)
+    with pytest.raises(NotPermittedError, match="an administrator wrote it"):
+        service.delete("namespace", "acme/x", BOB)
+    with pytest.raises(NotPermittedError, match=r"messages_per_second: it would be 6; at the level namespace.* gave 5"):
+        service.put("namespace", "acme/x", {"publish": {"messages_per_second": 6}}, BOB)
+    service.put("namespace", "acme/x", FIVE, BOB)
+    assert service.get("namespace", "acme/x").given is None
+
+
+def test_what_administrators_gave_counts_also_where_the_tenant_has_tightened_it(service: PolicyService) -> None:
+    service.put("namespace", "acme/*", FIVE, ANN)
+    service.put("namespace", "acme/*", NONE, BOB)
+    service.put("namespace", "acme/x", FIVE, BOB)
+    with pytest.raises(NotPermittedError, match="gave 5"):
+        service.put("namespace", "acme/y", {}, BOB)
+
+
+def by_hand(service: PolicyService, kind: Kind, values: Mapping[str, object]) -> None:
+    """Write an entry past the service, as a person does in a file."""
+    change = Change(kind, "", body_of(parse_policy(kind, "", values)))
+    service.store.commit([change], expected_revision=service.store.revision(), author=ANN, at_ms=0)
+
+
+def test_removed_entry_leaves_its_names_to_no_looser_rule_of_the_tenant(service: PolicyService) -> None:
+    service.put("namespace", "acme/*", FIVE, BOB)
+    service.put("namespace", "acme/x", ONE, BOB)
+    by_hand(service, "defaults", ONE)
+    with pytest.raises(NotPermittedError, match=r"would be 5 by namespaces.acme/\*; .* gave 1 \(defaults\)"):
+        service.delete("namespace", "acme/x", BOB)
+    service.put("namespace", "acme/*", ONE, BOB)
+    service.delete("namespace", "acme/x", BOB)
+
+
+def test_parts_of_what_was_and_of_what_is_given_do_not_add_up(service: PolicyService) -> None:
+    service.put("resource_group", "bronze", ONE, ANN)
+    service.put("namespace", "acme/x", {"publish": {"messages_per_second": 2}}, BOB)
+    by_hand(service, "defaults", {"resource_group": "bronze", "publish": {"messages_per_second": 50}})
+    with pytest.raises(NotPermittedError, match="bronze"):
+        service.put("namespace", "acme/x", {"publish": {"messages_per_second": 50}}, BOB)
+    service.put("namespace", "acme/x", ONE, BOB)
+
+
+def test_locked_entry_is_only_an_administrators_to_change(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", {**FIVE, "locked": True}, ANN)
+    attempts: list[Callable[[], object]] = [
+        lambda: service.put("namespace", "acme/x", ONE, BOB),
+        lambda: service.put("namespace", "acme/x", {**ONE, "locked": True}, BOB),
+        lambda: service.update("namespace", "acme/x", NONE, BOB),
+        lambda: service.delete("namespace", "acme/x", BOB),
+        lambda: service.detach("namespace", "acme/y", BOB),
+        lambda: service.put("namespace", "acme/y", {**ONE, "locked": True}, BOB),
+    ]
+    for attempt in attempts:
+        with pytest.raises((NotPermittedError, NotFoundError), match=r"locked|locks|attached"):
+            attempt()
+    service.put("namespace", "acme/x", FIVE, ANN)
+    service.put("namespace", "acme/x", ONE, BOB)
+
+
+@pytest.mark.parametrize("kind", ["tenant", "resource_group", "exempt", "defaults", "job", "queue"])
+def test_tenant_writes_entries_of_its_namespaces_only(service: PolicyService, kind: Kind) -> None:
+    for name in ("", "acme", "acme/x"):
+        with pytest.raises((NotPermittedError, PolicyError)):
+            service.put(kind, name, {}, BOB)
+    for name in ("other/x", "acme-b/x", "*", "ac*", "*/x", "acme*", "acme*/x", "a"):
+        with pytest.raises(NotPermittedError, match="only for namespaces of the tenant 'acme'"):
+            service.put("namespace", name, NONE, BOB)
+
+
+def test_administrator_who_writes_what_the_tenant_wrote_makes_it_its_own(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", ONE, BOB)
+    assert service.put("namespace", "acme/x", ONE, ANN).is_changed
+    with pytest.raises(NotPermittedError, match="an administrator wrote it"):
+        service.delete("namespace", "acme/x", BOB)
+
+
+def test_applied_document_keeps_who_wrote_what_it_does_not_change(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", ONE, BOB)
+    service.put("namespace", "acme/y", ONE, BOB)
+    document = service.document()
+    changed = {**document.namespaces, "acme/y": parse_policy("namespace", "acme/y", NONE)}
+    service.apply(document.model_copy(update={"namespaces": changed}), ANN)
+    assert [stored.given for stored in service.page("namespace")] == [NOTHING, None]
+
+
+def test_rollback_brings_back_what_administrators_gave(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", FIVE, ANN)
+    service.put("namespace", "acme/x", ONE, BOB)
+    service.put("namespace", "acme/y", ONE, BOB)
+    before = [(stored.name, stored.values, stored.given) for stored in service.page("namespace")]
+    service.put("namespace", "acme/x", ONE, ANN)
+    service.delete("namespace", "acme/y", ANN)
+    service.rollback(4, ANN)
+    assert [(stored.name, stored.values, stored.given) for stored in service.page("namespace")] == before
+
+
+def test_change_is_judged_on_the_revision_that_it_is_committed_on() -> None:
+    class RacedStore(MemoryStore):
+        """A store in which an administrator is faster than the tenant's."""
+
+        def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
+            if author.tenant is not None and expected_revision == 1:
+                quota = [Change("defaults", "", '{"publish":{"messages_per_second":0}}')]
+                super().commit(quota, expected_revision=1, author=ANN, at_ms=0)
+            return super().commit(changes, expected_revision=expected_revision, author=author, at_ms=at_ms)
+
+    service = PolicyService(RacedStore(), clock_ms=lambda: 0, pause=lambda _: None)
+    service.put("tenant", "acme", FIVE, ANN)
+    with pytest.raises(NotPermittedError, match=r"would be 5; .* gave 0"):
+        service.put("namespace", "acme/x", FIVE, BOB)
+
+
+def test_globs_of_a_tenant_leave_room_for_those_of_others(service: PolicyService) -> None:
+    for i in range(MOST_TENANT_GLOBS):
+        service.put("namespace", f"acme/{i}*", {}, BOB)
+    service.put("namespace", "acme/*", {}, BOB)
+    with pytest.raises(NotPermittedError, match=f"has written {MOST_TENANT_GLOBS} globs of {MOST_TENANT_GLOBS}"):
+        service.put("namespace", "acme/more*", {}, BOB)
+    service.put("namespace", "acme/0*", ONE, BOB)
+    service.delete("namespace", "acme/0*", BOB)
+    service.put("namespace", "acme/more*", {}, BOB)
+
+
+@pytest.mark.parametrize(("wide", "narrow", "is_covered", "is_met"), [
+    ("acme/*", "acme/x", True, True), ("acme/*", "acme", False, False), ("*", "", True, True),
+    ("acme/*", "acme/*-eu", True, True), ("acme/*-eu", "acme/*", False, True), ("a*b", "ab", True, True),
+    ("ab*ba", "aba", False, False), ("a*b*c", "abc", True, True), ("a*a", "a", False, False),
+    ("a**b", "a*b", True, True), ("*x*", "a*b", False, True), ("*x*", "ax*b", True, True),
+    ("a*", "b*", False, False), ("*a", "*b", False, False), ("ab*", "a*c", False, True),
+    ("*é", "acme/é", True, True), ("a.c*", "abc", False, False), ("x", "x", True, True), ("x", "y", False, False),
+])  # fmt: skip
+def test_glob_covers_and_meets_others(wide: str, narrow: str, is_covered: bool, is_met: bool) -> None:
+    assert covers(wide, narrow) is is_covered
+    assert overlaps(wide, narrow) is overlaps(narrow, wide) is is_met
+
+
+def test_tenant_replaces_no_document_and_rolls_nothing_back(service: PolicyService) -> None:
+    for name in ("acme/x", "acme/y"):
+        service.put("namespace", name, ONE, BOB)
+    revision = service.store.revision()
+    with pytest.raises(NotPermittedError, match="one at a time"):
+        service.apply(PolicyDocument(), BOB)
+    with pytest.raises(NotPermittedError, match="one at a time"):
+        service.rollback(1, BOB)
+    assert service.store.revision() == revision
+
+
+def test_refusal_survives_a_process_boundary(service: PolicyService) -> None:
+    with pytest.raises(NotPermittedError) as caught:
+        service.put("namespace", "acme/x", {"locked": True}, BOB)
+    again = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - its own bytes
+    assert (str(again), again.path) == (str(caught.value), "locked")
+
+
+# ------------------------------------------------------------------- what administrators give after the tenant wrote
+
+OVERTAKING: dict[str, tuple[Kind, str, Mapping[str, object]]] = {
+    "a glob": ("namespace", "acme/export-*", ONE),
+    "a wider glob": ("namespace", "*", ONE),
+    "the defaults": ("defaults", "", ONE),
+    "the defaults' other direction": ("defaults", "", {"dispatch": {"bytes_per_second": 1}}),
+    "the tenant's group": ("tenant", "acme", {"resource_group": "bronze"}),
+    "a placement": ("namespace", "acme/export-*", {"resource_group": "bronze"}),
+}
+
+
+@pytest.mark.parametrize("by", OVERTAKING)
+def test_entry_that_was_written_ahead_does_not_outlast_what_administrators_give_later(
+    service: PolicyService, by: str
+) -> None:
+    service.put("resource_group", "gold", {}, ANN)
+    service.put("resource_group", "bronze", ONE, ANN)
+    service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
+    ahead = {**FIVE, "resource_group": "gold"}
+    service.put("namespace", "acme/export-7", ahead, BOB)
+    kind, name, values = OVERTAKING[by]
+    made = service.put(kind, name, values, ANN)
+    assert [stored.name for stored in service.page("namespace")] == ([name] if kind == "namespace" else [])
+    assert made.notes == (
+        "namespaces.acme/export-7, which the tenant wrote, is looser than this allows: it was removed",
+    )
+    assert service.history(limit=1)[0].changes == 2
+    with pytest.raises(NotPermittedError):
+        service.put("namespace", "acme/export-7", ahead, BOB)
+
+
+def test_entry_of_administrators_comes_back_when_what_the_tenant_made_of_it_is_overtaken(
+    service: PolicyService,
+) -> None:
+    service.put("resource_group", "gold", {}, ANN)
+    service.put("namespace", "acme/x", FIVE, ANN)
+    service.put("namespace", "acme/x", ONE, BOB)
+    service.put("namespace", "acme/y", ONE, BOB)
+    service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
+    assert [stored.values for stored in service.page("namespace")] == [ONE, ONE]
+    service.put("namespace", "acme/x", FIVE, ANN)
+    assert service.get("namespace", "acme/x").given is None
+
+
+def test_tighter_entry_of_a_tenant_outlasts_what_administrators_give_later(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", ONE, BOB)
+    service.put("namespace", "other/x", ONE, ANN)
+    made = service.put("defaults", "", FIVE, ANN)
+    assert made.notes == ()
+    assert service.get("namespace", "acme/x").given == NOTHING
+
+
+def test_document_that_overtakes_an_entry_and_says_it_makes_it_the_administrators(service: PolicyService) -> None:
+    service.put("namespace", "acme/x", FIVE, BOB)
+    document = service.document().model_copy(update={"defaults": parse_policy("defaults", "", ONE)})
+    made = service.apply(document, ANN)
+    assert made.notes == (
+        "namespaces.acme/x, which the tenant wrote, is looser than this allows: it is the administrators' from here on",
+    )
+    assert service.document() == document
+    assert service.get("namespace", "acme/x").given is None
+
+
+def test_change_of_one_namespace_reads_no_entries_of_tenants(
+    service: PolicyService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.store, "delegated", lambda **_: pytest.fail("read the entries of tenants"))
+    service.put("namespace", "acme/x", FIVE, ANN)
+    service.put("resource_group", "gold", FIVE, ANN)
+    service.delete("namespace", "acme/x", ANN)
