@@ -1,6 +1,7 @@
 """How the API answers a request that fails: one form, problem details (RFC 9457), for every error.
 
 An answer never holds a token or a stack trace; text that UTF-8 cannot encode is escaped, so every error can be sent.
+Every answer has the security headers, also those that the server gives by itself (`connection_protocol`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,21 @@ from spark_throttle.errors import (
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of every answer: nothing is loaded from elsewhere, and nobody may frame the page."""
+
+_TLS_HEADERS: Final[Mapping[str, str]] = {"Strict-Transport-Security": "max-age=31536000"}
+"""Over TLS: a browser that was here once does not come back in the clear for a year."""
+
 _STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
     (PolicyError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ConfigurationError, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -53,6 +69,11 @@ class Problem(BaseModel):
     detail: str
     path: str | None = None
     """The field of the request that is wrong."""
+
+
+def security_headers(scheme: str) -> dict[str, str]:
+    """Return the headers of every answer over a scheme, `http` or `https`."""
+    return {**HEADERS, **(_TLS_HEADERS if scheme == "https" else {})}
 
 
 def problem(status: int, detail: str, *, path: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
@@ -94,6 +115,12 @@ def answer_errors(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for it
         return problem(error.status_code, str(error.detail), headers=error.headers)
 
+    async def of_fault(request: Request, _: Exception) -> Response:
+        # Starlette answers a fault outside of every middleware, so the gate does not see this answer.
+        headers = {**security_headers(request.url.scheme), "Cache-Control": "no-store"}
+        return problem(500, "the server failed; the reason is in its log", headers=headers)
+
+    app.add_exception_handler(Exception, of_fault)
     app.add_exception_handler(ThrottleError, of_package)
     app.add_exception_handler(RequestValidationError, of_request)
     app.add_exception_handler(HTTPException, of_http)
