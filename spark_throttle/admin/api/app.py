@@ -6,13 +6,15 @@ The command line calls `serve`; `make_app` does the same without a socket. The O
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, Final
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
@@ -101,7 +103,7 @@ def make_app(
     # The interactive documents would load scripts from elsewhere; only the description itself is served.
     app = FastAPI(
         title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
-        docs_url=None, redoc_url=None, redirect_slashes=False,
+        docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
     app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch)
     answer_errors(app)
@@ -111,6 +113,7 @@ def make_app(
     ):  # fmt: skip
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["health"])
+    app.add_api_route("/openapi.json", _description(app), methods=["GET"], include_in_schema=False)
     app.add_middleware(
         Gate,
         tokens=tokens,
@@ -191,6 +194,16 @@ def serve(  # noqa: PLR0913 - what the command line offers
 async def _health() -> Health:
     """Return `ok`: the server answers."""
     return Health(status="ok")
+
+
+def _description(app: FastAPI) -> Callable[[], Awaitable[Response]]:
+    """Return the call that answers with the OpenAPI description; it is written once, for anybody may ask for it."""
+    written = cache(lambda: json.dumps(app.openapi()).encode())
+
+    async def get_description() -> Response:
+        return Response(written(), media_type="application/json")
+
+    return get_description
 
 
 def _described(app: FastAPI) -> dict[str, Any]:

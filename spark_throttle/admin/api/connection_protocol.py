@@ -9,6 +9,8 @@ every error of the API is.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -193,7 +195,7 @@ class ConnectionProtocol(H11Protocol):
 
     def _still_taking(self) -> None:
         if self.transport.get_write_buffer_size():
-            self.transport.abort()
+            self._abort()
 
     # ---- ends
 
@@ -242,4 +244,11 @@ class ConnectionProtocol(H11Protocol):
         self._abort_soon()
 
     def _abort_soon(self) -> None:
-        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self.loop.call_later(LINGER_SECONDS, self._abort)
+
+    def _abort(self) -> None:
+        """Close without waiting for the client, and drop what the kernel still holds for it (megabytes, at most)."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
