@@ -112,7 +112,7 @@ def make_server(
     bounds: ServerBounds | None = None,
     log_level: str = "info",
 ) -> AdminServer:
-    """Return a server that is bound to its address and does not listen yet; `run` serves.
+    """Return a server that listens; clients wait until `run` serves them.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def _tls_fault(certificate: str, key: str) -> str | None:
 def _bound(
     host: str, port: int, connections: Connections, *, first_byte_seconds: float, refusal: bytes
 ) -> list[Listener]:
-    """Return a socket for each address of a host, bound to one port."""
+    """Return a socket that listens for each address of a host."""
     listeners: list[Listener] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -184,6 +184,7 @@ def _bound(
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind(address)
+            listener.listen(_BACKLOG)
     except OSError as error:
         for listener in listeners:
             listener.close()
