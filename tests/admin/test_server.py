@@ -160,6 +160,17 @@ def test_connection_whose_request_has_arrived_does_not_leave() -> None:
     assert len(peers.connections) == 4
 
 
+def test_connection_that_drips_leaves_though_its_next_byte_has_arrived() -> None:
+    peers = Peers(2, 2)
+    assert peers.come("a", 0, b"G")
+    assert peers.come("a", 1, b"GET")
+    dripping = peers.connections.find(("a", 0))
+    assert dripping is not None
+    dripping.has_begun = True
+    assert peers.come("a", 2)
+    assert peers.gone() == [("a", 0)]
+
+
 def test_known_callers_leave_last_and_those_who_are_worked_for_never() -> None:
     peers = Peers(3, 3)
     for port in range(3):

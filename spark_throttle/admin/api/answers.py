@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -81,6 +82,16 @@ def problem(status: int, detail: str, *, path: str | None = None, headers: Mappi
     body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path)
     text = json.dumps(body.model_dump(exclude_none=True))
     return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))
+
+
+@cache
+def last_answer(status: int, detail: str, scheme: str) -> bytes:
+    """Return a problem as the last bytes of a connection, for what the server refuses before it is a request."""
+    soon = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    answer = problem(status, detail, headers={**security_headers(scheme), "Cache-Control": "no-store", **soon})
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "connection: close"]
+    lines += [f"{name}: {value}" for name, value in answer.headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + bytes(answer.body)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

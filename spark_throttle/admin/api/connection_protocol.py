@@ -12,13 +12,12 @@ import asyncio
 import socket
 import struct
 import sys
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from spark_throttle.admin.api.answers import problem, security_headers
+from spark_throttle.admin.api.answers import last_answer
 from spark_throttle.admin.api.connections import Connection, Connections
 
 if TYPE_CHECKING:
@@ -165,6 +164,7 @@ class ConnectionProtocol(H11Protocol):
         if self._armed[0] == phase and self._armed[1] is self.cycle:
             return
         self._armed = (phase, self.cycle)
+        self._connection.has_begun = phase in {"headers", "body"}
         (self._connections.works if phase == "working" else self._connections.waits)(self._connection)
         if phase == "headers":
             self._wait(self._bounds.headers_seconds)
@@ -210,38 +210,36 @@ class ConnectionProtocol(H11Protocol):
 
     def _refuse(self, status: int, detail: str) -> None:
         """Answer with a problem, unless an answer has begun, and end the connection."""
-        if not self.transport.is_closing() and self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            answer = problem(status, detail)
-            headers = {**security_headers(self.scheme or "http"), "Cache-Control": "no-store", "Connection": "close"}
-            if status == HTTPStatus.SERVICE_UNAVAILABLE:
-                headers["Retry-After"] = "1"
-            fields = [(name.encode(), value.encode()) for name, value in headers.items()]
-            fields += [(b"content-type", answer.headers["content-type"].encode())]
-            fields += [(b"content-length", str(len(answer.body)).encode())]
-            phrase = HTTPStatus(status).phrase.encode()
-            for event in (
-                h11.Response(status_code=status, headers=fields, reason=phrase), h11.Data(data=bytes(answer.body)),
-                h11.EndOfMessage(),
-            ):  # fmt: skip
-                self.transport.write(self.conn.send(event) or b"")
-        self._close()
+        if self.transport.is_closing() or self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            self._close()
+            return
+        self._end()
+        self.transport.write(last_answer(status, detail, self.scheme or "http"))
+        # If the socket were closed while bytes arrive, the kernel would reset the connection, and the client would lose
+        # the answer. TLS has no half-closed connection: there the answer may be lost.
+        if self.transport.can_write_eof():
+            self.flow.resume_reading()
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+        self._abort_soon()
 
     def _close(self) -> None:
-        """End the connection: what was written can still be read, and what arrives is not looked at."""
+        """End the connection without an answer."""
+        self._end()
+        if self.transport.get_write_buffer_size():
+            self._abort()
+        else:
+            self.transport.abort()
+
+    def _end(self) -> None:
+        """Listen no more, and tell the application that its client has left."""
         self._is_over = True
         if not self._answered():
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self._deadline is not None:
             self._deadline.cancel()
-        if self.transport.can_write_eof() and not self.transport.is_closing():
-            # If the socket were closed while bytes arrive, the kernel would reset the connection, and the client would
-            # lose the answer.
-            self.flow.resume_reading()
-            self.transport.write_eof()
-        else:
-            self.transport.close()
-        self._abort_soon()
 
     def _abort_soon(self) -> None:
         self.loop.call_later(LINGER_SECONDS, self._abort)

@@ -1,9 +1,9 @@
 """Who is connected: bounds on a server's connections, in all and for each peer, and who leaves if one is reached.
 
 A newcomer is refused only if nobody can leave for it. The one that leaves has waited longest, for its own client: to
-begin a request, to send the rest of it, or to take the answer. A connection whose bytes have arrived and are not read
-yet does not count as waiting, so that a burst of requests does not push itself out. Connections on which a valid token
-came leave last.
+begin a request, to send the rest of it, or to take the answer. A connection on which a request has arrived and is not
+read yet does not count as waiting, so that a burst of requests does not push itself out; one that drips has no such
+excuse. Connections on which a valid token came leave last.
 
 `Listener` counts a connection when it is accepted, which is before TLS: a handshake that never ends counts too.
 """
@@ -28,7 +28,7 @@ _ACCEPTED_AT_ONCE: Final = 64
 """Between two rounds of the event loop, so that what has arrived is read before others are let in."""
 
 _LOOKED_AT: Final = 64
-"""How many of those who wait are asked whether bytes of theirs have arrived."""
+"""How many of those who wait are looked at, whether they have asked."""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +43,9 @@ class Connection:
     is_working: bool = False
     """Whether the server works on a request of it, so that the client waits and not the server."""
 
+    has_begun: bool = False
+    """Whether a part of a request was read, and the rest has not arrived."""
+
     leave: Callable[[], None] | None = None
     """How the protocol ends it; `None` before there is one, such as in TLS's handshake."""
 
@@ -50,8 +53,10 @@ class Connection:
     """Ends it if no protocol takes it over in time."""
 
     @property
-    def has_bytes(self) -> bool:
-        """Whether bytes have arrived that the server has not read."""
+    def has_asked(self) -> bool:
+        """Whether the beginning of a request has arrived, which the server has not read."""
+        if self.has_begun:
+            return False
         try:
             return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
@@ -83,7 +88,7 @@ class _Waiting:
     def first_to_leave(self) -> Connection | None:
         for group in (self._strangers, self._known):
             for connection in islice(group, _LOOKED_AT):
-                if not connection.has_bytes:
+                if not connection.has_asked:
                     return connection
         return None
 

@@ -28,8 +28,8 @@ from spark_throttle.admin.tokens import Caller, TokenFile
 MOST_BODY_BYTES: Final = 64 * 1024
 """A policy entry has a few hundred bytes."""
 
-AT_ONCE: Final = 32
-"""Requests with a token that are worked on at once; most of their time they wait for the store."""
+AT_ONCE: Final = 16
+"""Requests with a token that are worked on at once: more would only wait for the interpreter, fewer for the store."""
 
 OPEN_AT_ONCE: Final = 4
 """Requests without a token that are worked on at once. Together, fewer than the 40 threads that anyio has for them."""

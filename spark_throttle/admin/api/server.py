@@ -22,7 +22,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from spark_throttle.admin.api.answers import HEADERS, problem
+from spark_throttle.admin.api.answers import last_answer
 from spark_throttle.admin.api.connection_protocol import MOST_HEADER_BYTES, ConnectionProtocol
 from spark_throttle.admin.api.connections import Connections, Listener
 from spark_throttle.errors import ConfigurationError
@@ -123,7 +123,7 @@ def make_server(
         check_tls_files(tls_certificate, tls_key)
     bounds = bounds or ServerBounds()
     connections = Connections(min(bounds.connections, _most_files() - _KEPT_FILES), bounds.connections_per_peer)
-    refusal = b"" if tls_certificate else _refusal()
+    refusal = b"" if tls_certificate else last_answer(503, "the server has too many connections; come again", "http")
     # uvicorn's access log has paths but no headers; a token travels only in a header. Addresses come from the socket:
     # no proxy is configured whose X-Forwarded-For could be believed. The loop is asyncio's own, because another would
     # not ask `Listener`.
@@ -192,14 +192,6 @@ def _bound(
             f"cannot listen on {host}, port {port}: {error.strerror}; choose another address or port"
         ) from error
     return listeners
-
-
-def _refusal() -> bytes:
-    """Return what a client is sent whose connection is one too many, and none could leave for it."""
-    answer = problem(503, "the server has too many connections; come again", headers={**HEADERS, "Retry-After": "1"})
-    headers = {**answer.headers, "cache-control": "no-store", "connection": "close"}
-    lines = ["HTTP/1.1 503 Service Unavailable", *(f"{name}: {value}" for name, value in headers.items())]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + bytes(answer.body)
 
 
 def _most_files() -> int:
