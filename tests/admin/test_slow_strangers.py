@@ -232,6 +232,24 @@ def test_request_that_waits_too_long_for_its_turn_is_told_so(
         gated.go.set()
 
 
+def test_change_whose_client_left_before_its_turn_is_not_made(
+    serve: Any, gated: _Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "AT_ONCE", 1)
+    served = serve(gated)
+    change = request(served.tokens["admin"], PUT, *JSON) + b"{}"
+    with port_of(served) as port, connected(port) as one:
+        one.sendall(change)
+        assert gated.asked.acquire(timeout=20)
+        with connected(port) as two:
+            two.sendall(change.replace(b"gold", b"lead"))
+        for _ in range(2):  # the server has seen that it left
+            assert asked(port, request(None, "GET /healthz HTTP/1.1")).status == 200
+        gated.go.set()
+        assert asked(port, request(served.tokens["admin"])).status == 200
+    assert [entry.name for entry in served.store.changed(after=0, until=9)] == ["gold"]
+
+
 def test_slow_bodies_hold_no_turn(in_memory: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "AT_ONCE", 1)
     admin = in_memory.tokens["admin"]

@@ -73,8 +73,8 @@ class ConnectionProtocol(H11Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the client has left."""
-        return self.transport.is_closing()
+        """Whether the client of the request that is worked on has left."""
+        return self.cycle.disconnected
 
     def recognise(self) -> None:
         """Say that a valid token came on this connection."""
