@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.api.connections import Connections
-from spark_throttle.admin.api.server import check_tls_files, make_server
+from spark_throttle.admin.api.server.admin_server import check_tls_files, make_server
+from spark_throttle.admin.api.server.connections import Connections
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.errors import ConfigurationError
 from tests.admin.browser import listening
@@ -90,7 +90,7 @@ def test_tls_is_said_to_stay_and_a_handshake_that_never_ends_holds_nothing(tmp_p
 
 _HANGING = """
 import asyncio, threading, sys
-from spark_throttle.admin.api.server import make_server
+from spark_throttle.admin.api.server.admin_server import make_server
 
 async def app(scope, receive, send):
     if scope["type"] == "http":

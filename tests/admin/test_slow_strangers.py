@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_throttle.admin.api import gate
-from spark_throttle.admin.api.server import ServerBounds
+from spark_throttle.admin.api.server.admin_server import ServerBounds
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.browser import listening
 from tests.admin.conftest import ServedApp

@@ -30,8 +30,8 @@ from spark_throttle.admin.api import (
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
-from spark_throttle.admin.api.request_rate import RequestRates
-from spark_throttle.admin.api.server import ServerBounds, check_tls_files, make_server
+from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
+from spark_throttle.admin.api.server.request_rate import RequestRates
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError

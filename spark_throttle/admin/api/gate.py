@@ -20,9 +20,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_throttle.admin.api.answers import problem, security_headers
-from spark_throttle.admin.api.connections import peer_of
-from spark_throttle.admin.api.request_rate import RequestRates
-from spark_throttle.admin.api.turns import NoTurnError, Turns
+from spark_throttle.admin.api.server.connections import peer_of
+from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.api.server.turns import NoTurnError, Turns
 from spark_throttle.admin.tokens import Caller, TokenFile
 
 MOST_BODY_BYTES: Final = 64 * 1024

@@ -23,8 +23,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from spark_throttle.admin.api.answers import last_answer
-from spark_throttle.admin.api.connection_protocol import MOST_HEADER_BYTES, ConnectionProtocol
-from spark_throttle.admin.api.connections import Connections, Listener
+from spark_throttle.admin.api.server.connection_protocol import MOST_HEADER_BYTES, ConnectionProtocol
+from spark_throttle.admin.api.server.connections import Connections, Listener
 from spark_throttle.errors import ConfigurationError
 
 logger = logging.getLogger("uvicorn.error")  # uvicorn configures it: what the server says goes where uvicorn's goes
