@@ -54,10 +54,10 @@ class ServerBounds:
     idle_seconds: float = 30
     """From an answer to the next request on the same connection."""
 
-    connections: int = 4096
-    """Connections at once; fewer if the process may not open as many files."""
+    connections: int = 8192
+    """Connections at once, of 8 KB each; fewer if the process may not open as many files."""
 
-    connections_per_peer: int = 1024
+    connections_per_peer: int = 2048
     """Connections at once of an IPv4 address, or of the first 64 bits of an IPv6 address."""
 
     ending_seconds: float = 3
