@@ -70,6 +70,10 @@ browser: ## install Debian's chromium and chromium-driver, for the tests of the 
 api-fuzz: setup ## make 20,000 requests generated from the OpenAPI description, with and without tokens
 	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/api_fuzz.py $(ARGS)
 
+.PHONY: api-load
+api-load: setup ## 2,000 silent and 1,000 slow connections while valid callers make 200 requests a second, for a minute
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.api_load --seed $(SEED) $(ARGS)
+
 .PHONY: list-a-million
 list-a-million: setup ## list a million namespaces of a Delta store through the API, page by page
 	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/list_a_million.py $(ARGS)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import uvicorn
+from spark_throttle.admin.api.server.admin_server import ServerBounds, make_server
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -20,10 +20,10 @@ MISSING = None if CHROMIUM and DRIVER else "no chromium or chromedriver: run `ma
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
+def listening(app: FastAPI, bounds: ServerBounds | None = None) -> Iterator[str]:
     """Yield the address of an application that listens on a free port of loopback."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none"))
-    started = threading.Event()
+    server = make_server(app, host="127.0.0.1", port=0, bounds=bounds, log_level="warning")
+    port, started = server.port, threading.Event()
     bound = server.startup
 
     async def startup(sockets: object = None) -> None:
@@ -35,7 +35,7 @@ def listening(app: FastAPI) -> Iterator[str]:
     thread.start()
     assert started.wait(60)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()

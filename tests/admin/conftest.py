@@ -32,6 +32,10 @@ class ServedApp:
     token_file: TokenFile
     tokens: dict[str, str] = field(repr=False)
     clock: list[int] = field(default_factory=lambda: [START_MS])
+    """The wall clock, in ms."""
+
+    monotonic: list[int] = field(default_factory=lambda: [0])
+    """The clock of request rates, in ms."""
 
     @property
     def service(self) -> PolicyService:
@@ -43,14 +47,14 @@ class ServedApp:
 
 
 def served_over(store: PolicyStore, folder: Path, **settings: Any) -> ServedApp:
-    clock = [START_MS]
+    clock, monotonic = [START_MS], [0]
     tokens = TokenFile(folder / "tokens.json", clock_ms=lambda: clock[0])
     texts = {role: tokens.create(f"{role}-of-test", role, tenant="acme" if role == "tenant_admin" else None)
              for role in ROLES}  # fmt: skip
     watch = settings.pop("watch", None) or JobWatch({})
     settings.setdefault("requests_per_second", 1_000_000)
-    app = make_app(store, tokens, watch, clock_ms=lambda: clock[0], **settings)
-    return ServedApp(app, store, tokens, texts, clock)
+    app = make_app(store, tokens, watch, clock_ms=lambda: clock[0], monotonic_ms=lambda: monotonic[0], **settings)
+    return ServedApp(app, store, tokens, texts, clock, monotonic)
 
 
 @pytest.fixture(params=["memory", "delta"])

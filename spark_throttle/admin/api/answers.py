@@ -1,12 +1,14 @@
 """How the API answers a request that fails: one form, problem details (RFC 9457), for every error.
 
 An answer never holds a token or a stack trace; text that UTF-8 cannot encode is escaped, so every error can be sent.
+Every answer has the security headers, also those that the server gives by itself (`connection_protocol`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -30,6 +32,21 @@ from spark_throttle.errors import (
 )
 
 PROBLEM_TYPE: Final = "application/problem+json"
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Headers of every answer: nothing is loaded from elsewhere, and nobody may frame the page."""
+
+_TLS_HEADERS: Final[Mapping[str, str]] = {"Strict-Transport-Security": "max-age=31536000"}
+"""Over TLS: a browser that was here once does not come back in the clear for a year."""
 
 _STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
     (PolicyError, HTTPStatus.UNPROCESSABLE_ENTITY),
@@ -57,11 +74,26 @@ class Problem(BaseModel):
     """The field of the request that is wrong."""
 
 
+def security_headers(scheme: str) -> dict[str, str]:
+    """Return the headers of every answer over a scheme, `http` or `https`."""
+    return {**HEADERS, **(_TLS_HEADERS if scheme == "https" else {})}
+
+
 def problem(status: int, detail: str, *, path: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
     """Return an answer that gives the reason for a failure."""
     body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path)
     text = json.dumps(body.model_dump(exclude_none=True))
     return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))
+
+
+@cache
+def last_answer(status: int, detail: str, scheme: str) -> bytes:
+    """Return a problem as the last bytes of a connection, for what the server refuses before it is a request."""
+    soon = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    answer = problem(status, detail, headers={**security_headers(scheme), "Cache-Control": "no-store", **soon})
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "connection: close"]
+    lines += [f"{name}: {value}" for name, value in answer.headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + bytes(answer.body)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -98,6 +130,12 @@ def answer_errors(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for it
         return problem(error.status_code, str(error.detail), headers=error.headers)
 
+    async def of_fault(request: Request, _: Exception) -> Response:
+        # Starlette answers a fault outside of every middleware, so the gate does not see this answer.
+        headers = {**security_headers(request.url.scheme), "Cache-Control": "no-store"}
+        return problem(500, "the server failed; the reason is in its log", headers=headers)
+
+    app.add_exception_handler(Exception, of_fault)
     app.add_exception_handler(ThrottleError, of_package)
     app.add_exception_handler(RequestValidationError, of_request)
     app.add_exception_handler(HTTPException, of_http)

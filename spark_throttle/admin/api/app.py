@@ -6,15 +6,15 @@ The command line calls `serve`; `make_app` does the same without a socket. The O
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
+from functools import cache
 from typing import Any, Final
 
-import uvicorn
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
@@ -30,7 +30,8 @@ from spark_throttle.admin.api import (
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
-from spark_throttle.admin.api.request_rate import RequestRates
+from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
+from spark_throttle.admin.api.server.request_rate import RequestRates
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
@@ -53,6 +54,16 @@ _DESCRIPTION: Final = (
 )
 
 
+def wall_clock_ms() -> int:
+    """Return the time of the wall clock, for commits and tokens."""
+    return time.time_ns() // 1_000_000  # noqa: TID251 - outside batches there is no other time
+
+
+def monotonic_clock_ms() -> int:
+    """Return the time of a clock that nobody sets, for request rates."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Health(BaseModel):
     """Whether the server answers; a caller without a token learns no more."""
 
@@ -65,6 +76,7 @@ def make_app(
     watch: JobWatch,
     *,
     clock_ms: Callable[[], int],
+    monotonic_ms: Callable[[], int] = monotonic_clock_ms,
     requests_per_second: int = REQUESTS_PER_SECOND,
 ) -> FastAPI:
     """Return the application over a store.
@@ -74,9 +86,12 @@ def make_app(
     watch
         The jobs; started and stopped with the application.
     clock_ms
-        The wall clock, for commits and request rates.
+        The wall clock, for commits.
+    monotonic_ms
+        A clock that nobody sets, for request rates.
     requests_per_second
-        Rate limit of each token; all callers without a token share a fifth of it.
+        Rate limit of each token; all callers without a token share a fifth of it. What needs no token may be asked for
+        so often from each address.
     """
 
     @asynccontextmanager
@@ -88,7 +103,7 @@ def make_app(
     # The interactive documents would load scripts from elsewhere; only the description itself is served.
     app = FastAPI(
         title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
-        docs_url=None, redoc_url=None, redirect_slashes=False,
+        docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
     app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch)
     answer_errors(app)
@@ -98,11 +113,13 @@ def make_app(
     ):  # fmt: skip
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["health"])
+    app.add_api_route("/openapi.json", _description(app), methods=["GET"], include_in_schema=False)
     app.add_middleware(
         Gate,
         tokens=tokens,
-        rates=RequestRates(requests_per_second, clock_ms=clock_ms),
-        anonymous_rates=RequestRates(max(1, requests_per_second // 5), clock_ms=clock_ms),
+        rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
+        anonymous_rates=RequestRates(max(1, requests_per_second // 5), clock_ms=monotonic_ms),
+        open_rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
     )
     app.openapi = lambda: _described(app)  # type: ignore[method-assign] # FastAPI's own way to extend the description
     return app
@@ -119,6 +136,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     tls_key: str | None = None,
     requests_per_second: int = REQUESTS_PER_SECOND,
     is_plain_allowed: bool = False,
+    bounds: ServerBounds | None = None,
 ) -> None:
     """Serve the API and the page until the process is told to end.
 
@@ -138,6 +156,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Rate limit of each token.
     is_plain_allowed
         Whether to speak plain HTTP on any address; TLS then ends at a proxy in front of the server.
+    bounds
+        Bounds on connections and on how long clients may keep the server waiting.
 
     Raises
     ------
@@ -146,9 +166,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
     """
     if (tls_certificate is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")
-    for path in (tls_certificate, tls_key):
-        if path is not None and not Path(path).is_file():
-            raise ConfigurationError(f"there is no file {path}; TLS needs the certificate and its key as PEM files")
+    if tls_certificate is not None and tls_key is not None:
+        check_tls_files(tls_certificate, tls_key)
     if tls_certificate is None and host not in _LOOPBACK and not is_plain_allowed:
         raise ConfigurationError(
             f"tokens would be sent in the clear to {host}: give a TLS certificate and key, or listen on 127.0.0.1, or "
@@ -165,23 +184,26 @@ def serve(  # noqa: PLR0913 - what the command line offers
     app = make_app(
         opened, token_file, JobWatch(control or {}), clock_ms=wall_clock_ms, requests_per_second=requests_per_second
     )
+    server = make_server(
+        app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()
+    )
     logger.info("serving %s on %s:%d", opened.location, host, port)
-    # uvicorn's access log has paths but no headers; a token travels only in a header.
-    uvicorn.run(
-        app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level="info",
-        server_header=False, timeout_keep_alive=30, limit_concurrency=200, h11_max_incomplete_event_size=64 * 1024,
-        ws="none",
-    )  # fmt: skip
+    server.run()
 
 
-def wall_clock_ms() -> int:
-    """Return the time of the wall clock, for commits, tokens and request rates."""
-    return time.time_ns() // 1_000_000  # noqa: TID251 - outside batches there is no other time
-
-
-def _health() -> Health:
+async def _health() -> Health:
     """Return `ok`: the server answers."""
     return Health(status="ok")
+
+
+def _description(app: FastAPI) -> Callable[[], Awaitable[Response]]:
+    """Return the call that answers with the OpenAPI description; it is written once, for anybody may ask for it."""
+    written = cache(lambda: json.dumps(app.openapi()).encode())
+
+    async def get_description() -> Response:
+        return Response(written(), media_type="application/json")
+
+    return get_description
 
 
 def _described(app: FastAPI) -> dict[str, Any]:

@@ -1,7 +1,11 @@
 """Checks before every call: who calls, how often, and with how large a body; and the headers of every answer.
 
 A request without a valid token is answered before its body is read. Only the page's own files, the health check and
-the API's description need no token: they hold nothing of anybody's policies.
+the API's description need no token: they hold nothing of anybody's policies. Those who bring none wait in a queue of
+their own, and are counted by the address that they come from.
+
+A body is read before its request gets a turn (`turns`), and the turn ends when the answer begins: no client holds one
+by being slow.
 
 A path is handed on as it was sent, with its segments still percent-encoded: if it were decoded as a whole, a name that
 holds a slash would be taken for two segments (`addresses` decodes each segment by itself).
@@ -9,36 +13,44 @@ holds a slash would be taken for two segments (`addresses` decodes each segment 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import asyncio
+from typing import Final, TypeAlias
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spark_throttle.admin.api.answers import problem
-from spark_throttle.admin.api.request_rate import RequestRates
+from spark_throttle.admin.api.answers import problem, security_headers
+from spark_throttle.admin.api.server.connections import peer_of
+from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.api.server.turns import NoTurnError, Turns
 from spark_throttle.admin.tokens import ROLES, Caller, TokenFile
 
 MOST_BODY_BYTES: Final = 64 * 1024
 """A policy entry has a few hundred bytes."""
 
-OPEN_PATHS: Final = ("/", "/healthz", "/openapi.json")
+AT_ONCE: Final = 16
+"""Requests with a token that are worked on at once: more would only wait for the interpreter, fewer for the store."""
+
+OPEN_AT_ONCE: Final = 4
+"""Requests without a token that are worked on at once. Together, fewer than the 40 threads that anyio has for them."""
+
+MOST_WAITING: Final = 1024
+WAIT_SECONDS: Final = 10.0
+
+HEALTH_PATH: Final = "/healthz"
+"""Has no queue and no rate limit: a flood must not make a server look dead to whoever would then restart it."""
+
+OPEN_PATHS: Final = ("/", HEALTH_PATH, "/openapi.json")
 OPEN_FOLDER: Final = "/page/"
 
-HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-"""Headers of every answer: nothing is loaded from elsewhere, and nobody may frame the page."""
+_Refusal: TypeAlias = tuple[int, str, dict[str, str]]
+"""Status, detail and headers of an answer."""
 
 _ANYBODY: Final = ""
+_ANYWHERE: Final = ("",)
+_SOON: Final = {"Retry-After": "1"}
+_TWO_LENGTHS: Final = "the request has both Content-Length and Transfer-Encoding; send one of them"
+_ENDING: Final = "the server is ending, and it is unknown whether anything was changed; look before you try again"
 _READING: Final = ("GET", "HEAD")
 
 
@@ -51,13 +63,25 @@ class Gate:
         The rate limit of each token.
     anonymous_rates
         The rate limit shared by all requests without a valid token, which may be guesses.
+    open_rates
+        The rate limit, of each address, on what needs no token.
     """
 
-    def __init__(self, app: ASGIApp, tokens: TokenFile, rates: RequestRates, anonymous_rates: RequestRates) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: TokenFile,
+        rates: RequestRates,
+        anonymous_rates: RequestRates,
+        open_rates: RequestRates,
+    ) -> None:
         self._app = app
         self._tokens = tokens
         self._rates = rates
         self._anonymous_rates = anonymous_rates
+        self._open_rates = open_rates
+        self._turns = Turns(AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
+        self._open_turns = Turns(OPEN_AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse one request, or hand it on."""
@@ -69,21 +93,63 @@ class Gate:
         scope = {**scope, "path": path}
         headers = Headers(scope=scope)
         is_open = path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
-        send = _marked(send, is_kept=path.startswith(OPEN_FOLDER))
+        send = _marked(send, scope["scheme"], is_kept=path.startswith(OPEN_FOLDER))
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Two programs in a row could take different ones for the end of the request (RFC 9112, section 6.1).
+            await problem(400, _TWO_LENGTHS, headers={"Connection": "close"})(scope, receive, send)
+            return
+        if path == HEALTH_PATH:
+            await self._app(scope, receive, send)
+            return
         caller = None if is_open else self._tokens.caller(_bearer(headers))
-        refusal = None if is_open else self._refusal(caller, scope["method"], headers)
+        peer = peer_of(scope["client"] or _ANYWHERE)
+        refusal = self._open_refusal(peer) if is_open else self._refusal(caller, scope["method"], headers)
         if refusal is not None:
             await problem(*refusal[:2], headers=refusal[2])(scope, receive, send)
             return
-        scope["state"] = {**scope.get("state", {}), "caller": caller}
-        await self._app(scope, _bounded(receive), send)
+        state = scope.get("state", {})
+        scope["state"] = {**state, "caller": caller}
+        if caller is not None and "protocol" in state:
+            state["protocol"].recognise()
+        await self._work(scope, receive, send, caller, peer)
 
-    def _refusal(self, caller: Caller | None, method: str, headers: Headers) -> tuple[int, str, dict[str, str]] | None:
+    async def _work(self, scope: Scope, receive: Receive, send: Send, caller: Caller | None, peer: str) -> None:
+        """Read a request's body, wait for its turn, and hand it on."""
+        try:
+            # Nobody who brings no token has anything to say.
+            body = b"" if caller is None else await _body(receive)
+        except _BodyTooLargeError:
+            await problem(413, _TOO_LARGE)(scope, receive, send)
+            return
+        if body is None:
+            return
+        turns = self._open_turns if caller is None else self._turns
+        try:
+            await turns.take(peer if caller is None else caller.token_id)
+        except NoTurnError as error:
+            await problem(503, f"{error}; nothing was changed", headers=_SOON)(scope, receive, send)
+            return
+        turn = _Turn(turns)
+        try:
+            protocol = scope["state"].get("protocol")
+            if protocol is None or not protocol.is_gone:
+                await self._app(scope, _again(body, receive), turn.until_answered(send))
+        except asyncio.CancelledError:
+            if not turn.is_over:
+                await problem(503, _ENDING, headers=_SOON)(scope, receive, send)
+            raise
+        finally:
+            turn.end()
+
+    def _open_refusal(self, peer: str) -> _Refusal | None:
+        wait_ms = self._open_rates.throttle_time_ms(peer)
+        return _too_many(wait_ms) if wait_ms else None
+
+    def _refusal(self, caller: Caller | None, method: str, headers: Headers) -> _Refusal | None:
         rates = self._anonymous_rates if caller is None else self._rates
         wait_ms = rates.throttle_time_ms(_ANYBODY if caller is None else caller.token_id)
         if wait_ms:
-            after = {"Retry-After": str(-(-wait_ms // 1000))}
-            return 429, f"too many requests; the next one passes in {wait_ms} ms", after
+            return _too_many(wait_ms)
         if caller is None:
             challenge = {"WWW-Authenticate": 'Bearer realm="spark-throttle"'}
             return 401, "there is no token, or it is unknown or has expired: send Authorization: Bearer …", challenge
@@ -105,28 +171,71 @@ def _bearer(headers: Headers) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _bounded(receive: Receive) -> Receive:
-    """Return a `receive` that stops at the bound, whatever length the request announced."""
-    left_bytes = MOST_BODY_BYTES
+def _too_many(wait_ms: int) -> _Refusal:
+    after = {"Retry-After": str(-(-wait_ms // 1000))}
+    return 429, f"too many requests; the next one passes in {wait_ms} ms", after
+
+
+class _BodyTooLargeError(Exception):
+    pass
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Return the body of a request, bounded whatever length it announced; `None` if its client has left."""
+    body, is_more = b"", True
+    while is_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        is_more = message.get("more_body", False)
+        if len(body) > MOST_BODY_BYTES:
+            raise _BodyTooLargeError
+    return body
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that begins with a body that was read already."""
+    is_given = False
 
     async def received() -> Message:
-        nonlocal left_bytes
-        message = await receive()
-        left_bytes -= len(message.get("body", b""))
-        if left_bytes < 0:
-            raise HTTPException(413, _TOO_LARGE)
-        return message
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
 
     return received
 
 
-def _marked(send: Send, *, is_kept: bool) -> Send:
+class _Turn:
+    """A turn that was taken, and is given back once."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.is_over = False
+
+    def end(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._turns.give_back()
+
+    def until_answered(self, send: Send) -> Send:
+        async def sent(message: Message) -> None:
+            self.end()
+            await send(message)
+
+        return sent
+
+
+def _marked(send: Send, scheme: str, *, is_kept: bool) -> Send:
+    marks = {**security_headers(scheme), "Cache-Control": "no-cache" if is_kept else "no-store"}
+
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
+            for name, value in marks.items():
                 headers[name] = value
-            headers["Cache-Control"] = "no-cache" if is_kept else "no-store"
         await send(message)
 
     return sent

@@ -26,13 +26,13 @@ _TYPES: Final = {
 
 
 @router.get("/")
-def get_page() -> Response:
+async def get_page() -> Response:
     """Return the page."""
-    return get_page_file("index.html")
+    return await get_page_file("index.html")
 
 
 @router.get("/page/{name}")
-def get_page_file(name: str) -> Response:
+async def get_page_file(name: str) -> Response:
     """Return one of the page's files."""
     if name not in _TYPES:
         raise HTTPException(404, "the page has no such file")

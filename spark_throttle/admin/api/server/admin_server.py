@@ -1,0 +1,209 @@
+"""The server's process: its sockets, its bounds, its TLS files, and its end.
+
+uvicorn was chosen over hypercorn and granian after all three were attacked (`docs/security.md` has the numbers): none
+bounds the connections of a peer, limits the whole of a body or answers its own refusals as problem documents, and
+uvicorn is the one whose protocol can be extended from outside (`connection_protocol`, `connections`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from spark_throttle.admin.api.answers import last_answer
+from spark_throttle.admin.api.server.connection_protocol import MOST_HEADER_BYTES, ConnectionProtocol
+from spark_throttle.admin.api.server.connections import Connections, Listener
+from spark_throttle.errors import ConfigurationError
+
+logger = logging.getLogger("uvicorn.error")  # uvicorn configures it: what the server says goes where uvicorn's goes
+
+_KEPT_FILES: Final = 200
+"""File descriptors that are not connections: the store's, the jobs', the log's."""
+
+_BACKLOG: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBounds:
+    """How long a client may keep the server waiting, and how many may."""
+
+    first_byte_seconds: float = 10
+    """From the connection to its first byte; with TLS, the handshake is included."""
+
+    headers_seconds: float = 10
+    """From the first byte of a request to the end of its headers."""
+
+    body_seconds: float = 20
+    """From the end of the headers to the end of the body."""
+
+    answer_seconds: float = 30
+    """From an answer to the moment in which the client has taken it."""
+
+    idle_seconds: float = 30
+    """From an answer to the next request on the same connection."""
+
+    connections: int = 8192
+    """Connections at once, of 8 KB each; fewer if the process may not open as many files."""
+
+    connections_per_peer: int = 2048
+    """Connections at once of an IPv4 address, or of the first 64 bits of an IPv6 address."""
+
+    ending_seconds: float = 3
+    """From SIGTERM or SIGINT to the moment in which requests that are worked on are cut off."""
+
+    exit_seconds: float = 4.5
+    """From SIGTERM or SIGINT to the end of the process, even if a store does not answer."""
+
+
+class AdminServer(uvicorn.Server):
+    """A uvicorn server that ends in time."""
+
+    def __init__(self, config: uvicorn.Config, listeners: list[Listener], bounds: ServerBounds) -> None:
+        super().__init__(config)
+        self._listeners = listeners
+        self._bounds = bounds
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        port: int = self._listeners[0].getsockname()[1]
+        return port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets=sockets if sockets is not None else list(self._listeners))
+        scheme = "https" if self.config.is_ssl else "http"
+        for listener in self._listeners:
+            host, port = listener.getsockname()[:2]
+            logger.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End: answer what has arrived, and wait for nobody else."""
+        await super().shutdown(sockets=sockets if sockets is not None else list(self._listeners))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End soon; a thread that a store keeps waiting cannot be cut off, so the process then ends without it."""
+        if not self.should_exit:
+            timer = threading.Timer(self._bounds.exit_seconds, os._exit, (128 + sig,))
+            timer.daemon = True
+            timer.start()
+        super().handle_exit(sig, frame)
+
+
+def make_server(
+    app: ASGIApp,
+    *,
+    host: str,
+    port: int,
+    tls_certificate: str | None = None,
+    tls_key: str | None = None,
+    bounds: ServerBounds | None = None,
+    log_level: str = "info",
+) -> AdminServer:
+    """Return a server that listens; clients wait until `run` serves them.
+
+    Raises
+    ------
+    ConfigurationError
+        If the address or the TLS files cannot be used.
+    """
+    if tls_certificate is not None and tls_key is not None:
+        check_tls_files(tls_certificate, tls_key)
+    bounds = bounds or ServerBounds()
+    connections = Connections(min(bounds.connections, _most_files() - _KEPT_FILES), bounds.connections_per_peer)
+    refusal = b"" if tls_certificate else last_answer(503, "the server has too many connections; come again", "http")
+    # uvicorn's access log has paths but no headers; a token travels only in a header. Addresses come from the socket:
+    # no proxy is configured whose X-Forwarded-For could be believed. The loop is asyncio's own, because another would
+    # not ask `Listener`.
+    config = uvicorn.Config(
+        app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level=log_level,
+        server_header=False, proxy_headers=False, timeout_keep_alive=_whole(bounds.idle_seconds),
+        timeout_graceful_shutdown=_whole(bounds.ending_seconds), h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        backlog=_BACKLOG, ws="none", loop="asyncio",
+        http=partial(ConnectionProtocol, bounds=bounds, connections=connections),  # type: ignore[arg-type] # a class
+    )  # fmt: skip
+    listeners = _bound(host, port, connections, first_byte_seconds=bounds.first_byte_seconds, refusal=refusal)
+    return AdminServer(config, listeners, bounds)
+
+
+def check_tls_files(certificate: str, key: str) -> None:
+    """Refuse TLS files that a server could not use.
+
+    Raises
+    ------
+    ConfigurationError
+        If a file is missing, is not what it is given as, or if the key is not the certificate's.
+    """
+    for path in (certificate, key):
+        if not Path(path).is_file():
+            raise ConfigurationError(f"there is no file {path}; TLS needs the certificate and its key as PEM files")
+    reason = _tls_fault(certificate, key)
+    if reason is None:
+        return
+    if _tls_fault(key, certificate) is None:
+        raise ConfigurationError(
+            f"the TLS files are swapped: {certificate} is a key and {key} a certificate; give them the other way round"
+        )
+    raise ConfigurationError(f"TLS cannot use the certificate {certificate} with the key {key}: {reason}")
+
+
+def _tls_fault(certificate: str, key: str) -> str | None:
+    def no_password() -> str:
+        raise ConfigurationError(f"the key {key} is encrypted; the server cannot ask for its password: decrypt it")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, no_password)
+    except ssl.SSLError as error:
+        return "the key is not this certificate's" if "MISMATCH" in str(error.reason) else "they are not PEM files"
+    return None
+
+
+def _bound(
+    host: str, port: int, connections: Connections, *, first_byte_seconds: float, refusal: bytes
+) -> list[Listener]:
+    """Return a socket that listens for each address of a host."""
+    listeners: list[Listener] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in found:
+            listener = Listener(family, connections, first_byte_seconds=first_byte_seconds, refusal=refusal)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; choose another address or port"
+        ) from error
+    return listeners
+
+
+def _most_files() -> int:
+    """Return the number of files that the process may open, after asking for as many as it is allowed to."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 1 << 16 if hard == resource.RLIM_INFINITY else hard
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
+
+
+def _whole(seconds: float) -> int:
+    return max(1, round(seconds))

@@ -1,0 +1,117 @@
+"""Who is worked for next: a bound on the requests that are worked on at once, and a fair queue in front of it.
+
+The callers in the queue take turns, whichever of them asked most often. A request is refused only if the queue is full
+or it has waited too long. In a full queue the newest request of the caller with the most of them gives way, as rows do
+in the queue of a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from typing import TypeAlias
+
+_Ticket: TypeAlias = "asyncio.Future[None]"
+
+
+class NoTurnError(Exception):
+    """There was no turn for a request; nothing was done."""
+
+
+class Turns:
+    """The turns of a server, for use in one event loop.
+
+    Parameters
+    ----------
+    at_once
+        Number of requests that are worked on at once.
+    most_waiting
+        Number of requests in the queue.
+    wait_seconds
+        How long a request waits at most.
+
+    Examples
+    --------
+    >>> async def order():
+    ...     turns, done = Turns(1, most_waiting=9, wait_seconds=5), []
+    ...
+    ...     async def ask(caller):
+    ...         await turns.take(caller)
+    ...         done.append(caller)
+    ...         turns.give_back()
+    ...
+    ...     await turns.take("ann")
+    ...     waiting = [asyncio.create_task(ask(caller)) for caller in ("ann", "ann", "ann", "bob")]
+    ...     await asyncio.sleep(0)
+    ...     turns.give_back()
+    ...     await asyncio.gather(*waiting)
+    ...     return done
+    >>> asyncio.run(order())
+    ['ann', 'bob', 'ann', 'ann']
+    """
+
+    def __init__(self, at_once: int, *, most_waiting: int, wait_seconds: float) -> None:
+        self._free = at_once
+        self._most_waiting = most_waiting
+        self._wait_seconds = wait_seconds
+        self._waiting = 0
+        self._queues: OrderedDict[str, deque[_Ticket]] = OrderedDict()
+
+    async def take(self, caller: str) -> None:
+        """Wait for a turn, which `give_back` ends.
+
+        Raises
+        ------
+        NoTurnError
+            If there is none.
+        """
+        if self._free:
+            self._free -= 1
+            return
+        if self._waiting >= self._most_waiting:
+            self._make_room(caller)
+        ticket: _Ticket = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(caller, deque()).append(ticket)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await ticket
+        except BaseException as error:
+            if ticket.done() and not ticket.cancelled() and ticket.exception() is None:
+                self.give_back()  # the turn came at the moment in which the request gave up
+            else:
+                self._remove(caller, ticket)
+            if isinstance(error, TimeoutError):
+                raise NoTurnError(f"the request waited {self._wait_seconds} s for a turn") from None
+            raise
+
+    def give_back(self) -> None:
+        """End a turn; it goes to the caller whose last one is longest ago."""
+        while self._queues:
+            caller, queue = self._queues.popitem(last=False)
+            ticket = queue.popleft()
+            self._waiting -= 1
+            if queue:
+                self._queues[caller] = queue
+            if not ticket.done():
+                ticket.set_result(None)
+                return
+        self._free += 1
+
+    def _make_room(self, caller: str) -> None:
+        longest = max(self._queues, key=lambda other: len(self._queues[other]), default=caller)
+        if len(self._queues.get(longest, ())) <= len(self._queues.get(caller, ())) + 1:
+            raise NoTurnError(f"{self._waiting} requests wait already")
+        ticket = self._queues[longest][-1]
+        self._remove(longest, ticket)
+        if not ticket.done():
+            ticket.set_exception(NoTurnError(f"{self._waiting + 1} requests wait already, and this caller's are most"))
+
+    def _remove(self, caller: str, ticket: _Ticket) -> None:
+        queue = self._queues.get(caller)
+        if queue is None or ticket not in queue:
+            return
+        queue.remove(ticket)
+        self._waiting -= 1
+        if not queue:
+            del self._queues[caller]

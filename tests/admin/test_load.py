@@ -1,0 +1,20 @@
+"""`make api-load`, small: every valid caller is answered while strangers are there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.benchmarks import api_load
+
+
+def test_every_valid_caller_is_answered_beside_strangers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ("--seconds", "2", "--silent", "60", "--slow", "40", "--per-second", "40")
+    monkeypatch.setattr("sys.argv", ["api_load", *sizes])
+    api_load.main()
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["valid"] == said["answered"] > 60
+    assert len(said["server_mib"]) == api_load.LOOKS

@@ -1,0 +1,280 @@
+"""Time limits on everything that a client can keep the server waiting for, and who leaves when there is no room."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from spark_throttle.admin.api import gate
+from spark_throttle.admin.api.server.admin_server import ServerBounds
+from spark_throttle.store.memory_store import MemoryStore
+from tests.admin.browser import listening
+from tests.admin.conftest import ServedApp
+from tests.admin.raw_http import answer, asked, connected, request, silent
+
+SHORT = 0.3
+LONG = 60.0
+PATIENT = {
+    "first_byte_seconds": LONG, "headers_seconds": LONG, "body_seconds": LONG, "answer_seconds": LONG,
+    "idle_seconds": LONG,
+}  # fmt: skip
+
+
+@contextmanager
+def port_of(served: ServedApp, **bounds: Any) -> Iterator[int]:
+    """Yield the port of a server with patience for everything but what `bounds` names."""
+    with listening(served.app, ServerBounds(**(PATIENT | bounds))) as address:
+        yield int(address.rpartition(":")[2])
+
+
+def drip(sock: socket.socket) -> None:
+    """Send a byte at a time until the server says something or closes."""
+    for _ in range(1000):
+        if select.select([sock], [], [], 0.01)[0]:
+            return
+        sock.send(b"a")
+    pytest.fail("the server listens for ever")
+
+
+def test_connection_that_sends_nothing_is_closed(in_memory: ServedApp) -> None:
+    with port_of(in_memory, first_byte_seconds=SHORT) as port, connected(port) as sock:
+        assert answer(sock) is None
+
+
+def test_headers_that_drip_are_cut_off(in_memory: ServedApp) -> None:
+    with port_of(in_memory, headers_seconds=SHORT) as port, connected(port) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nX: ")
+        drip(sock)
+        got = answer(sock)
+        assert got is not None
+        assert (got.problem["status"], got.headers["connection"]) == (408, "close")
+        assert "the headers of the request did not arrive within 0.3 s" in got.problem["detail"]
+        assert answer(sock) is None
+
+
+def test_body_that_drips_is_cut_off_and_changes_nothing(in_memory: ServedApp) -> None:
+    line = "PUT /admin/v2/resourcegroup/gold HTTP/1.1"
+    with port_of(in_memory, body_seconds=SHORT) as port, connected(port) as sock:
+        sock.sendall(request(in_memory.tokens["admin"], line, "Content-Length: 60000") + b"{")
+        drip(sock)
+        got = answer(sock)
+        assert got is not None
+        assert "the body of the request did not arrive within 0.3 s" in got.problem["detail"]
+        assert got.status == 408
+        assert asked(port, request(in_memory.tokens["admin"])).status == 200
+    assert in_memory.store.revision() == 0
+
+
+def test_second_request_has_the_time_of_the_first(in_memory: ServedApp) -> None:
+    with port_of(in_memory, headers_seconds=SHORT) as port, connected(port) as sock:
+        for _ in range(3):
+            sock.sendall(request(in_memory.tokens["viewer"]))
+            got = answer(sock)
+            assert got is not None
+            assert got.status == 200
+        sock.sendall(b"GET /")
+        drip(sock)
+        got = answer(sock)
+        assert got is not None
+        assert got.problem["status"] == 408
+
+
+def test_body_that_nobody_waits_for_is_cut_off_too(in_memory: ServedApp) -> None:
+    with port_of(in_memory, body_seconds=SHORT) as port, connected(port) as sock:
+        sock.sendall(request(None, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", "Content-Length: 60000"))
+        got = answer(sock)
+        assert got is not None
+        assert got.problem["status"] == 401
+        drip(sock)
+        assert answer(sock) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"{}"])
+def test_connection_without_a_next_request_is_closed(in_memory: ServedApp, body: bytes) -> None:
+    # The second case is refused before its body has come.
+    with port_of(in_memory, idle_seconds=1) as port, connected(port) as sock:
+        sock.sendall(request(None, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", f"Content-Length: {len(body)}"))
+        got = answer(sock)
+        assert got is not None
+        assert got.status == 401
+        sock.sendall(body)
+        assert answer(sock) is None
+
+
+def test_client_that_does_not_take_its_answers_is_cut_off(in_memory: ServedApp) -> None:
+    with port_of(in_memory, answer_seconds=SHORT) as port, connected(port) as sock:
+        sock.sendall(request(None, "GET /openapi.json HTTP/1.1") * 60)
+        cut_off = select.poll()
+        cut_off.register(sock, 0)  # tells errors only
+        assert cut_off.poll(20_000)
+        assert asked(port, request(in_memory.tokens["viewer"])).status == 200
+
+
+def test_who_waited_longest_leaves_for_a_newcomer(in_memory: ServedApp) -> None:
+    with port_of(in_memory, connections_per_peer=5) as port, ExitStack() as stack:
+        socks = silent(stack, port, 5)
+        assert asked(port, request(in_memory.tokens["viewer"])).status == 200
+        assert answer(socks[0]) is None
+        assert not select.select(socks[1:], [], [], 0.1)[0]
+
+
+def test_bound_on_all_connections_holds_as_that_of_a_peer(in_memory: ServedApp) -> None:
+    with port_of(in_memory, connections=5) as port, ExitStack() as stack:
+        (first, *_) = silent(stack, port, 9)
+        assert asked(port, request(in_memory.tokens["viewer"])).status == 200
+        assert answer(first) is None
+
+
+def test_who_has_begun_a_request_is_told_why_it_must_leave(in_memory: ServedApp) -> None:
+    with port_of(in_memory, connections_per_peer=1) as port, connected(port) as first:
+        first.sendall(b"GET / HTTP/1.1\r\n")
+        for _ in range(1000):  # until the server has read it, a newcomer is refused instead
+            if asked(port, request(in_memory.tokens["viewer"])).status == 200:
+                break
+        got = answer(first)
+        assert got is not None
+        assert "too many connections" in got.problem["detail"]
+        assert got.status == 503
+
+
+def test_connection_of_a_caller_outlasts_a_flood_of_strangers(in_memory: ServedApp) -> None:
+    with port_of(in_memory, connections_per_peer=5) as port, connected(port) as sock, ExitStack() as stack:
+        for _ in range(3):
+            sock.sendall(request(in_memory.tokens["viewer"]))
+            got = answer(sock)
+            assert got is not None
+            assert got.status == 200
+            silent(stack, port, 20)
+
+
+class _Gated(MemoryStore):
+    """A store that answers when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Semaphore(0)
+        self.go = threading.Event()
+
+    def revision(self) -> int:
+        self.asked.release()
+        assert self.go.wait(60)
+        return super().revision()
+
+
+@pytest.fixture
+def gated() -> Iterator[_Gated]:
+    store = _Gated()
+    yield store
+    store.go.set()
+
+
+PUT = "PUT /admin/v2/resourcegroup/gold HTTP/1.1"
+JSON = ("Content-Type: application/json", "Content-Length: 2")
+
+
+def test_connection_beyond_the_bound_is_refused_if_nobody_can_leave(serve: Any, gated: _Gated) -> None:
+    served = serve(gated)
+    with port_of(served, connections_per_peer=1) as port, connected(port) as working:
+        working.sendall(request(served.tokens["admin"], PUT, *JSON) + b"{}")
+        assert gated.asked.acquire(timeout=20)
+        got = asked(port, request(served.tokens["admin"]))
+        assert "too many connections" in got.problem["detail"]
+        assert got.status == 503
+        gated.go.set()
+        done = answer(working)
+        assert done is not None
+        assert done.status == 200
+
+
+def test_requests_wait_for_a_turn_and_are_refused_only_when_the_queue_is_full(
+    serve: Any, gated: _Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "AT_ONCE", 1)
+    monkeypatch.setattr(gate, "MOST_WAITING", 1)
+    served = serve(gated)
+    with port_of(served) as port, ExitStack() as stack:
+        one, two, three = (stack.enter_context(connected(port)) for _ in range(3))
+        one.sendall(request(served.tokens["admin"], PUT, *JSON) + b"{}")
+        assert gated.asked.acquire(timeout=20)
+        two.sendall(request(served.tokens["viewer"]))
+        three.sendall(request(served.tokens["viewer"]))
+        ((refused, *_), _, _) = select.select([two, three], [], [], 20)
+        got = answer(refused)
+        assert got is not None
+        assert "1 requests wait already" in got.problem["detail"]
+        assert got.status == 503
+        assert asked(port, request(None, "GET / HTTP/1.1")).status == 200  # strangers have a queue of their own
+        gated.go.set()
+        for sock in (one, three if refused is two else two):
+            got = answer(sock)
+            assert got is not None
+            assert got.status == 200
+
+
+def test_request_that_waits_too_long_for_its_turn_is_told_so(
+    serve: Any, gated: _Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "AT_ONCE", 1)
+    monkeypatch.setattr(gate, "WAIT_SECONDS", SHORT)
+    served = serve(gated)
+    with port_of(served) as port, connected(port) as one:
+        one.sendall(request(served.tokens["admin"], PUT, *JSON) + b"{}")
+        assert gated.asked.acquire(timeout=20)
+        got = asked(port, request(served.tokens["viewer"]))
+        assert "waited 0.3 s for a turn" in got.problem["detail"]
+        assert got.status == 503
+        gated.go.set()
+
+
+def test_change_whose_client_left_before_its_turn_is_not_made(
+    serve: Any, gated: _Gated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "AT_ONCE", 1)
+    served = serve(gated)
+    change = request(served.tokens["admin"], PUT, *JSON) + b"{}"
+    with port_of(served) as port, connected(port) as one:
+        one.sendall(change)
+        assert gated.asked.acquire(timeout=20)
+        with connected(port) as two:
+            two.sendall(change.replace(b"gold", b"lead"))
+        for _ in range(2):  # the server has seen that it left
+            assert asked(port, request(None, "GET /healthz HTTP/1.1")).status == 200
+        gated.go.set()
+        assert asked(port, request(served.tokens["admin"])).status == 200
+    assert [entry.name for entry in served.store.changed(after=0, until=9)] == ["gold"]
+
+
+def test_slow_bodies_hold_no_turn(in_memory: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "AT_ONCE", 1)
+    admin = in_memory.tokens["admin"]
+    with port_of(in_memory) as port, ExitStack() as stack:
+        for sock in silent(stack, port, 3):
+            sock.sendall(request(admin, PUT, "Content-Length: 1000") + b"{")
+        assert asked(port, request(admin)).status == 200
+
+
+def test_what_needs_no_token_is_limited_by_address_but_the_health_check(serve: Any) -> None:
+    served = serve(MemoryStore(), requests_per_second=2)
+    client = served.client(None)
+    assert [client.get("/").status_code for _ in range(13)] == [200] * 11 + [429] * 2
+    refused = client.get("/openapi.json")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+    assert [client.get("/healthz").status_code for _ in range(20)] == [200] * 20
+    assert served.client("viewer").get("/admin/v2/caller").status_code == 200
+
+
+def test_fault_of_the_server_is_a_problem_too(in_memory: ServedApp) -> None:
+    def fail() -> None:
+        raise RuntimeError("a secret of the server")
+
+    in_memory.app.add_api_route("/fails", fail)
+    with port_of(in_memory) as port:
+        got = asked(port, request(in_memory.tokens["admin"], "GET /fails HTTP/1.1"))
+    assert got.problem["status"] == 500
+    assert "secret" not in got.problem["detail"]

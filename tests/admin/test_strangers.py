@@ -1,0 +1,110 @@
+"""Strangers cannot take the server down: each attack over real sockets, on the server as it is started."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.store.memory_store import MemoryStore
+from tests.admin.conftest import ServedApp
+from tests.admin.raw_http import answer, asked, connected, request, silent
+from tests.admin.server_process import ServerProcess, server_process
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenFile:
+    return TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
+
+
+@pytest.fixture
+def token(tokens: TokenFile) -> str:
+    return tokens.create("ann", "admin")
+
+
+@pytest.fixture
+def server(tmp_path: Path, tokens: TokenFile, token: str) -> Iterator[ServerProcess]:
+    with server_process(tmp_path, tokens) as started:
+        yield started
+
+
+def test_silent_connections_lock_nobody_out(server: ServerProcess, token: str) -> None:
+    with ExitStack() as stack:
+        silent(stack, server.port, 205)
+        assert asked(server.port, request(token)).status == 200
+
+
+def test_a_thousand_requests_at_once_are_answered_or_told_when_to_come_again(
+    server: ServerProcess, tokens: TokenFile
+) -> None:
+    texts = [tokens.create(f"caller-{i}", "viewer") for i in range(10)]
+    with ExitStack() as stack:
+        socks = silent(stack, server.port, 1000)
+        for at, sock in enumerate(socks):
+            sock.sendall(request(texts[at % 10]))
+        answers = [answer(sock) for sock in socks]
+    assert Counter(got.status if got else None for got in answers) == {200: 1000}
+
+
+def test_half_a_body_does_not_keep_the_server_from_ending(server: ServerProcess, token: str) -> None:
+    with ExitStack() as stack:
+        half = stack.enter_context(connected(server.port))
+        half.sendall(request(token, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", "Content-Length: 1000") + b"{")
+        assert asked(server.port, request(token)).status == 200
+        server.process.send_signal(signal.SIGTERM)
+        got = answer(half)
+        assert got is not None
+        assert got.problem["title"] == "Service Unavailable"
+        assert server.process.wait(timeout=5) in {0, -signal.SIGTERM}
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_clock_that_is_stepped_back_lets_callers_in_as_before(serve: Callable[..., ServedApp]) -> None:
+    served = serve(MemoryStore(), requests_per_second=1)
+    client = served.client()
+    for _ in range(6):
+        assert client.get("/admin/v2/caller").status_code == 200
+    served.clock[0] -= 3_600_000
+    for _ in range(10):
+        served.monotonic[0] += 1000
+        assert client.get("/admin/v2/caller").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET /" + b"a" * 100_000, 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000, 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+    ],
+)
+def test_request_that_is_not_http_is_answered_with_a_problem(server: ServerProcess, sent: bytes, status: int) -> None:
+    got = asked(server.port, sent)
+    assert got.problem["status"] == status
+    assert got.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_body_with_two_lengths_is_refused(server: ServerProcess, token: str, is_known: bool) -> None:
+    smuggled = request(
+        token if is_known else None, "PUT /admin/v2/resourcegroup/gold HTTP/1.1",
+        "Content-Length: 2", "Transfer-Encoding: chunked",
+    ) + b"0\r\n\r\n"  # fmt: skip
+    got = asked(server.port, smuggled)
+    assert "Transfer-Encoding" in got.problem["detail"]
+    assert (got.status, got.headers["connection"]) == (400, "close")
+
+
+def test_bad_chunk_in_the_middle_of_a_request_is_one_problem(server: ServerProcess, token: str) -> None:
+    head = request(token, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", "Transfer-Encoding: chunked")
+    assert asked(server.port, head + b"2\r\n{}\r\nnonsense\r\n").problem["status"] == 400
+    assert asked(server.port, request(token)).status == 200
+    assert "Traceback" not in server.log.read_text()

@@ -1,0 +1,76 @@
+"""Turns: fair among callers, bounded, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from spark_throttle.admin.api.server.turns import NoTurnError, Turns
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_newest_request_of_the_caller_with_most_gives_way_in_a_full_queue() -> None:
+    async def fill() -> list[str]:
+        turns, ends = Turns(1, most_waiting=4, wait_seconds=60), []
+
+        async def ask(name: str) -> None:
+            try:
+                await turns.take(name[0])
+            except NoTurnError:
+                ends.append(f"-{name}")
+                return
+            ends.append(name)
+            turns.give_back()
+
+        await turns.take("z")
+        tasks = []
+        for name in ("a1", "a2", "a3", "a4", "a5", "b1", "c1"):
+            tasks.append(asyncio.create_task(ask(name)))
+            await settled()
+        turns.give_back()
+        await asyncio.gather(*tasks)
+        await turns.take("z")  # the turn came back
+        return ends
+
+    assert asyncio.run(fill()) == ["-a5", "-a4", "-a3", "a1", "b1", "c1", "a2"]
+
+
+def test_turn_of_a_request_that_gave_up_is_not_lost() -> None:
+    async def give_up() -> None:
+        turns = Turns(1, most_waiting=9, wait_seconds=0.05)
+        await turns.take("a")
+        with pytest.raises(NoTurnError, match=r"waited 0\.05 s"):
+            await turns.take("b")
+        waiting = asyncio.create_task(turns.take("b"))
+        await settled()
+        turns.give_back()  # gives it to the task, which is cancelled at the same moment
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await turns.take("c")
+
+    asyncio.run(give_up())
+
+
+def test_no_more_than_the_bound_are_worked_on_at_once() -> None:
+    async def work() -> int:
+        turns, now, most = Turns(3, most_waiting=100, wait_seconds=60), 0, 0
+
+        async def ask(caller: str) -> None:
+            nonlocal now, most
+            await turns.take(caller)
+            now += 1
+            most = max(most, now)
+            await settled()
+            now -= 1
+            turns.give_back()
+
+        await asyncio.gather(*(ask(f"caller-{at % 7}") for at in range(60)))
+        return most
+
+    assert asyncio.run(work()) == 3
