@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.admin.watch.metrics import TOP_NAMESPACES, balances_of
+from spark_throttle.control.clock import Clock
 from spark_throttle.core.arithmetic.packing import pack
+from spark_throttle.files.storage import Directory
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
@@ -32,14 +36,28 @@ class World:
         self.service.put("resource_group", "gold", gold, ANN)
         self.service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
         self.job = MadeUpJob(folder / "control", self.store)
-        self.watch = JobWatch({"ingest": str(folder / "control")})
+        self.watch = JobWatch({"ingest": str(folder / "control")}, clock=self.job.clock)
         self.served = serve(self.store, watch=self.watch)
         self.client = self.served.client()
 
     def run(self, batches: int = 1) -> None:
         for _ in range(batches):
             self.job.batch(OFFERED)
+            self.job.pulse.beat()
             self.watch.look()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass in which the job gives no sign of life."""
+        self.job.now_ms += int(1000 * seconds)
+        self.watch.look()
+
+    def status(self) -> dict[str, Any]:
+        (job,) = self.client.get("/admin/v2/status").json()["jobs"]
+        return dict(job)
+
+    def change(self, rate: int) -> dict[str, Any]:
+        made = self.client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": rate}).json()
+        return dict(made["acting"][0])
 
 
 @pytest.fixture
@@ -199,3 +217,144 @@ def test_label_that_would_break_a_line_is_escaped(world: World) -> None:
     world.job.batch({'acme/"\n\\x': 100})
     world.watch.look()
     assert 'namespace="acme/\\"\\n\\\\x"' in world.client.get("/metrics").text
+
+
+# -------------------------------------------------------------------------------------------------------- alive or not
+
+
+def test_dead_job_is_shown_as_silent(world: World) -> None:
+    job = world.status()
+    assert (job["state"], job["listening"], job["sign_age_ms"], job["batch_age_ms"]) == ("reporting", True, 0, 0)
+    world.wait(60)
+    job = world.status()
+    assert (job["state"], job["listening"]) == ("silent", False)
+    assert (job["sign_age_ms"], job["batch_age_ms"]) == (60_000, 60_000)
+    assert job["life"] == "no sign of life for 60 s (the bound is 30 s)"
+    assert job["problem"] is None
+
+
+def test_change_of_a_dead_job_is_answered_with_no_job_is_listening(world: World) -> None:
+    world.wait(300)
+    acting = world.change(30)
+    assert (acting["state"], acting["store_revision"]) == ("not_listening", 2)
+    assert acting["detail"] == (
+        "no job is listening: no sign of life for 300 s (the bound is 30 s); the change acts when the job goes on"
+    )
+    world.run()
+    assert world.status()["store_revision"] == 3
+    assert world.change(31)["state"] == "next_batch"
+
+
+def test_idle_job_that_runs_no_batch_is_listening(world: World) -> None:
+    for _ in range(60):
+        world.job.now_ms += 10_000
+        world.job.pulse.note_call()
+        world.job.pulse.beat()
+        world.watch.look()
+    job = world.status()
+    assert (job["state"], job["sign_age_ms"], job["batch_age_ms"]) == ("reporting", 0, 600_000)
+    assert world.change(30)["state"] == "next_batch"
+
+
+def test_job_that_hangs_is_not_listening_though_it_gives_signs(world: World) -> None:
+    for _ in range(61):
+        world.job.now_ms += 10_000
+        world.job.pulse.beat()
+        world.watch.look()
+    job = world.status()
+    assert (job["state"], job["listening"], job["asked_age_ms"]) == ("hanging", False, 610_000)
+    assert world.change(30)["state"] == "not_listening"
+
+
+def test_job_that_ended_is_not_listening(world: World) -> None:
+    world.job.pulse.beat(has_ended=True)
+    world.wait(1)
+    assert world.status()["state"] == "ended"
+    assert "the query ended 1.0 s ago" in world.change(30)["detail"]
+
+
+def test_job_of_an_older_release_is_shown_with_the_age_of_its_last_batch(
+    serve: Callable[..., ServedApp], tmp_path: Path, world: World
+) -> None:
+    """It gives no signs of life; a change is answered as before."""
+    (tmp_path / "control" / "alive.json").unlink()
+    world.job.now_ms += 60_000
+    world.watch = JobWatch({"ingest": str(tmp_path / "control")}, clock=world.job.clock)
+    world.watch.look()
+    world.client = serve(world.store, watch=world.watch).client()
+    job = world.status()
+    assert (job["state"], job["listening"], job["sign_age_ms"], job["batch_age_ms"]) == ("unknown", True, None, 60_000)
+    assert world.change(30)["state"] == "next_batch"
+    text = world.client.get("/metrics").text
+    assert 'spark_throttle_job_up{job="ingest"} 1.0' in text
+    assert "spark_throttle_job_reporting{" not in text
+
+
+def test_damaged_sign_of_life_hides_no_number_of_the_job(world: World, tmp_path: Path) -> None:
+    (tmp_path / "control" / "alive.json").write_bytes(b"nonsense")
+    world.job.batch(OFFERED)
+    world.watch.look()
+    job = world.status()
+    assert (job["state"], job["batch"], job["problem"]) == ("unknown", 4, None)
+    assert "damaged" in job["life"]
+
+
+def test_wall_clock_that_is_set_makes_no_live_job_silent_and_no_dead_one_alive(world: World) -> None:
+    wall_ms = [world.job.now_ms]
+    world.watch = JobWatch(
+        {"ingest": str(world.job.control_path)},
+        clock=Clock(lambda: wall_ms[0], lambda: world.job.now_ms, world.job.clock.boot),
+    )
+    for step_ms in (-3_600_000, 7_200_000):
+        wall_ms[0] += step_ms
+        world.run()
+        (view,) = world.watch.views()
+        assert (view.liveness().state, view.batch_age_ms()) == ("reporting", 0)
+    world.wait(31)
+    wall_ms[0] -= 7_200_000
+    (view,) = world.watch.views()
+    assert (view.liveness().state, view.batch_age_ms()) == ("silent", 31_000)
+
+
+def test_directory_that_hangs_makes_no_other_job_silent(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MadeUpJob(tmp_path / "hung", world.store)
+    looked, may_go_on = threading.Event(), threading.Event()
+
+    def names(directory: Directory, folder: str, of: Callable[..., list[str]] = Directory.names) -> list[str]:
+        if "hung" in directory.location:
+            may_go_on.wait()
+        elif folder == "feedback":
+            looked.set()
+        return of(directory, folder)
+
+    monkeypatch.setattr(Directory, "names", names)
+    monkeypatch.setattr("spark_throttle.admin.watch.job_watch._STOP_SECONDS", 0.01)
+    watch = JobWatch({"hung": str(tmp_path / "hung"), "ingest": str(tmp_path / "control")}, clock=world.job.clock)
+    watch.start()
+    assert looked.wait(60)
+    watch.stop()
+    may_go_on.set()
+
+
+def metric_names(text: str) -> set[str]:
+    """Return the names of the metrics that have a value of the job."""
+    return {line.partition("{")[0].removeprefix("spark_throttle_") for line in text.splitlines() if 'job="' in line}
+
+
+def test_gauges_of_a_dead_job_are_no_longer_exported(world: World) -> None:
+    text = world.client.get("/metrics").text
+    assert 'spark_throttle_job_up{job="ingest"} 1.0' in text
+    assert 'spark_throttle_job_reporting{job="ingest"} 1.0' in text
+    live = metric_names(text)
+    world.wait(60)
+    text = world.client.get("/metrics").text
+    assert 'spark_throttle_job_up{job="ingest"} 0.0' in text
+    assert 'spark_throttle_job_reporting{job="ingest"} 0.0' in text
+    assert 'spark_throttle_job_sign_of_life_age_seconds{job="ingest"} 60.0' in text
+    assert 'spark_throttle_job_batch_age_seconds{job="ingest"} 60.0' in text
+    left = {name for name in metric_names(text) if not name.endswith("_total")}
+    assert left == {"job_up", "job_reporting", "job_sign_of_life_age_seconds", "job_batch_age_seconds"}
+    assert live - metric_names(text) >= {"backlog_messages", "balance_messages", "namespace_waiting_messages"}
+    assert {name for name in live if name.endswith("_total")} <= metric_names(text)

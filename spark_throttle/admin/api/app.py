@@ -34,6 +34,7 @@ from spark_throttle.admin.api.request_rate import RequestRates
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.status.liveness import LifeBounds
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
@@ -119,6 +120,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     tls_key: str | None = None,
     requests_per_second: int = REQUESTS_PER_SECOND,
     is_plain_allowed: bool = False,
+    bounds: LifeBounds | None = None,
 ) -> None:
     """Serve the API and the page until the process is told to end.
 
@@ -138,6 +140,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Rate limit of each token.
     is_plain_allowed
         Whether to speak plain HTTP on any address; TLS then ends at a proxy in front of the server.
+    bounds
+        When a job counts as silent or hanging.
 
     Raises
     ------
@@ -162,9 +166,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
             f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
     opened = open_store(store, is_created=True)
-    app = make_app(
-        opened, token_file, JobWatch(control or {}), clock_ms=wall_clock_ms, requests_per_second=requests_per_second
-    )
+    watch = JobWatch(control or {}, bounds=bounds)
+    app = make_app(opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second)
     logger.info("serving %s on %s:%d", opened.location, host, port)
     # uvicorn's access log has paths but no headers; a token travels only in a header.
     uvicorn.run(

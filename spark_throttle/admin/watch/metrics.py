@@ -54,8 +54,9 @@ class JobCollector(Collector):
         views = self._watch.views()
         yield from _job_metrics(views)
         yield from _counters(views)
-        yield from _gauges(views)
-        yield from _namespaces(views)
+        listening = [view for view in views if view.liveness().is_listening]
+        yield from _gauges(listening)
+        yield from _namespaces(listening)
 
 
 def exposed(watch: JobWatch, store: PolicyStore) -> bytes:
@@ -78,25 +79,37 @@ def _store_metrics(store: PolicyStore) -> Iterator[Metric]:
 
 
 def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
-    up = GaugeMetricFamily("spark_throttle_job_up", "1 if the job's control directory can be read.", labels=("job",))
-    batch = GaugeMetricFamily("spark_throttle_job_batch", "Newest batch that has reported.", labels=("job",))
-    at = GaugeMetricFamily("spark_throttle_job_batch_timestamp_seconds", "Time of that batch.", labels=("job",))
-    revision = GaugeMetricFamily(
-        "spark_throttle_job_store_revision", "Store revision that the next batch is planned with.", labels=("job",)
-    )
-    stale = GaugeMetricFamily(
-        "spark_throttle_job_policy_stale", "1 if the store's newest policies are not in force.", labels=("job",)
-    )
+    up = _of_job("up", "1 if the job's control directory can be read, and the job is not known to be silent.")
+    reporting = _of_job("reporting", "1 if the job gives signs of life and Spark asks it for batches.")
+    sign_age = _of_job("sign_of_life_age_seconds", "Time since the job's last sign of life.")
+    batch_age = _of_job("batch_age_seconds", "Time since the newest batch.")
+    batch = _of_job("batch", "Newest batch that has reported.")
+    at = _of_job("batch_timestamp_seconds", "Time of that batch.")
+    revision = _of_job("store_revision", "Store revision that the next batch is planned with.")
+    stale = _of_job("policy_stale", "1 if the store's newest policies are not in force.")
     for view in views:
-        up.add_metric((view.name,), int(view.problem is None))
+        labels, life, batch_age_ms = (view.name,), view.liveness(), view.batch_age_ms()
+        up.add_metric(labels, int(view.problem is None and life.is_listening))
+        if life.state != "unknown":
+            reporting.add_metric(labels, int(life.state == "reporting"))
+        if life.sign_age_ms is not None:
+            sign_age.add_metric(labels, life.sign_age_ms / 1000)
+        if batch_age_ms is not None:
+            batch_age.add_metric(labels, batch_age_ms / 1000)
+        if not life.is_listening:
+            continue
         if view.batches:
-            batch.add_metric((view.name,), view.batches[-1].batch)
-            at.add_metric((view.name,), view.batches[-1].now_ms / 1000)
+            batch.add_metric(labels, view.batches[-1].batch)
+            at.add_metric(labels, view.batches[-1].now_ms / 1000)
         if view.followed is not None:
-            stale.add_metric((view.name,), int(view.followed.problem is not None))
+            stale.add_metric(labels, int(view.followed.problem is not None))
             if view.followed.store_revision is not None:
-                revision.add_metric((view.name,), view.followed.store_revision)
-    yield from (up, batch, at, revision, stale)
+                revision.add_metric(labels, view.followed.store_revision)
+    yield from (up, reporting, sign_age, batch_age, batch, at, revision, stale)
+
+
+def _of_job(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"spark_throttle_job_{name}", text, labels=("job",))
 
 
 def _kept(view: JobView) -> dict[tuple[str, str], Int64s]:
