@@ -13,9 +13,10 @@ from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext
 from spark_throttle.admin.tokens import Role
+from spark_throttle.admin.watch.balances import balances_of
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
-from spark_throttle.admin.watch.metrics import CONTENT_TYPE, balances_of, exposed
+from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, did_you_mean
@@ -161,10 +162,12 @@ class NamespaceRow(BaseModel):
     namespace: str
     resource_group: str | None
     weight: int
-    offered_per_second: float
-    admitted_per_second: float
-    admitted_bytes_per_second: float
-    rejected_per_second: float
+    offered_per_second: float | None
+    """This and the other rates are null after the first batch that was seen: it is not known how long that took."""
+
+    admitted_per_second: float | None
+    admitted_bytes_per_second: float | None
+    rejected_per_second: float | None
     waiting_messages: int
     waiting_bytes: int
     delayed_ms: float | None

@@ -15,12 +15,14 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
+from spark_throttle.admin.watch.totals import Totals, with_batch
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import newest_batch, read_reports
@@ -87,8 +89,14 @@ class JobView:
     """Why the job's directory cannot be read; `None` if it can."""
 
     batches: deque[BatchNumbers] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    totals: dict[tuple[str, str], Int64s] = field(default_factory=dict)
-    """The values that `usage_table.MEASURES` names, by level and scope (job and groups), since the watch began."""
+    totals: Totals = field(default_factory=dict)
+    """The sums by scope since the watch began."""
+
+    rejected_by_reason: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The number of rejected messages by `Reason` since the watch began; empty before a batch that reports it."""
+
+    newest: BatchNumbers | None = None
+    """The newest batch, with its tenants and namespaces."""
 
     window: Window | None = None
     newest_seen: tuple[int, int] | None = None
@@ -212,14 +220,14 @@ class _Job:
         manifest = read_manifest(self._directory)
         if manifest is None:
             raise _missing(self.view.location)
-        batches, totals = self.view.batches, self.view.totals
+        batches, totals, by_reason = self.view.batches, self.view.totals, self.view.rejected_by_reason
         if manifest.query != self._query:
             # The first look, or another query began in its place.
             self._query, self._newest, self._epoch_file, self._policies = manifest.query, [], "", {}
-            batches, totals = deque(maxlen=BATCHES_KEPT), {}
+            batches, totals, by_reason = deque(maxlen=BATCHES_KEPT), {}, by_reason[:0]
             changed = {
                 "direction": manifest.direction, "batches": batches, "totals": totals, "window": None,
-                "newest_seen": None,
+                "newest_seen": None, "newest": None, "rejected_by_reason": np.zeros(0, np.int64),
             }  # fmt: skip
         followed = read_next_policies(self._directory)
         if followed != self.view.followed:
@@ -227,7 +235,7 @@ class _Job:
         changed |= self._look_at_epochs()
         last = batches[-1].batch if batches else -1
         if newest_batch(self._directory) > last:
-            changed |= self._look_at_batches(last, batches, totals)
+            changed |= self._look_at_batches(last, batches, totals, by_reason)
         self._has_looked = True
         if self.view.problem is not None:
             changed["problem"] = None
@@ -246,9 +254,9 @@ class _Job:
         return {"planned_epoch": epoch.number, "epoch": epoch, "epoch_policy": policy}
 
     def _look_at_batches(
-        self, last: int, batches: deque[BatchNumbers], totals: dict[tuple[str, str], Int64s]
+        self, last: int, batches: deque[BatchNumbers], totals: Totals, by_reason: Int64s
     ) -> dict[str, Any]:
-        batches, totals = deque(batches, maxlen=BATCHES_KEPT), dict(totals)
+        batches = deque(batches, maxlen=BATCHES_KEPT)
         for batch, reports in read_reports(self._directory, after_batch=last).items():
             policy = self._policy(reports[0].revision)
             if policy is None:
@@ -257,16 +265,16 @@ class _Job:
             elapsed_ms = max(0, reports[0].now_ms - before.now_ms) if before else 0
             numbers = numbers_of(batch, reports, policy, elapsed_ms)
             batches.append(numbers.without_namespaces())
-            for key, counts in numbers.shared.items():
-                totals[key] = totals.get(key, np.zeros_like(counts)) + counts
+            totals = with_batch(totals, numbers)
+            by_reason = _sum(by_reason, numbers.rejected_by_reason)
             is_same = bool(self._newest) and self._newest[-1].revision == numbers.revision
             self._newest = [*self._newest[-(WINDOW_BATCHES - 1) :], numbers] if is_same else [numbers]
         while len(self._newest) > 1 and sum(len(kept.names) for kept in self._newest) > WINDOW_ROWS:
             self._newest = self._newest[1:]
         window = self._window()
-        changed: dict[str, Any] = {"batches": batches, "totals": totals}
+        changed: dict[str, Any] = {"batches": batches, "totals": totals, "rejected_by_reason": by_reason}
         if batches and batches[-1].batch > last:
-            changed["newest_seen"] = self._seen(batches[-1].now_ms)
+            changed |= {"newest_seen": self._seen(batches[-1].now_ms), "newest": self._newest[-1]}
         return changed | ({} if window is None else {"window": window})
 
     def _seen(self, batch_time_ms: int) -> tuple[int, int]:
@@ -301,6 +309,11 @@ class _Job:
         waiting[index[len(index) - len(newest.names) :]] = newest.waiting
         elapsed_ms = sum(kept.elapsed_ms for kept in measured)
         return Window(policy, len(measured), elapsed_ms, names, counts, waiting)
+
+
+def _sum(some: Int64s, more: Int64s) -> Int64s:
+    """Return the sum of two arrays, the shorter of which lacks zeros at its end."""
+    return np.array([a + b for a, b in zip_longest(some.tolist(), more.tolist(), fillvalue=0)], np.int64)
 
 
 def _missing(location: str) -> ThrottleError:
