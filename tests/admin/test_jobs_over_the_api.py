@@ -496,3 +496,17 @@ def test_first_batch_has_no_rates_because_nobody_knows_how_long_it_took(
     assert "spark_throttle_namespace_offered_per_second{" not in text
     assert value_of(text, "namespace_waiting_messages", job="ingest", namespace="other/c", resource_group="") == 0
     assert "spark_throttle_near_limit{" not in text
+
+
+def test_watch_reads_a_sign_of_life_once_a_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(directory: Directory, name: str, of: Callable[..., bytes | None] = Directory.read) -> bytes | None:
+        read.append(name)
+        return of(directory, name)
+
+    monkeypatch.setattr(Directory, "read", counted)
+    for _ in range(40):
+        world.job.now_ms += 250
+        world.watch.look()
+    assert (read.count("alive.json"), read.count("run")) == (10, 10)

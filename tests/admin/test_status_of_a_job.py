@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from typer.testing import CliRunner, Result
 from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.next_policies import read_next_policies, write_next_policies
+from spark_throttle.status.explain import explain_job
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
@@ -152,3 +155,17 @@ def test_watch_without_a_terminal_writes_lines(job: MadeUpJob, monkeypatch: pyte
         "batch 1: job: quota/s no limit, offered/s 30 / 29.3 KiB, admitted/s 30 / 29.3 KiB, rejected/s 0, waiting 0",
     ]
     assert all(re.match(r"2026-11-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
+
+
+def test_explain_promises_no_next_batch_of_a_dead_job(job: MadeUpJob) -> None:
+    job.batch({"acme/a": 30})
+    job.pulse.beat()
+    followed = read_next_policies(job.directory)
+    assert followed is not None
+    write_next_policies(job.directory, replace(followed, revision="0123456789abcdef"))
+    control = str(job.control_path)
+    promise = "revision 0123456789abcdef takes effect with the next batch"
+    assert explain_job(control, "acme/a").notes == (promise,)
+    job.now_ms += 60_000
+    (note,) = explain_job(control, "acme/a").notes
+    assert note == "no job is listening: no sign of life for 60 s (the bound is 30 s)"

@@ -90,7 +90,7 @@ async function update() {
       card.showMembers(value, dimension);
     }
   }
-  showThrottled(throttled, dimension);
+  showThrottled(throttled, dimension, job.listening ? "" : "When the job was last seen: ");
 }
 
 function chooseJobs(names) {
@@ -153,11 +153,11 @@ function showNothing() {
   $("throttled-count").textContent = "The server watches no job: start it with --job name=<checkpoint>/throttle.";
 }
 
-function showThrottled(page, dimension) {
+function showThrottled(page, dimension, when) {
   const n = page.namespaces.length;
-  $("throttled-count").textContent = n
+  $("throttled-count").textContent = when + (n
     ? `${count(page.backlogged)} of ${count(page.active)} active namespaces have a backlog; the largest come first.`
-    : `None of ${count(page.active)} active namespaces has a backlog or rejected messages.`;
+    : `None of ${count(page.active)} active namespaces has a backlog or rejected messages.`);
   $("throttled").hidden = n === 0;
   throttledRows.show(page.namespaces, "namespace", (row) => [
     ["", row.resource_group ?? "–"], ["number", count(row.offered_per_second)], ["number", count(row.admitted_per_second)],

@@ -61,8 +61,9 @@ export class GroupCard {
   // Show what the job did: its `job` of the status, the group's scope in it, and the group's series.
   show(job, scope, times, series, dimension) {
     if (scope) {
-      // Counts are of one batch: they are rates only if it is known how long it took.
-      const rate = (number) => (job.elapsed_ms ? `${quantity(number * 1000 / job.elapsed_ms, dimension)}/s` : "–");
+      // Counts are of one batch: they are rates only if it is known how long it took, and the job still lives.
+      const rate = (number) => (job.elapsed_ms && job.listening
+        ? `${quantity(number * 1000 / job.elapsed_ms, dimension)}/s` : "–");
       const waits = scope[`waiting_${dimension}`];
       const refused = scope[`rejected_${dimension}`];
       const quota = dimension === "bytes" ? scope.bytes_per_second : scope.messages_per_second;
@@ -185,8 +186,9 @@ export class GroupCard {
     }
     const unheard = `Revision ${revision} is committed, but no job is listening: ${job.life}.`;
     if (job.store_revision < revision) {
-      this.acted.textContent = !job.listening ? unheard : job.problem ? `Revision ${revision} is committed but not in force: ${job.problem}`
-        : `Revision ${revision} is committed; the next batch of ${job.job} will have it.`;
+      this.acted.textContent = !job.listening ? unheard
+        : job.problem ? `Revision ${revision} is committed but not in force: ${job.problem}`
+          : `Revision ${revision} is committed; the next batch of ${job.job} will have it.`;
       return;
     }
     const later = job.recent.filter((batch) => batch.epoch > before.planned_epoch);
