@@ -55,6 +55,16 @@ def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
     return (newest, found) if found else (-1, [])
 
 
+def time_before(directory: Directory, batch: int) -> int | None:
+    """Return the batch time, in ms, of the newest batch before `batch` that reported; `None` if its report is gone."""
+    for name in reversed(directory.names(_FOLDER)):
+        if _batch_of(name) < batch:
+            reports = _reports_of(directory, name)
+            if reports:
+                return reports[0].now_ms
+    return None
+
+
 def newest_batch(directory: Directory) -> int:
     """Return the number of the newest batch that has a file; -1 if none has."""
     names = directory.names(_FOLDER)

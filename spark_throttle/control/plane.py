@@ -24,6 +24,7 @@ from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.feedback import forget_reports
 from spark_throttle.control.next_policies import NextPolicies, write_next_policies
+from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -73,6 +74,8 @@ class ControlPlane:
         The number of batches by which the checkpoint can be put back (``spark.sql.streaming.minBatchesToRetain``).
     fence
         Checks that the directory still belongs to this run.
+    pulse
+        Gives the job's signs of life, which no decision reads; `None` where nobody watches.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators, given once
@@ -86,8 +89,10 @@ class ControlPlane:
         *,
         batches_retained: int = BATCHES_RETAINED,
         fence: RunFence | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
         self._directory = directory
+        self._pulse = pulse
         self._policies = policies
         self._direction: Direction = direction
         self._shards = shards
@@ -105,6 +110,8 @@ class ControlPlane:
 
     def next_epoch(self, start: EpochName) -> EpochName:
         """Return the epoch that the next batch is planned with: a new one if one is due, else `start`."""
+        if self._pulse is not None:
+            self._pulse.note_call()
         if start == NO_EPOCH:
             refuse_past(self._directory)
             self.epochs.begin()
@@ -177,9 +184,11 @@ class ControlPlane:
         self.epochs.forget_before(name, self._policy_in_force().revision)
 
     def stop(self) -> None:
-        """Stop visiting the exchange; called when the query's reader ends, but not when its process is killed."""
+        """End the threads beside the batches; called when the query's reader ends, but not if its process is killed."""
         if self._shared is not None:
             self._shared.stop()
+        if self._pulse is not None:
+            self._pulse.stop()
 
     def _policy_in_force(self) -> CompiledPolicy:
         snapshot = self._policies.current()

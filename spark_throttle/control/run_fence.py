@@ -65,6 +65,12 @@ class RunFence:
             raise TakenOverError(self._directory.location)
 
 
+def owner_of(directory: Directory) -> str | None:
+    """Return the run that a control directory belongs to; `None` before the first began."""
+    found = directory.read(_NAME)
+    return None if found is None else found.decode(errors="replace")
+
+
 def refuse_past(directory: Directory) -> None:
     """Refuse to begin where a query has run: its sinks would skip the new batches as ones that they already have.
 

@@ -73,6 +73,13 @@ class UsageReport:
     flow that is ahead is in the report even if none of its rows arrived, waited or left. `None` in a report of an older
     version."""
 
+    rejected_by_reason: tuple[int, ...] | None = None
+    """The number of rejected messages by `Reason`, those of `invalid_messages` included; `None` in a report of an older
+    version."""
+
+    oldest_waiting_ms: int | None = None
+    """How long the oldest waiting row has waited; `None` where no row waits, or in a report of an older version."""
+
     @property
     def is_active(self) -> Bools:
         """Whether a row of the flow arrived, waited or left, or still waits."""

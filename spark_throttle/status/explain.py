@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.checkpoint.manifest import read_manifest
+from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
@@ -42,6 +43,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.status.liveness import Liveness, SignWatch
 from spark_throttle.store.entries import document_of
 from spark_throttle.store.store import Entry, PolicyStore
 
@@ -184,7 +186,9 @@ def explain_job(control_path: str, namespace: str) -> Explanation:
     policy = unpack_policy(content or b"", f"the policy revision {epoch.revision}")
     explained = _explained(policy, namespace, direction)
     reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
-    notes = _notes(read_next_policies(directory), policy.revision)
+    signs = SignWatch(directory, Clock.system())
+    signs.look()
+    notes = _notes(read_next_policies(directory), policy.revision, signs.liveness())
     shard = int(shard_of(pa.array([namespace]), manifest.shards)[0])
     if not reports:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
@@ -368,11 +372,12 @@ def _last_batch(batch: int, reports: list[UsageReport], namespace: str, shard: i
     return seen
 
 
-def _notes(followed: NextPolicies | None, revision: str) -> list[str]:
+def _notes(followed: NextPolicies | None, revision: str, life: Liveness) -> list[str]:
+    notes = [] if life.is_listening else [f"no job is listening: {life.detail}"]
     if followed is None:
-        return []
-    notes = [] if followed.problem is None else [followed.problem]
-    if followed.revision != revision:
+        return notes
+    notes += [] if followed.problem is None else [followed.problem]
+    if followed.revision != revision and life.is_listening:
         notes.append(f"revision {followed.revision} takes effect with the next batch")
     return notes
 

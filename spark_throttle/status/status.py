@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
-from spark_throttle.control.feedback import newest_reports
+from spark_throttle.control.clock import Clock
+from spark_throttle.control.feedback import newest_reports, time_before
 from spark_throttle.control.next_policies import read_next_policies
+from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
@@ -16,6 +18,7 @@ from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
+from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.shared_status import ScopeShare, scope_shares
 from spark_throttle.status.usage_table import reported_names, usage_rows
 
@@ -77,14 +80,65 @@ class Status:
     store_revision: int | None = None
     """The revision of the policy store that the next batch is planned with; `None` where the job follows none."""
 
+    elapsed_ms: int | None = None
+    """Time between the newest batch and the one before it, for which its numbers are; `None` if that is not known."""
+
+    batch_age_ms: int | None = None
+    """Time since the newest batch, by the wall clocks; `None` before the first."""
+
+    life: Liveness | None = None
+    """Whether the job lives; `None` before its first start."""
+
+    def per_second(self, number: int) -> float | None:
+        """Return a number of the newest batch as a rate, to be compared with a quota; `None` if that is not known."""
+        return None if not self.elapsed_ms else number * 1000 / self.elapsed_ms
+
     def of_level(self, level: str) -> dict[str, ScopeStatus]:
         """Return the scopes of a level, by name."""
         return {status.scope: status for status in self.scopes if status.level == level}
 
 
+class StatusReader:
+    """The status of one job, read as often as it is asked for; signs of life are compared from one time to the next.
+
+    Parameters
+    ----------
+    control_path
+        The job's control directory.
+    clock
+        The reader's clocks; by default the machine's.
+    bounds
+        When the job counts as silent or hanging.
+    """
+
+    def __init__(self, control_path: str, *, clock: Clock | None = None, bounds: LifeBounds | None = None) -> None:
+        self._directory = Directory(control_path)
+        self._clock = clock or Clock.system()
+        self._signs = SignWatch(self._directory, self._clock, bounds)
+
+    def read(self) -> Status:
+        """Return the numbers of the newest batch that reported, and whether the job lives."""
+        self._signs.look()
+        life = None if owner_of(self._directory) is None else self._signs.liveness()
+        found = _read_batch(self._directory)
+        if found.batch_id < 0 or not found.scopes:
+            return replace(found, life=life)
+        before_ms = time_before(self._directory, found.batch_id)
+        elapsed_ms = None if before_ms is None else found.batch_time_ms - before_ms
+        return replace(
+            found,
+            elapsed_ms=elapsed_ms if elapsed_ms is not None and elapsed_ms > 0 else None,
+            batch_age_ms=max(0, self._clock.wall_ms() - found.batch_time_ms),
+            life=life,
+        )
+
+
 def read_status(control_path: str) -> Status:
-    """Return the numbers of the newest batch that reported."""
-    directory = Directory(control_path)
+    """Return the numbers of the newest batch that reported, and whether the job lives."""
+    return StatusReader(control_path).read()
+
+
+def _read_batch(directory: Directory) -> Status:
     batch, reports = newest_reports(directory)
     observation = read_observation(directory)
     exchange = None if observation is None else _exchange_status(observation)

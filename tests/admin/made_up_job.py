@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.pulse import Pulse
+from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.policy_change import carried
@@ -46,12 +49,23 @@ class MadeUpJob:
     """What became of every row, over all batches; ends with a `QueueOverflowError` if one was raised."""
 
     plane: ControlPlane = field(init=False)
+    pulse: Pulse = field(init=False)
+    """Gives a sign of life when a test says so (`beat`)."""
 
     def __post_init__(self) -> None:
         self.directory = Directory(str(self.control_path))
         bind(self.directory, shards=1, direction=self.direction)
         policies = FollowedStore(self.store.location, open_at=lambda _: self.store)
-        self.plane = ControlPlane(self.directory, policies, self.direction, 1, lambda: self.now_ms)
+        fence = RunFence(self.directory)
+        self.pulse = Pulse(self.directory, fence, self.clock)
+        self.plane = ControlPlane(
+            self.directory, policies, self.direction, 1, self.clock, fence=fence, pulse=self.pulse
+        )
+
+    @property
+    def clock(self) -> Clock:
+        """The clocks of the job's machine."""
+        return Clock(lambda: self.now_ms, lambda: self.now_ms, "the boot of a test")
 
     def batch(self, offered: Mapping[str, int], *, size_bytes: int = 1000, seconds: float = 1) -> int:
         """Offer so many messages of each namespace, and return the batch's number."""

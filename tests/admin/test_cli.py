@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 
 from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
+from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.files.storage import Directory
 from spark_throttle.store.delta_store import DeltaStore
 from spark_throttle.store.policy_location import load_policies
 from tests.status.test_explain import run_batch
@@ -255,7 +257,9 @@ def test_status_shows_the_scopes_with_most_waiting(tmp_path: Path) -> None:
 
 
 def test_status_before_the_first_batch_says_so(tmp_path: Path) -> None:
-    assert "no batch has reported yet" in run("status", "--control", str(tmp_path / "nothing")).stdout
+    bind(Directory(str(tmp_path)), shards=1, direction="publish")
+    assert "no batch has reported yet" in run("status", "--control", str(tmp_path)).stdout
+    assert answer("status", "--control", str(tmp_path))["batch_age_ms"] is None
 
 
 @pytest.mark.parametrize(

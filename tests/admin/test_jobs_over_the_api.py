@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.admin.watch.metrics import TOP_NAMESPACES, balances_of
 from spark_throttle.core.arithmetic.packing import pack
-from spark_throttle.store.memory_store import MemoryStore
-from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Author
 from tests.admin.conftest import ServedApp
+from tests.admin.job_world import OFFERED, World
 from tests.admin.made_up_job import MadeUpJob
-
-ANN = Author("ann")
-OFFERED = {"acme/a": 30, "acme/b": 30, "other/c": 5}
-
-
-class World:
-    """A job, the watch of it, and the API."""
-
-    def __init__(self, serve: Callable[..., ServedApp], folder: Path) -> None:
-        self.store = MemoryStore()
-        self.service = PolicyService(self.store, clock_ms=lambda: 0)
-        gold = {"publish": {"messages_per_second": 20, "burst_seconds": 1}}
-        self.service.put("resource_group", "gold", gold, ANN)
-        self.service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
-        self.job = MadeUpJob(folder / "control", self.store)
-        self.watch = JobWatch({"ingest": str(folder / "control")})
-        self.served = serve(self.store, watch=self.watch)
-        self.client = self.served.client()
-
-    def run(self, batches: int = 1) -> None:
-        for _ in range(batches):
-            self.job.batch(OFFERED)
-            self.watch.look()
 
 
 @pytest.fixture
@@ -164,38 +136,3 @@ def test_damaged_file_is_a_problem_of_the_job_and_no_failure_of_the_server(world
     world.watch.look()
     (job,) = world.client.get("/admin/v2/status").json()["jobs"]
     assert "damaged" in job["problem"]
-
-
-def test_metrics_count_what_the_jobs_did(world: World) -> None:
-    text = world.client.get("/metrics").text
-    assert 'spark_throttle_offered_messages_total{job="ingest",level="resource_group",scope="gold"} 240.0' in text
-    assert 'spark_throttle_admitted_messages_total{job="ingest",level="resource_group",scope="gold"} 81.0' in text
-    assert 'spark_throttle_backlog_messages{job="ingest",level="resource_group",scope="gold"} 159.0' in text
-    assert 'spark_throttle_share_messages_per_second{job="ingest",level="resource_group",scope="gold"} 20.0' in text
-    assert 'spark_throttle_balance_messages{job="ingest",level="resource_group",scope="gold"}' in text
-    assert 'spark_throttle_namespace_waiting_messages{job="ingest",namespace="acme/a",resource_group="gold"}' in text
-    assert 'spark_throttle_job_store_revision{job="ingest"} 2.0' in text
-
-
-def test_share_is_the_jobs_part_where_jobs_share_a_quota(world: World) -> None:
-    (view,) = world.watch.views()
-    assert view.epoch is not None
-    whole = balances_of(view)["resource_group", "gold"][1]
-    part = np.full_like(view.epoch.buckets.balance_micro, 7_000)
-    shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=part))
-    assert (whole, balances_of(shared)["resource_group", "gold"][1]) == ((20.0, None), (7.0, None))
-
-
-def test_labels_of_metrics_are_bounded_however_many_namespaces_there_are(world: World) -> None:
-    world.job.batch({f"tenant-{i}/ns": 1 for i in range(3 * TOP_NAMESPACES)} | {"acme/a": 100})
-    world.watch.look()
-    lines = world.client.get("/metrics").text.splitlines()
-    named = [line for line in lines if line.startswith("spark_throttle_namespace_waiting_messages{")]
-    assert len(named) == TOP_NAMESPACES
-    assert any('namespace="acme/a"' in line for line in named)
-
-
-def test_label_that_would_break_a_line_is_escaped(world: World) -> None:
-    world.job.batch({'acme/"\n\\x': 100})
-    world.watch.look()
-    assert 'namespace="acme/\\"\\n\\\\x"' in world.client.get("/metrics").text

@@ -80,7 +80,8 @@ def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> It
     job = MadeUpJob(tmp_path / "control", store)
     for _ in range(15):
         job.batch(OFFERED)
-    watch = JobWatch({"ingest": str(tmp_path / "control")})
+    job.pulse.beat()
+    watch = JobWatch({"ingest": str(tmp_path / "control")}, clock=job.clock)
     watch.look()
     served = serve(store, watch=watch)
     with listening(served.app) as address:
@@ -105,6 +106,19 @@ def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
     assert shown.served.service.get("resource_group", "gold").values == {
         "publish": {"messages_per_second": 2.5, "weight": 2}
     }
+    assert shown.complaints() == []
+
+
+def test_dead_job_is_shown_as_silent_and_a_change_finds_no_job_listening(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("#facts", text="reporting · sign of life 0 s ago · batch 14, 0 s ago")
+    shown.job.now_ms += 60_000
+    shown.wait_for("#job-problem", text="ingest: no job is listening: no sign of life for 60 s (the bound is 30 s)")
+    shown.wait_for("#facts", text="silent · sign of life 60 s ago · batch 14, 60 s ago")
+    shown.wait_for("[data-group=gold] .state", text="silent")
+    shown.wait_for("#throttled-count", text="When the job was last seen: ")
+    shown.edit("publishRateInMsgs", "2.5")
+    shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed, but no job is listening: no sign of life")
     assert shown.complaints() == []
 
 

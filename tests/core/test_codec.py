@@ -119,6 +119,8 @@ def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
         arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), data.draw(int64), data.draw(int64),
         *data.draw(st.sampled_from([
             (None, None), (arrays(data, n), data.draw(int64)), (arrays(data, n), data.draw(int64), arrays(data, n, 2)),
+            (arrays(data, n), data.draw(int64), arrays(data, n, 2), tuple(arrays(data, 11).tolist()),
+             data.draw(st.none() | st.integers(0, 2**62))),
         ])),
     )  # fmt: skip
     round_trip("usage", report)

@@ -35,6 +35,7 @@ from spark_throttle.admin.api.server.request_rate import RequestRates
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.status.liveness import LifeBounds
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
@@ -137,6 +138,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     requests_per_second: int = REQUESTS_PER_SECOND,
     is_plain_allowed: bool = False,
     bounds: ServerBounds | None = None,
+    life_bounds: LifeBounds | None = None,
 ) -> None:
     """Serve the API and the page until the process is told to end.
 
@@ -158,6 +160,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Whether to speak plain HTTP on any address; TLS then ends at a proxy in front of the server.
     bounds
         Bounds on connections and on how long clients may keep the server waiting.
+    life_bounds
+        When a job counts as silent or hanging.
 
     Raises
     ------
@@ -181,9 +185,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
             f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
     opened = open_store(store, is_created=True)
-    app = make_app(
-        opened, token_file, JobWatch(control or {}), clock_ms=wall_clock_ms, requests_per_second=requests_per_second
-    )
+    watch = JobWatch(control or {}, bounds=life_bounds)
+    app = make_app(opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second)
     server = make_server(
         app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()
     )

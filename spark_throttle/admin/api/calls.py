@@ -113,8 +113,9 @@ class JobEffect(BaseModel):
     """The effect of a change on one job."""
 
     job: str
-    state: Literal["next_batch", "in_force", "refused", "not_followed", "unknown"]
-    """`next_batch`: the next batch is planned with the change. `in_force`: the job follows this revision already."""
+    state: Literal["next_batch", "in_force", "refused", "not_followed", "not_listening", "unknown"]
+    """`next_batch`: the next batch is planned with the change. `in_force`: the job follows this revision already.
+    `not_listening`: the job gives no sign of life, so nobody knows when a batch will have the change."""
 
     store_revision: int | None
     """The revision that the job follows so far."""
@@ -215,6 +216,9 @@ def _acting(view: JobView, revision: int, location: str) -> JobEffect:
         return said("unknown", view.problem or "the job has planned no batch yet; it reads the store when it does")
     if store_revision is None:
         return said("not_followed", f"the job follows no policy store; start it with policies: {location}")
+    life = view.liveness()
+    if not life.is_listening:
+        return said("not_listening", f"no job is listening: {life.detail}; the change acts when the job goes on")
     if followed.problem is not None:
         return said("refused", followed.problem)
     if store_revision >= revision:

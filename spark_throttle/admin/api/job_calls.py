@@ -13,13 +13,15 @@ from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant
 from spark_throttle.admin.tokens import ROLES, Role
+from spark_throttle.admin.watch.balances import balances_of
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
-from spark_throttle.admin.watch.metrics import CONTENT_TYPE, balances_of, exposed
+from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, did_you_mean
 from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.status.liveness import JobState
 from spark_throttle.status.usage_table import AT
 
 router = APIRouter(prefix="/admin/v2", tags=["jobs"])
@@ -65,6 +67,25 @@ class JobStatus(BaseModel):
     """A watched job."""
 
     job: str
+    state: JobState
+    """`reporting`: it lives. `silent`: no sign of life within the bound. `hanging`: it gives signs, but Spark asks for
+    no batch. `ended`: the query ended in good order. `unknown`: it gives no signs, as jobs of older releases do."""
+
+    listening: bool
+    """Whether a change may reach a batch: false for a job that is silent, hangs or has ended."""
+
+    life: str
+    """The state in words."""
+
+    sign_age_ms: int | None
+    """Time since the last sign of life, which a job gives also when it is idle."""
+
+    asked_age_ms: int | None
+    """Time since Spark last asked the job for a batch."""
+
+    batch_age_ms: int | None
+    """Time since the newest batch; null before the first."""
+
     direction: str | None
     batch: int
     """The newest batch that has reported; -1 before the first."""
@@ -141,10 +162,12 @@ class NamespaceRow(BaseModel):
     namespace: str
     resource_group: str | None
     weight: int
-    offered_per_second: float
-    admitted_per_second: float
-    admitted_bytes_per_second: float
-    rejected_per_second: float
+    offered_per_second: float | None
+    """This and the other rates are null after the first batch that was seen: it is not known how long that took."""
+
+    admitted_per_second: float | None
+    admitted_bytes_per_second: float | None
+    rejected_per_second: float | None
     waiting_messages: int
     waiting_bytes: int
     delayed_ms: float | None
@@ -245,8 +268,15 @@ def _status(view: JobView, *, is_wide: bool) -> JobStatus:
     followed, newest = view.followed, view.batches[-1] if view.batches else None
     recent = list(view.batches)[-RECENT_BATCHES:]
     problem = view.problem or (followed.problem if followed else None)
+    life = view.liveness()
     return JobStatus(
         job=view.name,
+        state=life.state,
+        listening=life.is_listening,
+        life=life.detail,
+        sign_age_ms=life.sign_age_ms,
+        asked_age_ms=life.asked_age_ms,
+        batch_age_ms=view.batch_age_ms(),
         direction=view.direction,
         batch=-1 if newest is None else newest.batch,
         batch_time_ms=None if newest is None else newest.now_ms,

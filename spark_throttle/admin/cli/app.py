@@ -13,12 +13,12 @@ import typer
 
 from spark_throttle.admin.cli import capacity, imports, policy, tokens, watch
 from spark_throttle.admin.cli.entries import named_app, single_app
-from spark_throttle.admin.cli.options import ReportingGroup, Store
+from spark_throttle.admin.cli.options import HangingAfter, ReportingGroup, SilentAfter, Store
 from spark_throttle.errors import ConfigurationError
 
 _EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \
 7 another change came first, nothing was changed; 8 the store is not available, nothing was changed; 9 it is unknown \
-whether anything was changed; 10 a difference."""
+whether anything was changed; 10 a difference; 11 no job is listening."""
 
 app = typer.Typer(
     name="spark-throttle", cls=ReportingGroup, no_args_is_help=True, pretty_exceptions_enable=False, epilog=_EXITS,
@@ -53,6 +53,8 @@ def serve(
     is_plain_allowed: Annotated[
         bool, typer.Option("--allow-plain-http", help="TLS ends at a proxy in front of the server.")
     ] = False,
+    silent_after: SilentAfter = None,
+    hanging_after: HangingAfter = None,
 ) -> None:
     """Serve the admin API and its page."""
     control = {}
@@ -65,9 +67,10 @@ def serve(
         control[name] = path
     if not store:
         raise ConfigurationError("no policy store is named; give --store, or set SPARK_THROTTLE_STORE")
+    life_bounds = importlib.import_module("spark_throttle.status.liveness").LifeBounds
     importlib.import_module("spark_throttle.admin.api.app").serve(
         store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
-        is_plain_allowed=is_plain_allowed,
+        is_plain_allowed=is_plain_allowed, life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
     )  # fmt: skip
 
 

@@ -71,6 +71,20 @@ Control = Annotated[
         help="A job's control directory: <checkpoint>/throttle.",
     ),
 ]  # fmt: skip
+SilentAfter = Annotated[
+    float | None,
+    typer.Option(
+        "--silent-after", metavar="SECONDS",
+        help="A job without a sign of life for so long is silent; by default three of its intervals, 30 s.",
+    ),
+]  # fmt: skip
+HangingAfter = Annotated[
+    float | None,
+    typer.Option(
+        "--hanging-after", metavar="SECONDS",
+        help="A job of which Spark asks no batch for so long hangs; give more than its longest batch. [default: 600]",
+    ),
+]  # fmt: skip
 
 
 def service_of(location: str, *, is_created: bool = False) -> PolicyService:

@@ -58,6 +58,9 @@ class Exit(IntEnum):
     DIFFERENT = 10
     """`policy diff --check` found a difference, or `import` found something that a policy cannot express."""
 
+    SILENT = 11
+    """`status`: no job is listening, because it is silent, hangs or has ended."""
+
 
 _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
     (NotFoundError, Exit.NOT_FOUND), (DuplicateError, Exit.DUPLICATE), (InUseError, Exit.IN_USE),

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spark_throttle.admin.cli.options import Control, OutputForm, Store, service_of
-from spark_throttle.admin.cli.output import Form, Output, as_json, console, count, shown, size, table_of, wait
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store, service_of
+from spark_throttle.admin.cli.output import Exit, Form, Output, as_json, console, count, shown, size, table_of, wait
+from spark_throttle.admin.cli.status_view import (
+    LEVELS,
+    both,
+    busiest,
+    status_lines,
+    status_table,
+    status_values,
+    time_of,
+)
+from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from spark_throttle.status.explain import Explanation
     from spark_throttle.status.status import ScopeStatus, Status
-
-_LEVELS = ("job", "resource_group", "tenant", "namespace")
 
 
 def explain(
@@ -52,29 +61,22 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
         rows = [
             [level.level.replace("_", " "), level.scope, count(level.per_second[0]) or "no limit",
              size(level.per_second[1]) or "no limit", level.on_excess,
-             *([_both(level.balance), _both(level.debt), _both(level.granted), _both(level.waiting),
+             *([both(level.balance), both(level.debt), both(level.granted), both(level.waiting),
                 _release(level.release_ms, level.waiting)] if is_live else [])]
             for level in found.levels
         ]  # fmt: skip
         parts += [Text(), table_of(columns + (live if is_live else []), rows)]
     if found.last_batch is not None:
         last = found.last_batch
-        said = f"batch {last.batch_id} at {_time(last.batch_time_ms)}, epoch {last.epoch}, shard {last.shard}: "
+        said = f"batch {last.batch_id} at {time_of(last.batch_time_ms)}, epoch {last.epoch}, shard {last.shard}: "
         numbers = (("offered", last.offered), ("admitted", last.admitted), ("rejected", last.rejected),
                    ("waiting", last.waiting))  # fmt: skip
-        parts += [Text(), Text(said + ", ".join(f"{word} {_both(pair)}" for word, pair in numbers))]
+        parts += [Text(), Text(said + ", ".join(f"{word} {both(pair)}" for word, pair in numbers))]
         if last.waiting[0]:
             left = wait(found.predicted_release_ms) or "never"
             parts.append(Text(f"time until the backlog is gone, if nothing more arrives: {left}", style="yellow"))
     parts += [Text(f"note: {shown(note)}", style="yellow") for note in found.notes]
     return Group(*parts)
-
-
-def _both(pair: tuple[float | None, float | None] | None) -> str:
-    if pair is None or pair == (None, None):
-        return ""
-    messages, in_bytes = pair
-    return " / ".join(part for part in (count(messages), size(in_bytes)) if part)
 
 
 def _release(release_ms: int | None, waiting: tuple[int, int] | None) -> str:
@@ -89,86 +91,58 @@ def status(
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often, with --watch.")] = 1.0,
     limit: Annotated[int, typer.Option(min=0, help="The most scopes to show per level, busiest first.")] = 20,
     level: Annotated[list[str] | None, typer.Option(help="Only this level; may be repeated.")] = None,
+    silent_after: SilentAfter = None,
+    hanging_after: HangingAfter = None,
     output: OutputForm = Form.TEXT,
 ) -> None:
-    """Show what a job did in its last batch, by scope."""
-    from spark_throttle.status.status import read_status
+    """Show whether a job lives, and what it did in its last batch, by scope.
+
+    Exits with 4 if no job has begun in the control directory, and with 11 if no job is listening. Without a terminal,
+    --watch writes a line for the job and its levels at each look.
+    """
+    from spark_throttle.checkpoint.manifest import read_manifest
+    from spark_throttle.files.storage import Directory
+    from spark_throttle.status.liveness import LifeBounds
+    from spark_throttle.status.status import StatusReader
 
     if control is None:
         raise ConfigurationError("no job is named; give --control, or set SPARK_THROTTLE_CONTROL")
-    unknown = sorted(set(level or ()) - set(_LEVELS))
+    unknown = sorted(set(level or ()) - set(LEVELS))
     if unknown:
-        raise ConfigurationError(f"{unknown[0]!r} is not a level; give one of {', '.join(_LEVELS)}")
-    path, levels = control, tuple(level or _LEVELS)
+        raise ConfigurationError(f"{unknown[0]!r} is not a level; give one of {', '.join(LEVELS)}")
+    if read_manifest(Directory(control)) is None:
+        raise NotFoundError("control directory", control, "; give <checkpoint>/throttle of a job that has been started")
+    reader = StatusReader(control, bounds=LifeBounds.of_seconds(silent_after, hanging_after))
 
     def look() -> tuple[Status, list[ScopeStatus]]:
-        found = read_status(path)
-        return found, _busiest(found, levels, limit)
+        found = reader.read()
+        return found, busiest(found, tuple(level or LEVELS), limit)
 
-    if not is_watched:
-        found, scopes = look()
-        Output(output).show(_status_values(found, scopes), lambda: _status_table(found, scopes))
+    if is_watched:
+        with contextlib.suppress(KeyboardInterrupt):  # the way to end it
+            _watch(look, every, output)
         return
+    found, scopes = look()
+    Output(output).show(status_values(found, scopes), lambda: status_table(found, scopes))
+    if found.life is not None and not found.life.is_listening:
+        raise typer.Exit(int(Exit.SILENT))
+
+
+def _watch(look: Callable[[], tuple[Status, list[ScopeStatus]]], every: float, form: Form) -> None:
+    """Show the status again and again until interrupted."""
     pause = threading.Event()
-    try:
-        _watch(look, every, pause, output)
-    except KeyboardInterrupt:
-        pause.set()
-
-
-def _watch(look: Any, every: float, pause: threading.Event, form: Form) -> None:  # noqa: ANN401 - a local function
     if form is Form.JSON:
         while True:
-            typer.echo(as_json(_status_values(*look())))
+            typer.echo(as_json(status_values(*look())))
+            pause.wait(every)
+    if not sys.stdout.isatty():
+        from spark_throttle.control.clock import Clock
+
+        while True:
+            typer.echo("\n".join(status_lines(*look(), at_ms=Clock.system().wall_ms())))
             pause.wait(every)
     from rich.live import Live
 
-    with Live(_status_table(*look()), console=console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
+    with Live(status_table(*look()), console=console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
         while not pause.wait(every):
-            live.update(_status_table(*look()), refresh=True)
-
-
-def _busiest(found: Status, levels: tuple[str, ...], limit: int) -> list[ScopeStatus]:
-    """Return the scopes of each level with the most waiting messages, then the most offered messages."""
-    kept = []
-    for level in levels:
-        scopes = [scope for scope in found.scopes if scope.level == level]
-        kept += sorted(scopes, key=lambda s: (-s.waiting_messages, -s.offered_messages, s.scope))[:limit]
-    return kept
-
-
-def _status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "batch_id": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
-        "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
-        "scopes": [asdict(scope) for scope in scopes],
-    }  # fmt: skip
-
-
-def _status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN401 - what rich prints
-    from rich.console import Group
-    from rich.text import Text
-
-    if found.batch_id < 0:
-        return "no batch has reported yet"
-    store = "" if found.store_revision is None else f", store revision {found.store_revision}"
-    title = f"batch {found.batch_id} at {_time(found.batch_time_ms)}, epoch {found.epoch}{store}"
-    columns = [("level", False), ("scope", False), ("quota/s", True), ("offered", True), ("admitted", True),
-               ("rejected", True), ("waiting", True)]  # fmt: skip
-    rows = [
-        (
-            each.level.replace("_", " "), each.scope, _both((each.messages_per_second, each.bytes_per_second)),
-            count(each.offered_messages), count(each.admitted_messages), count(each.rejected_messages),
-            _both((each.waiting_messages, each.waiting_bytes)) if each.waiting_messages else "0",
-        )
-        for each in scopes
-    ]  # fmt: skip
-    table = table_of(columns, rows, title)
-    problem = [] if found.problem is None else [Text(f"problem: {shown(found.problem)}", style="bold red")]
-    return Group(*problem, table)
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+            live.update(status_table(*look()), refresh=True)

@@ -1,7 +1,7 @@
 // The page: signs in, asks for news once a second, and hands it to the groups' cards and the tables.
 
 import { GroupCard } from "./group.js";
-import { Rows, call, count, element, quantity, segment, session, size } from "./client.js";
+import { Rows, call, count, duration, element, quantity, segment, session, size } from "./client.js";
 
 const EVERY_MS = 1000;
 const HISTORY_EVERY = 3;
@@ -90,7 +90,7 @@ async function update() {
       card.showMembers(value, dimension);
     }
   }
-  showThrottled(throttled, dimension);
+  showThrottled(throttled, dimension, job.listening ? "" : "When the job was last seen: ");
 }
 
 function chooseJobs(names) {
@@ -107,13 +107,17 @@ function chooseJobs(names) {
 function showFacts(status, job) {
   const parts = [`store revision ${count(status.store_revision)}`];
   if (job) {
-    parts.push(job.batch < 0 ? "no batch yet" : `batch ${count(job.batch)}`);
-    if (job.elapsed_ms) parts.push(`${(job.elapsed_ms / 1000).toFixed(1)} s per batch`);
-    parts.push(job.store_revision === null ? "the job follows no store" : `revision ${count(job.store_revision)} in force`);
+    parts.push(job.state === "unknown" ? "life unknown" : job.state);
+    if (job.sign_age_ms !== null) parts.push(`sign of life ${duration(job.sign_age_ms)} ago`);
+    parts.push(job.batch < 0 ? "no batch yet" : `batch ${count(job.batch)}, ${duration(job.batch_age_ms)} ago`);
+    if (job.elapsed_ms && job.listening) parts.push(`${(job.elapsed_ms / 1000).toFixed(1)} s per batch`);
+    const revision = job.store_revision === null ? "the job follows no store" : `revision ${count(job.store_revision)}`;
+    parts.push(job.store_revision === null || !job.listening ? revision : `${revision} in force`);
   }
   $("facts").textContent = parts.join(" · ");
   $("job-choice").title = job?.problem || "";
-  if (job?.problem) showProblem(`${job.job}: ${job.problem}`);
+  if (job && !job.listening) showProblem(`${job.job}: no job is listening: ${job.life}`);
+  else if (job?.problem) showProblem(`${job.job}: ${job.problem}`);
   else showProblem("");
 }
 
@@ -144,15 +148,16 @@ async function readGroups() {
 }
 
 function showNothing() {
-  for (const card of cards.values()) card.show({ job: "", recent: [] }, null, [], null, $("dimension").value);
+  const none = { job: "", recent: [], listening: true };
+  for (const card of cards.values()) card.show(none, null, [], null, $("dimension").value);
   $("throttled-count").textContent = "The server watches no job: start it with --job name=<checkpoint>/throttle.";
 }
 
-function showThrottled(page, dimension) {
+function showThrottled(page, dimension, when) {
   const n = page.namespaces.length;
-  $("throttled-count").textContent = n
+  $("throttled-count").textContent = when + (n
     ? `${count(page.backlogged)} of ${count(page.active)} active namespaces have a backlog; the largest come first.`
-    : `None of ${count(page.active)} active namespaces has a backlog or rejected messages.`;
+    : `None of ${count(page.active)} active namespaces has a backlog or rejected messages.`);
   $("throttled").hidden = n === 0;
   throttledRows.show(page.namespaces, "namespace", (row) => [
     ["", row.resource_group ?? "–"], ["number", count(row.offered_per_second)], ["number", count(row.admitted_per_second)],

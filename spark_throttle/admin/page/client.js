@@ -51,6 +51,13 @@ export function size(bytes) {
   return `${fine.format(left)} ${UNITS[power]}`;
 }
 
+// A duration for people to read, such as 0.4 s, 12 s, 3 min or 5 h.
+export function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms < 120e3) return `${fine.format(ms < 10e3 ? Math.round(ms / 100) / 10 : Math.round(ms / 1e3))} s`;
+  return ms < 7200e3 ? `${whole.format(ms / 60e3)} min` : `${whole.format(ms / 3600e3)} h`;
+}
+
 export const quantity = (value, dimension) => (dimension === "bytes" ? size(value) : count(value));
 
 // The value of a number that was typed: 5000, 0.5, 8MiB, 1.5 MB; null for an empty text, NaN if it is not a number.

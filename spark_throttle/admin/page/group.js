@@ -61,18 +61,21 @@ export class GroupCard {
   // Show what the job did: its `job` of the status, the group's scope in it, and the group's series.
   show(job, scope, times, series, dimension) {
     if (scope) {
-      const seconds = (job.elapsed_ms || 1000) / 1000;
+      // Counts are of one batch: they are rates only if it is known how long it took, and the job still lives.
+      const rate = (number) => (job.elapsed_ms && job.listening
+        ? `${quantity(number * 1000 / job.elapsed_ms, dimension)}/s` : "–");
       const waits = scope[`waiting_${dimension}`];
       const refused = scope[`rejected_${dimension}`];
       const quota = dimension === "bytes" ? scope.bytes_per_second : scope.messages_per_second;
       this.figures.replaceChildren(
-        figure("Offered", `${quantity(scope[`offered_${dimension}`] / seconds, dimension)}/s`),
-        figure("Admitted", `${quantity(scope[`admitted_${dimension}`] / seconds, dimension)}/s`),
+        figure("Offered", rate(scope[`offered_${dimension}`])),
+        figure("Admitted", rate(scope[`admitted_${dimension}`])),
         figure("Quota", quota === null ? "no limit" : `${quantity(quota, dimension)}/s`),
         figure("Backlog", quantity(waits, dimension)),
-        figure("Rejected", `${quantity(refused / seconds, dimension)}/s`),
+        figure("Rejected", rate(refused)),
         figure("Balance", quantity(scope[`balance_${dimension}`], dimension)));
-      const [kind, text] = refused ? ["warn", "rejecting"] : waits ? ["warn", "delaying"] : ["good", "within quota"];
+      const [kind, text] = !job.listening ? ["warn", job.state]
+        : refused ? ["warn", "rejecting"] : waits ? ["warn", "delaying"] : ["good", "within quota"];
       this.state.className = `state ${kind}`;
       this.state.textContent = text;
     } else {
@@ -181,15 +184,18 @@ export class GroupCard {
       this.acted.textContent = `Revision ${revision} is committed, but the job ${job.job} does not follow the store.`;
       return;
     }
+    const unheard = `Revision ${revision} is committed, but no job is listening: ${job.life}.`;
     if (job.store_revision < revision) {
-      this.acted.textContent = job.problem ? `Revision ${revision} is committed but not in force: ${job.problem}`
-        : `Revision ${revision} is committed; the next batch of ${job.job} will have it.`;
+      this.acted.textContent = !job.listening ? unheard
+        : job.problem ? `Revision ${revision} is committed but not in force: ${job.problem}`
+          : `Revision ${revision} is committed; the next batch of ${job.job} will have it.`;
       return;
     }
     const later = job.recent.filter((batch) => batch.epoch > before.planned_epoch);
     const at = later.findIndex((batch) => batch.revision === job.revision);
     if (at < 0) {
-      this.acted.textContent = `Revision ${revision} is in force; the batch that has it is running.`;
+      this.acted.textContent = !job.listening ? unheard
+        : `Revision ${revision} is in force; the batch that has it is running.`;
       return;
     }
     this.acted.textContent = `Revision ${revision} has acted since batch ${later[at].batch}: ${at + 1} `

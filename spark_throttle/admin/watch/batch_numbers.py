@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -36,6 +37,18 @@ class BatchNumbers:
     quotas: dict[tuple[str, str], Quotas]
     """Quotas in messages and bytes per second, with the keys of `shared`; `None` where there is no limit."""
 
+    tenants: pa.StringArray
+    """Names of the tenants that the policy names and that were active."""
+
+    tenant_counts: Int64s
+    """The values that `usage_table.MEASURES` names, by tenant."""
+
+    rejected_by_reason: Int64s
+    """The number of rejected messages by `Reason`; empty if an older release reported the batch."""
+
+    oldest_waiting_ms: int | None
+    """How long the oldest waiting row had waited; `None` if none waited, or if an older release reported the batch."""
+
     names: pa.StringArray
     """Names of the namespaces; they may not be valid UTF-8."""
 
@@ -48,8 +61,10 @@ class BatchNumbers:
         return self.counts[:, by_dimension("waiting")]
 
     def without_namespaces(self) -> BatchNumbers:
-        """Return the numbers of only the shared scopes."""
-        return replace(self, names=_NO_NAMES, counts=self.counts[:0])
+        """Return the numbers of only the job and its groups."""
+        return replace(
+            self, tenants=_NO_NAMES, tenant_counts=self.tenant_counts[:0], names=_NO_NAMES, counts=self.counts[:0]
+        )
 
 
 def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolicy, elapsed_ms: int) -> BatchNumbers:
@@ -57,6 +72,9 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
     rows = usage_rows(reports, policy, batch)
     is_namespace, is_tenant = pc.equal(rows["level"], "namespace"), pc.equal(rows["level"], "tenant")
     wide, own = rows.filter(pc.invert(pc.or_(is_namespace, is_tenant))), rows.filter(is_namespace)
+    of_tenants = rows.filter(is_tenant)
+    tenant_counts = _columns(of_tenants)
+    active = np.flatnonzero(tenant_counts.any(axis=1))
     table = _columns(wide)
     keys = zip(wide["level"].to_pylist(), wide["scope"].to_pylist(), strict=True)
     shared = {key: row for key, row in zip(keys, table, strict=True) if row.any() or key == JOB}
@@ -69,9 +87,22 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
         revision=policy.revision,
         shared=shared,
         quotas={key: quotas[key] for key in shared},
+        tenants=of_tenants["scope"].combine_chunks().take(pa.array(active)),
+        tenant_counts=tenant_counts[active],
+        rejected_by_reason=_by_reason(reports),
+        oldest_waiting_ms=max(
+            (each.oldest_waiting_ms for each in reports if each.oldest_waiting_ms is not None), default=None
+        ),
         names=reported_names(reports),
         counts=_columns(own),
     )
+
+
+def _by_reason(reports: Sequence[UsageReport]) -> Int64s:
+    found = [report.rejected_by_reason for report in reports if report.rejected_by_reason is not None]
+    if not found:
+        return np.zeros(0, np.int64)
+    return np.array([sum(counts) for counts in zip_longest(*found, fillvalue=0)], np.int64)
 
 
 def wide_quotas(policy: CompiledPolicy) -> dict[tuple[str, str], Quotas]:

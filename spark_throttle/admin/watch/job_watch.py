@@ -4,7 +4,8 @@ A job deletes a batch's reports once they are settled, a batch or two later. So 
 start on: for every batch it keeps the numbers of the job and its groups, and for the newest batches also those of every
 namespace, up to a number of rows. A batch that came and went between two looks is missing from the sums.
 
-Nothing is decided here, and no job waits for the watch. If a directory cannot be read, its job's view says why.
+Nothing is decided here, and no job waits for the watch. If a directory cannot be read, its job's view says why. Every
+job has a thread of its own, so a directory that hangs makes no other job look silent.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
+from spark_throttle.admin.watch.totals import Totals, with_batch
 from spark_throttle.checkpoint.manifest import read_manifest
+from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.segments import sums
@@ -28,6 +32,7 @@ from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.errors import ThrottleError
 from spark_throttle.files.storage import Directory
+from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +44,11 @@ WINDOW_ROWS: Final = 2_000_000
 """Bounds on the namespaces' numbers that are kept: `WINDOW_BATCHES` batches with `WINDOW_ROWS` rows in all."""
 
 LOOK_SECONDS: Final = 0.25
+SIGN_LOOK_MS: Final = 1_000
+"""How often a job's sign of life is read: two small files, which an object store bills for."""
+
+_STOP_SECONDS: Final = 1.0
+"""How long the end of the watch waits for a look that is under way."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +74,10 @@ class JobView:
 
     name: str
     location: str
+    clock: Clock
+    """The watcher's clocks."""
+
+    signs: SignWatch
     direction: str | None = None
     followed: NextPolicies | None = None
     planned_epoch: int = 0
@@ -75,10 +89,29 @@ class JobView:
     """Why the job's directory cannot be read; `None` if it can."""
 
     batches: deque[BatchNumbers] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    totals: dict[tuple[str, str], Int64s] = field(default_factory=dict)
-    """The values that `usage_table.MEASURES` names, by level and scope (job and groups), since the watch began."""
+    totals: Totals = field(default_factory=dict)
+    """The sums by scope since the watch began."""
+
+    rejected_by_reason: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The number of rejected messages by `Reason` since the watch began; empty before a batch that reports it."""
+
+    newest: BatchNumbers | None = None
+    """The newest batch, with its tenants and namespaces."""
 
     window: Window | None = None
+    newest_seen: tuple[int, int] | None = None
+    """The age of the newest batch when it was first seen, and when that was by the watcher's steady clock; in ms."""
+
+    def liveness(self) -> Liveness:
+        """Return whether the job lives, as of this moment."""
+        return self.signs.liveness()
+
+    def batch_age_ms(self) -> int | None:
+        """Return the time since the newest batch; `None` before the first."""
+        if self.newest_seen is None:
+            return None
+        age_ms, at_ms = self.newest_seen
+        return age_ms + self.clock.steady_ms() - at_ms
 
 
 class JobWatch:
@@ -88,13 +121,24 @@ class JobWatch:
     ----------
     control_paths
         The control directory of each job, ``<checkpoint>/throttle``, by the job's name.
+    clock
+        The watcher's clocks; by default the machine's.
+    bounds
+        When a job counts as silent or hanging.
     """
 
-    def __init__(self, control_paths: Mapping[str, str]) -> None:
+    def __init__(
+        self, control_paths: Mapping[str, str], *, clock: Clock | None = None, bounds: LifeBounds | None = None
+    ) -> None:
         self._lock = threading.Lock()
-        self._jobs = {name: _Job(JobView(name, path), Directory(path)) for name, path in control_paths.items()}
+        clock = clock or Clock.system()
+        self._jobs = dict[str, _Job]()
+        for name, path in control_paths.items():
+            directory = Directory(path)
+            view = JobView(name, path, clock, SignWatch(directory, clock, bounds))
+            self._jobs[name] = _Job(view, directory)
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     @property
     def names(self) -> list[str]:
@@ -115,30 +159,35 @@ class JobWatch:
     def look(self) -> None:
         """Read what the jobs have written since the last look."""
         for job in self._jobs.values():
-            try:
-                changed = job.look()
-            except (ThrottleError, OSError, pa.ArrowException) as error:
-                if job.view.problem != str(error):
-                    logger.warning("job %s: %s", job.view.name, error)
-                changed = {"problem": str(error)}
-            if changed:
-                with self._lock:
-                    job.view = _replaced(job.view, changed)
+            self._look_at(job)
+
+    def _look_at(self, job: _Job) -> None:
+        try:
+            changed = job.look()
+        except (ThrottleError, OSError, pa.ArrowException) as error:
+            if job.view.problem != str(error):
+                logger.warning("job %s: %s", job.view.name, error)
+            changed = {"problem": str(error)}
+        if changed:
+            with self._lock:
+                job.view = _replaced(job.view, changed)
 
     def start(self) -> None:
-        """Start a thread that looks every `LOOK_SECONDS`."""
-        self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
-        self._thread.start()
+        """Start a thread for each job, which looks every `LOOK_SECONDS`."""
+        for name, job in self._jobs.items():
+            thread = threading.Thread(target=self._run, args=(job,), name=f"job-watch-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the threads; one that hangs in a look is left behind."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join(_STOP_SECONDS)
 
-    def _run(self) -> None:
+    def _run(self, job: _Job) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
-            self.look()
+            self._look_at(job)
 
 
 def _replaced(view: JobView, changed: Mapping[str, Any]) -> JobView:
@@ -158,25 +207,36 @@ class _Job:
         self._newest: list[BatchNumbers] = []
         """The newest batches with their namespaces, for the window."""
 
+        self._sign_looked_ms: int | None = None
+        self._has_looked = False
+
     def look(self) -> dict[str, Any]:
         """Return the fields of the view that changed."""
         changed: dict[str, Any] = {}
+        now_ms = self.view.clock.steady_ms()
+        if self._sign_looked_ms is None or now_ms - self._sign_looked_ms >= SIGN_LOOK_MS:
+            self._sign_looked_ms = now_ms
+            self.view.signs.look()
         manifest = read_manifest(self._directory)
         if manifest is None:
             raise _missing(self.view.location)
-        batches, totals = self.view.batches, self.view.totals
+        batches, totals, by_reason = self.view.batches, self.view.totals, self.view.rejected_by_reason
         if manifest.query != self._query:
             # The first look, or another query began in its place.
             self._query, self._newest, self._epoch_file, self._policies = manifest.query, [], "", {}
-            batches, totals = deque(maxlen=BATCHES_KEPT), {}
-            changed = {"direction": manifest.direction, "batches": batches, "totals": totals, "window": None}
+            batches, totals, by_reason = deque(maxlen=BATCHES_KEPT), {}, by_reason[:0]
+            changed = {
+                "direction": manifest.direction, "batches": batches, "totals": totals, "window": None,
+                "newest_seen": None, "newest": None, "rejected_by_reason": np.zeros(0, np.int64),
+            }  # fmt: skip
         followed = read_next_policies(self._directory)
         if followed != self.view.followed:
             changed["followed"] = followed
         changed |= self._look_at_epochs()
         last = batches[-1].batch if batches else -1
         if newest_batch(self._directory) > last:
-            changed |= self._look_at_batches(last, batches, totals)
+            changed |= self._look_at_batches(last, batches, totals, by_reason)
+        self._has_looked = True
         if self.view.problem is not None:
             changed["problem"] = None
         return changed
@@ -194,9 +254,9 @@ class _Job:
         return {"planned_epoch": epoch.number, "epoch": epoch, "epoch_policy": policy}
 
     def _look_at_batches(
-        self, last: int, batches: deque[BatchNumbers], totals: dict[tuple[str, str], Int64s]
+        self, last: int, batches: deque[BatchNumbers], totals: Totals, by_reason: Int64s
     ) -> dict[str, Any]:
-        batches, totals = deque(batches, maxlen=BATCHES_KEPT), dict(totals)
+        batches = deque(batches, maxlen=BATCHES_KEPT)
         for batch, reports in read_reports(self._directory, after_batch=last).items():
             policy = self._policy(reports[0].revision)
             if policy is None:
@@ -205,14 +265,23 @@ class _Job:
             elapsed_ms = max(0, reports[0].now_ms - before.now_ms) if before else 0
             numbers = numbers_of(batch, reports, policy, elapsed_ms)
             batches.append(numbers.without_namespaces())
-            for key, counts in numbers.shared.items():
-                totals[key] = totals.get(key, np.zeros_like(counts)) + counts
+            totals = with_batch(totals, numbers)
+            by_reason = _sum(by_reason, numbers.rejected_by_reason)
             is_same = bool(self._newest) and self._newest[-1].revision == numbers.revision
             self._newest = [*self._newest[-(WINDOW_BATCHES - 1) :], numbers] if is_same else [numbers]
         while len(self._newest) > 1 and sum(len(kept.names) for kept in self._newest) > WINDOW_ROWS:
             self._newest = self._newest[1:]
         window = self._window()
-        return {"batches": batches, "totals": totals} | ({} if window is None else {"window": window})
+        changed: dict[str, Any] = {"batches": batches, "totals": totals, "rejected_by_reason": by_reason}
+        if batches and batches[-1].batch > last:
+            changed |= {"newest_seen": self._seen(batches[-1].now_ms), "newest": self._newest[-1]}
+        return changed | ({} if window is None else {"window": window})
+
+    def _seen(self, batch_time_ms: int) -> tuple[int, int]:
+        """Return `JobView.newest_seen` for a batch: the wall clocks date only one that was there at the first look."""
+        clock = self.view.clock
+        age_ms = 0 if self._has_looked else max(0, clock.wall_ms() - batch_time_ms)
+        return age_ms, clock.steady_ms()
 
     def _policy(self, revision: str) -> CompiledPolicy | None:
         if revision not in self._policies:
@@ -240,6 +309,11 @@ class _Job:
         waiting[index[len(index) - len(newest.names) :]] = newest.waiting
         elapsed_ms = sum(kept.elapsed_ms for kept in measured)
         return Window(policy, len(measured), elapsed_ms, names, counts, waiting)
+
+
+def _sum(some: Int64s, more: Int64s) -> Int64s:
+    """Return the sum of two arrays, the shorter of which lacks zeros at its end."""
+    return np.array([a + b for a, b in zip_longest(some.tolist(), more.tolist(), fillvalue=0)], np.int64)
 
 
 def _missing(location: str) -> ThrottleError:

@@ -46,10 +46,12 @@ class NamespaceNumbers:
     namespace: str
     resource_group: str | None
     weight: int
-    offered_per_second: float
-    admitted_per_second: float
-    admitted_bytes_per_second: float
-    rejected_per_second: float
+    offered_per_second: float | None
+    """This and the other rates are `None` after the first batch that was seen: it is not known how long that took."""
+
+    admitted_per_second: float | None
+    admitted_bytes_per_second: float | None
+    rejected_per_second: float | None
     waiting_messages: int
     waiting_bytes: int
     delayed_ms: float | None
@@ -108,7 +110,8 @@ def namespaces_of(
     with np.errstate(divide="ignore", invalid="ignore"):
         part = np.where(group_rate > 0, window.counts[:, _ADMITTED] / seconds / group_rate, -1.0)
     service = part.max(axis=1, initial=-1.0) / weight
-    ratios = _used(window, found, seconds)
+    used = used_ratios(window, found)
+    ratios = np.concatenate([used.own[:, None, :], used.shared[found.shared_scope]], axis=1)
     groups = policy.group_names.to_pylist()
     rows = []
     for at in listed.tolist():
@@ -120,10 +123,10 @@ def namespaces_of(
                 namespace=labels[at].as_py(),
                 resource_group=groups[group] if group >= 0 else None,
                 weight=int(weight[at]),
-                offered_per_second=counts["offered_messages"] / seconds,
-                admitted_per_second=admitted / seconds,
-                admitted_bytes_per_second=counts["admitted_bytes"] / seconds,
-                rejected_per_second=counts["rejected_messages"] / seconds,
+                offered_per_second=_rate(counts["offered_messages"], window),
+                admitted_per_second=_rate(admitted, window),
+                admitted_bytes_per_second=_rate(counts["admitted_bytes"], window),
+                rejected_per_second=_rate(counts["rejected_messages"], window),
                 waiting_messages=int(window.waiting[at, 0]),
                 waiting_bytes=int(window.waiting[at, 1]),
                 delayed_ms=counts["delayed_ms"] / admitted if admitted else None,
@@ -138,6 +141,10 @@ def namespaces_of(
     return NamespacePage(tuple(rows), int(is_here.sum()), int(is_waiting.sum()), fairness)
 
 
+def _rate(number: int, window: Window) -> float | None:
+    return number * 1000 / window.elapsed_ms if window.elapsed_ms else None
+
+
 def _fairness(services: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:
     return float(services.max() / services.min()) if len(services) > 1 else None
 
@@ -149,20 +156,40 @@ def _group_rates(policy: CompiledPolicy, group: Int64s) -> Int64s:
     return np.maximum(padded[group], 0) / 1000
 
 
-def _used(window: Window, found: Matches, seconds: float) -> np.ndarray:
-    """Return the part of its quota that each scope of each namespace used, -1 without a quota; shape (n, 4, 2).
+@dataclass(frozen=True, slots=True, eq=False)
+class UsedRatios:
+    """The part of its quota that each scope used over the newest batches, -1 without a quota; by `Dimension`.
 
     A quota of 0 counts as used infinitely.
     """
-    policy = window.policy
+
+    own: np.ndarray
+    """Of each active namespace, shape (n, 2)."""
+
+    shared: np.ndarray
+    """Of each shared scope of the policy, shape (scopes + 1, 2); the last is of none."""
+
+
+def used_ratios(window: Window, found: Matches | None = None, *, rates: Int64s | None = None) -> UsedRatios:
+    """Return what each scope used of its quota.
+
+    Parameters
+    ----------
+    found
+        The matches of the window's namespaces, if they are known.
+    rates
+        The rates of the shared scopes in micro-tokens per ms; by default the policy's.
+    """
+    policy, seconds = window.policy, max(window.elapsed_ms, 1) / 1000
+    found = match(window.names, policy) if found is None else found
     admitted = window.counts[:, _ADMITTED]
     used = np.zeros((len(policy.shared) + 1, 2), np.int64)
     for column in found.shared_scope.T:
         used[:-1] += sums(column[column >= 0], admitted[column >= 0], len(policy.shared))
-    shared_rates = np.concatenate([policy.shared.rate_micro_per_ms, np.full((1, 2), UNLIMITED)])
+    rates = policy.shared.rate_micro_per_ms if rates is None else rates
+    shared_rates = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
     own = _ratio(admitted, policy.namespace_limits.rate_micro_per_ms[found.rule], seconds)
-    wide = _ratio(used, shared_rates, seconds)[found.shared_scope]
-    return np.concatenate([own[:, None, :], wide], axis=1)
+    return UsedRatios(own, _ratio(used, shared_rates, seconds))
 
 
 def _ratio(used: Int64s, rate_micro_per_ms: Int64s, seconds: float) -> np.ndarray:

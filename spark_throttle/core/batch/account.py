@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.match_memory import taken
 from spark_throttle.core.names.matching import Matches
@@ -129,6 +130,8 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
         len(entered.unusable),
         _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
         ahead_milli=plan.ahead_milli.take(active, axis=0),
+        rejected_by_reason=_by_reason(decisions),
+        oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
     )  # fmt: skip
 
 
@@ -192,3 +195,15 @@ def _expires_ms(waiting: Candidates, policy: CompiledPolicy) -> int:
     if not len(waiting) or policy.queue.age_ms is None:
         return NEVER_MS
     return int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1
+
+
+def _by_reason(decisions: Decisions) -> tuple[int, ...]:
+    """Return the number of rejected rows by `Reason`."""
+    rejected = np.flatnonzero(decisions.verdict == Verdict.REJECT)
+    reasons = decisions.causes.reason[decisions.cause[rejected]]
+    return tuple(np.bincount(reasons, minlength=len(Reason)).tolist())
+
+
+def _oldest_waiting_ms(waiting: Candidates, *, now_ms: int) -> int | None:
+    """Return how long the oldest waiting row has waited; `None` if none waits."""
+    return max(0, now_ms - int(waiting.arrival_ms.min())) if len(waiting) else None

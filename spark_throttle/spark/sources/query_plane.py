@@ -9,6 +9,7 @@ from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
 from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.files.storage import Directory
@@ -69,11 +70,19 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     keeper = None if exchange is None else _lease_keeper(exchange, directory, manifest, clock)
     if keeper is None:
         forget_observation(directory)
-        fence, shared = RunFence(directory), None
-    else:
-        fence, shared = RunFence(directory, keeper.start), SharedQuotas(keeper, direction)
+
+    def begin() -> None:
+        pulse.start()
+        if keeper is not None:
+            keeper.start()
+
+    fence = RunFence(directory, begin)
+    pulse = Pulse(directory, fence, clock)
+    shared = None if keeper is None else SharedQuotas(keeper, direction)
     retained = int(options["batchesretained"])
-    return ControlPlane(directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence)
+    return ControlPlane(
+        directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence, pulse=pulse
+    )
 
 
 def _followed(location: PolicyLocation) -> PolicySource:

@@ -48,6 +48,8 @@ def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:
         ReferenceState.from_arrays(plan.state, policy),
         usage_by_name(plan.usage),
         plan.usage.invalid_messages,
+        {REASONS[reason]: count for reason, count in enumerate(plan.usage.rejected_by_reason or ()) if count},
+        plan.usage.oldest_waiting_ms,
     )
 
 

@@ -18,6 +18,7 @@ text of the design, and none can overflow.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from spark_throttle.core.batch.arrivals import Arrivals
@@ -56,6 +57,10 @@ class ReferencePlan:
     state: ReferenceState
     usage: dict[str, FlowUsage]
     invalid_messages: int
+    rejected_by_reason: dict[str, int]
+    """The number of rejected rows by the word for the reason."""
+
+    oldest_waiting_ms: int | None
 
 
 def reference_admission(
@@ -134,7 +139,11 @@ class _Batch:
         self.move_virtual_time()
         decisions = [self.decisions[i] for i in range(len(self.old.queue) + len(self.arrivals))]
         invalid_messages = len(decisions) - len(self.rows)
-        return ReferencePlan(decisions, self.new_state(), self.usage(), invalid_messages)
+        by_reason = Counter(each.reason for each in decisions if each.verdict is Verdict.REJECT)
+        waiting = [row for row in self.rows if self.decisions[row.index].verdict is Verdict.DELAY]
+        waits_ms = [self.now_ms - row.arrival_ms for row in waiting]
+        oldest_ms = max(0, *waits_ms) if waits_ms else None
+        return ReferencePlan(decisions, self.new_state(), self.usage(), invalid_messages, dict(by_reason), oldest_ms)
 
     # Step 1
 

@@ -113,14 +113,22 @@ READING = ClockReading(1_795_000_000_000, 1_800_000_000_000, 86_400_123, "fcae03
 """What blocks of version 3 have of the clocks."""
 
 
-def usage(leaves_ms: Int64s | None = None, ahead_milli: Int64s | None = None) -> UsageReport:
+REJECTED_BY_REASON = (0, 5, 0, 2**40, 0, 0, 0, 0, 0, 0, 1)
+"""Rejected messages by reason, which usage reports of version 4 have, and the age of the oldest waiting row."""
+
+
+def usage(
+    leaves_ms: Int64s | None = None,
+    ahead_milli: Int64s | None = None,
+    rejected_by_reason: tuple[int, ...] | None = None,
+) -> UsageReport:
     """Return the report of a shard."""
     offered, admitted, rejected, waiting, demand = (np.array([[n, 100 * n], [0, 2**40 + n]]) for n in range(5))
     return UsageReport(
         3, 9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
         np.array([0, 12_345]), 2**62, 4, leaves_ms, None if leaves_ms is None else 1_760_000_000_001,
-        ahead_milli,
+        ahead_milli, rejected_by_reason, None if rejected_by_reason is None else 86_400_000,
     )  # fmt: skip
 
 
@@ -167,6 +175,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "epoch_v3": lambda: epoch(SHARE, READING),
     "grant_v3": lambda: grant(None, PAYING),
     "usage_v3": lambda: usage(LEAVES_MS, AHEAD_MILLI),
+    "usage_v4": lambda: usage(LEAVES_MS, AHEAD_MILLI, REJECTED_BY_REASON),
     "shard_v4": lambda: shard(None, PAYING, AHEAD_MILLI),
     "shard_v5": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD),
     "epoch_v4": lambda: epoch(SHARE, READING, np.stack([AHEAD_MILLI, AHEAD_MILLI // 3])),

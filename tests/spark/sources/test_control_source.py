@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.next_policies import read_next_policies
+from spark_throttle.control.sign_of_life import read_sign_of_life
 from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
@@ -117,8 +118,10 @@ class Driver:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Driver:
-    return Driver(tmp_path / "control")
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(tmp_path / "control")
+    yield driver
+    driver.reader.stop()
 
 
 def test_source_is_named_and_gives_frames() -> None:
@@ -420,5 +423,17 @@ def test_reader_whose_exchange_was_taken_away_says_no_more_of_it(tmp_path: Path)
 def test_reader_without_an_exchange_keeps_nothing_of_it(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     driver.latest(driver.reader.initialOffset())
-    expected = ["epochs", "followed.json", "manifest.json", "policies", "run"]
+    driver.reader.stop()
+    expected = ["alive.json", "epochs", "followed.json", "manifest.json", "policies", "run"]
     assert sorted(each.name for each in tmp_path.iterdir()) == expected
+
+
+def test_reader_gives_signs_of_life_from_its_first_epoch_to_its_end(driver: Driver) -> None:
+    directory = Directory(str(driver.path))
+    start = driver.reader.initialOffset()
+    assert read_sign_of_life(directory) is None
+    driver.latest(start)
+    driver.reader.stop()
+    sign = read_sign_of_life(directory)
+    assert sign is not None
+    assert (sign.run.encode(), sign.wall_ms, sign.has_ended) == (directory.read("run"), START_MS, True)

@@ -1,0 +1,125 @@
+"""The forms of a job's status: a table for a terminal, a line per look for a file or a pipe, and JSON for programs.
+
+A quota is per second, so what passed is shown per second too, over the time since the batch before. Where that time is
+not known, as after a job's first batch, the table counts by batch and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_throttle.admin.cli.output import count, shown, size, table_of, wait
+
+if TYPE_CHECKING:
+    from spark_throttle.status.status import ScopeStatus, Status
+
+LEVELS: Final = ("job", "resource_group", "tenant", "namespace")
+_COUNTS: Final = ("offered", "admitted", "rejected")
+
+
+def busiest(found: Status, levels: Iterable[str], limit: int) -> list[ScopeStatus]:
+    """Return the scopes of each level with the most waiting messages, then the most offered messages."""
+    kept = []
+    for level in levels:
+        scopes = [scope for scope in found.scopes if scope.level == level]
+        kept += sorted(scopes, key=lambda s: (-s.waiting_messages, -s.offered_messages, s.scope))[:limit]
+    return kept
+
+
+def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
+    """Return a status for programs; a rate is null where it is not known."""
+    life = found.life
+    return {
+        "state": "unknown" if life is None else life.state,
+        "life": "" if life is None else life.detail,
+        "sign_age_ms": None if life is None else life.sign_age_ms,
+        "asked_age_ms": None if life is None else life.asked_age_ms,
+        "batch_age_ms": found.batch_age_ms,
+        "elapsed_ms": found.elapsed_ms,
+        "batch_id": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
+        "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
+        "scopes": [{**asdict(scope), **_rates(found, scope)} for scope in scopes],
+    }  # fmt: skip
+
+
+def _rates(found: Status, scope: ScopeStatus) -> dict[str, float | None]:
+    names = [f"{word}_{unit}" for word in _COUNTS for unit in ("messages", "bytes")]
+    return {f"{name}_per_second": found.per_second(getattr(scope, name)) for name in names}
+
+
+def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN401 - what rich prints
+    """Return a status for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    problems = [] if found.problem is None else [f"problem: {found.problem}"]
+    if found.life is not None and not found.life.is_listening:
+        problems.insert(0, f"no job is listening: {found.life.detail}")
+    above = [Text(shown(problem), style="bold red") for problem in problems]
+    if found.batch_id < 0:
+        return Group(*above, "no batch has reported yet")
+    store = "" if found.store_revision is None else f", store revision {found.store_revision}"
+    title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n{_ages(found)}"
+    suffix = "/s" if found.elapsed_ms else " a batch"
+    columns = [("level", False), ("scope", False), ("quota/s", True), *((word + suffix, True) for word in _COUNTS),
+               ("waiting", True)]  # fmt: skip
+    rows = [
+        (
+            each.level.replace("_", " "), each.scope, both((each.messages_per_second, each.bytes_per_second)),
+            *(_passed(found, each, word) for word in _COUNTS), _waiting(each),
+        )
+        for each in scopes
+    ]  # fmt: skip
+    return Group(*above, table_of(columns, rows, title))
+
+
+def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Iterator[str]:
+    """Yield a status as lines for a file, one for the job's life and one for each scope; all begin with the time."""
+    at = time_of(at_ms)
+    state = "unknown" if found.life is None else found.life.state
+    listens = "" if found.life is None or found.life.is_listening else "no job is listening: "
+    yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
+    if found.problem is not None:
+        yield f"{at} problem: {shown(found.problem)}"
+    suffix = "/s" if found.elapsed_ms else " a batch"
+    for each in scopes:
+        quota = both((each.messages_per_second, each.bytes_per_second)) or "no limit"
+        passed = ", ".join(f"{word}{suffix} {_passed(found, each, word)}" for word in _COUNTS)
+        name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
+        yield f"{at} batch {found.batch_id}: {shown(name)}: quota/s {quota}, {passed}, waiting {_waiting(each)}"
+
+
+def _ages(found: Status) -> str:
+    parts = [] if found.life is None else [found.life.detail]
+    if found.batch_age_ms is not None:
+        parts.append(f"its last batch began {wait(found.batch_age_ms)} ago")
+    if found.elapsed_ms:
+        parts.append(f"{wait(found.elapsed_ms)} after the one before")
+    return shown(", ".join(parts))
+
+
+def _passed(found: Status, scope: ScopeStatus, word: str) -> str:
+    messages, in_bytes = getattr(scope, f"{word}_messages"), getattr(scope, f"{word}_bytes")
+    if found.elapsed_ms:
+        messages, in_bytes = found.per_second(messages), found.per_second(in_bytes)
+    return both((messages, in_bytes)) if messages or in_bytes else "0"
+
+
+def _waiting(scope: ScopeStatus) -> str:
+    return both((scope.waiting_messages, scope.waiting_bytes)) if scope.waiting_messages else "0"
+
+
+def both(pair: tuple[float | None, float | None] | None) -> str:
+    """Return a pair of messages and bytes for people to read; a part that is `None` is left out."""
+    if pair is None or pair == (None, None):
+        return ""
+    messages, in_bytes = pair
+    return " / ".join(part for part in (count(messages), size(in_bytes)) if part)
+
+
+def time_of(at_ms: int) -> str:
+    """Return a time for people to read, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,54 @@
+"""What the buckets of a job's shared scopes held when its newest batch was planned, and their rates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeAlias
+
+from spark_throttle.admin.watch.job_watch import JobView
+from spark_throttle.core.lending.shares import under_share
+from spark_throttle.core.quota import MICRO, CompiledPolicy, Int64s
+
+Pair: TypeAlias = tuple[float | None, float | None]
+"""Messages, then bytes; `None` where there is no limit."""
+
+
+def shared_positions(policy: CompiledPolicy, tenants: Collection[str]) -> dict[tuple[str, str], int]:
+    """Return the positions of the job, these tenants and all groups among the shared scopes, by level and name."""
+    first_group = len(policy.shared) - len(policy.group_names)
+    wanted = frozenset(tenants)
+    found = {("job", "job"): 0}
+    if wanted:
+        named = enumerate(policy.tenant_names.to_pylist())
+        found |= {("tenant", name): 1 + at for at, name in named if name in wanted}
+    names = enumerate(policy.group_names.to_pylist())
+    return found | {("resource_group", name): first_group + at for at, name in names}
+
+
+def balances_of(view: JobView, tenants: Collection[str] = ()) -> dict[tuple[str, str], tuple[Pair, Pair]]:
+    """Return the balances and the rates per second of the buckets of the job, these tenants and the groups."""
+    epoch, policy, rates = view.epoch, view.epoch_policy, rates_of(view)
+    if epoch is None or policy is None or rates is None:
+        return {}
+    positions = shared_positions(policy, tenants)
+    at = list(positions.values())
+    limited = policy.shared.is_limited[at].tolist()
+    held = (epoch.buckets.balance_micro[at] / MICRO).tolist()
+    per_second = (rates[at] / 1000).tolist()
+    return {
+        key: (_pair(tokens, is_limited), _pair(rate, is_limited))
+        for key, is_limited, tokens, rate in zip(positions, limited, held, per_second, strict=True)
+    }
+
+
+def rates_of(view: JobView) -> Int64s | None:
+    """Return the job's rate in each shared scope, in micro-tokens per ms: its share, where jobs share the quota."""
+    epoch, policy = view.epoch, view.epoch_policy
+    if epoch is None or policy is None:
+        return None
+    return under_share(policy, epoch.share_micro_per_ms).shared.rate_micro_per_ms
+
+
+def _pair(values: list[float], is_limited: list[bool]) -> Pair:
+    messages, in_bytes = (value if limits else None for value, limits in zip(values, is_limited, strict=True))
+    return messages, in_bytes

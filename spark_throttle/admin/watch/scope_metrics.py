@@ -1,0 +1,158 @@
+"""Metrics of a job's scopes: the job itself, its groups and tenants, and its busiest namespaces.
+
+The number of label values is bounded: a million namespaces would be a million series, which Prometheus does not
+survive. So a namespace has a series only while it is among the `TOP_NAMESPACES` of its job by the sum of its waiting
+and offered messages. At most `totals.MOST_NAMED` groups, and as many tenants, have series of their own; the rest of a
+level are summed under ``_other``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from spark_throttle.admin.watch.balances import Pair, balances_of, rates_of, shared_positions
+from spark_throttle.admin.watch.batch_numbers import BatchNumbers
+from spark_throttle.admin.watch.job_watch import JobView
+from spark_throttle.admin.watch.namespace_numbers import namespaces_of, used_ratios
+from spark_throttle.admin.watch.totals import OTHER
+from spark_throttle.core.quota import Int64s
+from spark_throttle.status.usage_table import AT, MEASURES, by_dimension
+
+TOP_NAMESPACES: Final = 50
+NEAR_LIMIT_RATIO: Final = 0.8
+"""A scope is near its limit if it used at least this part of a quota over the newest batches."""
+
+_SCOPE_LABELS: Final = ("job", "level", "scope")
+
+
+def counters(views: list[JobView]) -> Iterator[Metric]:
+    """Yield the totals since the watch began."""
+    for at, measure in enumerate(MEASURES):
+        if measure.counter:
+            yield _counter(measure.name, f"{measure.counter}, since the server began to watch.", views, at, 1)
+    text = "Time that admitted messages had waited, since the server began to watch."
+    yield _counter("delayed_seconds", text, views, AT["delayed_ms"], 1000)
+
+
+def _counter(name: str, text: str, views: list[JobView], at: int, divisor: int) -> Metric:
+    family = CounterMetricFamily(f"spark_throttle_{name}", text, labels=_SCOPE_LABELS)
+    for view in views:
+        for (level, scope), counts in view.totals.items():
+            family.add_metric((view.name, level, scope), int(counts[at]) / divisor)
+    return family
+
+
+def gauges(views: list[JobView]) -> Iterator[Metric]:
+    """Yield what waits, what buckets hold, when they leave debt, and which scopes are near their limits."""
+    families = {
+        name: GaugeMetricFamily(f"spark_throttle_{name}", text, labels=_SCOPE_LABELS)
+        for unit in ("messages", "bytes")
+        for name, text in (
+            (f"backlog_{unit}", f"{unit.capitalize()} that wait."),
+            (
+                f"balance_{unit}",
+                "Tokens that the bucket held when the newest batch was planned; below 0 it is in debt.",
+            ),
+            (f"share_{unit}_per_second", "The job's share of the quota's rate."),
+        )
+    }
+    throttle_time = GaugeMetricFamily(
+        "spark_throttle_throttle_time_seconds", "How long until the scope's buckets leave debt; 0 out of debt.",
+        labels=_SCOPE_LABELS,
+    )  # fmt: skip
+    for view in views:
+        if view.newest is None:
+            continue
+        waiting, balances = _waiting(view.newest), balances_of(view, _tenants(view))
+        for level, scope in view.totals:
+            if scope == OTHER:
+                continue
+            labels = (view.name, level, scope)
+            held, rate = balances.get((level, scope), ((None, None), (None, None)))
+            waits = waiting.get((level, scope))
+            for at, unit in enumerate(("messages", "bytes")):
+                families[f"backlog_{unit}"].add_metric(labels, 0 if waits is None else int(waits[at]))
+                _add(families[f"balance_{unit}"], labels, held[at])
+                _add(families[f"share_{unit}_per_second"], labels, rate[at])
+            _add(throttle_time, labels, throttle_time_seconds(held, rate))
+    yield from (*families.values(), throttle_time, *_near_limits(views))
+
+
+def _near_limits(views: list[JobView]) -> Iterator[Metric]:
+    near = GaugeMetricFamily(
+        "spark_throttle_near_limit", f"1 if the scope used {NEAR_LIMIT_RATIO:g} of a quota over the newest batches.",
+        labels=_SCOPE_LABELS,
+    )  # fmt: skip
+    number = GaugeMetricFamily(
+        "spark_throttle_near_limit_namespaces",
+        f"Number of namespaces that used {NEAR_LIMIT_RATIO:g} of their own quota over the newest batches.",
+        labels=("job",),
+    )
+    for view in views:
+        if view.window is None or not view.window.elapsed_ms:
+            continue
+        is_of_epoch = view.epoch_policy is not None and view.epoch_policy.revision == view.window.policy.revision
+        used = used_ratios(view.window, rates=rates_of(view) if is_of_epoch else None)
+        number.add_metric((view.name,), int((used.own.max(axis=1, initial=-1) >= NEAR_LIMIT_RATIO).sum()))
+        positions = shared_positions(view.window.policy, _tenants(view))
+        for level, scope in view.totals:
+            at = positions.get((level, scope))
+            ratio = -1.0 if at is None else float(used.shared[at].max())
+            if ratio >= 0:
+                near.add_metric((view.name, level, scope), int(ratio >= NEAR_LIMIT_RATIO))
+    yield from (near, number)
+
+
+def _tenants(view: JobView) -> list[str]:
+    return [scope for level, scope in view.totals if level == "tenant" and scope != OTHER]
+
+
+def _waiting(newest: BatchNumbers) -> dict[tuple[str, str], Int64s]:
+    """Return the waiting messages and bytes of the scopes that were active in a batch."""
+    columns = by_dimension("waiting")
+    found = {key: counts[columns] for key, counts in newest.shared.items()}
+    of_tenants = zip(newest.tenants.to_pylist(), newest.tenant_counts[:, columns], strict=True)
+    return found | {("tenant", name): counts for name, counts in of_tenants}
+
+
+def throttle_time_seconds(held: Pair, rate: Pair) -> float | None:
+    """Return how long until buckets leave debt, infinity at a rate of 0; `None` without a limit."""
+    times = [
+        max(0.0, -tokens) / per_second if per_second else (np.inf if tokens < 0 else 0.0)
+        for tokens, per_second in zip(held, rate, strict=True)
+        if tokens is not None and per_second is not None
+    ]
+    return max(times, default=None)
+
+
+def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None) -> None:
+    if value is not None:
+        family.add_metric(labels, value)
+
+
+def namespaces(views: list[JobView]) -> Iterator[Metric]:
+    """Yield the gauges of the busiest namespaces of each job."""
+    labels = ("job", "namespace", "resource_group")
+    families = {
+        field: GaugeMetricFamily(f"spark_throttle_namespace_{field}", text, labels=labels)
+        for field, text in (
+            ("offered_per_second", "Messages per second that arrived, over the newest batches."),
+            ("admitted_per_second", "Messages per second that were admitted, over the newest batches."),
+            ("rejected_per_second", "Messages per second that were rejected, over the newest batches."),
+            ("waiting_messages", "Messages that wait."),
+        )
+    }
+    for view in views:
+        if view.window is None:
+            continue
+        page = namespaces_of(view.window, resource_group=None, tenant=None, is_throttled=False, limit=TOP_NAMESPACES)
+        for row in page.namespaces:
+            for field, family in families.items():
+                value = getattr(row, field)
+                if value is not None:
+                    family.add_metric((view.name, row.namespace, row.resource_group or ""), value)
+    yield from families.values()

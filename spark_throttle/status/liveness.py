@@ -1,0 +1,168 @@
+"""Whether a job lives: from its signs of life (`control.sign_of_life`), for people and servers.
+
+Wall clocks are set, and those of two machines differ. So the age of a sign is measured by one steady clock where that
+is possible: on the machine that gave it, by the machine's own; elsewhere from when the watcher saw it change. Only a
+sign that was there at the first look on another machine is dated by the wall clocks. If it is dated in the future, its
+age is not known until it changes, or until the bound has passed without a change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from spark_throttle.control.clock import Clock
+from spark_throttle.control.run_fence import owner_of
+from spark_throttle.control.sign_of_life import SignOfLife, read_sign_of_life
+from spark_throttle.errors import ConfigurationError, StoredFormatError
+from spark_throttle.files.storage import Directory
+
+SIGNS_MISSED: Final = 3
+"""How many intervals without a sign make a job silent, unless a bound is given."""
+
+HANGS_AFTER_MS: Final = 600_000
+PAUSES_MISSED: Final = 3
+"""A job hangs if Spark asks for no batch for `HANGS_AFTER_MS`, and for this many times its longest pause so far."""
+
+JobState: TypeAlias = Literal["reporting", "silent", "hanging", "ended", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class LifeBounds:
+    """How long a job may be without signs, and Spark without asking for a batch."""
+
+    silent_after_ms: int | None = None
+    """`None` for `SIGNS_MISSED` of the job's own intervals."""
+
+    hangs_after_ms: int = HANGS_AFTER_MS
+
+    @classmethod
+    def of_seconds(cls, silent_after: float | None, hangs_after: float | None) -> LifeBounds:
+        """Return the bounds that a user gave in seconds; `None` for the default.
+
+        Raises
+        ------
+        ConfigurationError
+            If a bound is not above 0.
+        """
+        for name, seconds in (("silent", silent_after), ("hanging", hangs_after)):
+            if seconds is not None and not 0 < seconds < float("inf"):
+                msg = f"a job cannot be {name} after {seconds:g} s; give a number of seconds above 0"
+                raise ConfigurationError(msg)
+        return cls(
+            None if silent_after is None else round(1000 * silent_after),
+            HANGS_AFTER_MS if hangs_after is None else round(1000 * hangs_after),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """Whether a job lives, as far as its control directory says."""
+
+    state: JobState
+    """``reporting``: it lives. ``silent``: no sign within the bound. ``hanging``: it gives signs, but Spark asks for no
+    batch. ``ended``: the query ended in good order. ``unknown``: it gives no signs, as jobs of older releases do."""
+
+    sign_age_ms: int | None
+    """Time since the last sign of life; `None` if there is none, or its age is not known."""
+
+    asked_age_ms: int | None
+    """Time since Spark last asked the job for a batch."""
+
+    detail: str
+    """The state in words."""
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether a change of policy may reach a batch of the job: it is not known to be silent."""
+        return self.state in ("reporting", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class _SeenSign:
+    sign: SignOfLife
+    age_ms: int | None
+    """How old it was when it was first seen; `None` if that is not known."""
+
+    at_ms: int
+    """When it was first seen, by the watcher's steady clock."""
+
+
+class SignWatch:
+    """Watches the signs of life of one job; one thread looks, and any may ask.
+
+    Parameters
+    ----------
+    directory
+        The job's control directory.
+    clock
+        The watcher's clocks.
+    bounds
+        When the job counts as silent or hanging.
+    """
+
+    def __init__(self, directory: Directory, clock: Clock, bounds: LifeBounds | None = None) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._bounds = bounds or LifeBounds()
+        self._found: tuple[_SeenSign | None, str] = None, "no run has begun"
+
+    def look(self) -> None:
+        """Read the newest sign; a sign that cannot be understood is as good as none, and `liveness` says why."""
+        try:
+            sign, owner = read_sign_of_life(self._directory), owner_of(self._directory)
+        except StoredFormatError as error:
+            self._found = None, str(error)
+            return
+        seen = self._found[0]
+        if owner is None:
+            self._found = None, "no run has begun"
+        elif sign is not None and sign.run == owner:
+            if seen is None or (seen.sign.run, seen.sign.number, seen.sign.has_ended) != (
+                sign.run, sign.number, sign.has_ended,
+            ):  # fmt: skip
+                self._found = self._seen(sign, is_first=seen is None), ""
+        elif seen is None or seen.sign.run != owner:
+            self._found = None, "the run gives no signs of life: its release is older, or it has only begun"
+
+    def liveness(self) -> Liveness:
+        """Return whether the job lives, as of this moment; it grows older also while nobody looks."""
+        seen, problem = self._found
+        if seen is None:
+            return Liveness("unknown", None, None, problem)
+        sign = seen.sign
+        since_ms = self._clock.steady_ms() - seen.at_ms
+        bound_ms = self._bounds.silent_after_ms or SIGNS_MISSED * sign.interval_ms
+        age_ms = since_ms if seen.age_ms is None else seen.age_ms + since_ms
+        if sign.has_ended:
+            return Liveness("ended", age_ms, None, f"the query ended {_seconds(age_ms)} ago")
+        if age_ms > bound_ms:
+            said = f"no sign of life for {_seconds(age_ms)} (the bound is {_seconds(bound_ms)})"
+            return Liveness("silent", age_ms, age_ms + sign.asked_ms, said)
+        if seen.age_ms is None:
+            said = "its sign of life is dated in the future: a clock was set; the next sign will tell"
+            return Liveness("unknown", None, None, said)
+        asked_ms = age_ms + sign.asked_ms
+        hangs_ms = max(self._bounds.hangs_after_ms, PAUSES_MISSED * sign.longest_pause_ms)
+        if sign.asked_ms > hangs_ms:
+            said = (
+                f"it gives signs of life, but Spark has asked for no batch for {_seconds(asked_ms)} (the bound is "
+                f"{_seconds(hangs_ms)}): its batch takes that long, or the query hangs"
+            )
+            return Liveness("hanging", age_ms, asked_ms, said)
+        return Liveness("reporting", age_ms, asked_ms, f"it gave a sign of life {_seconds(age_ms)} ago")
+
+    def _seen(self, sign: SignOfLife, *, is_first: bool) -> _SeenSign:
+        """Return a sign that was not there at the last look, if there was one."""
+        now_ms = self._clock.steady_ms()
+        own_ms = now_ms - sign.steady_ms
+        if sign.boot and sign.boot == self._clock.boot and own_ms >= 0:
+            return _SeenSign(sign, own_ms, now_ms)
+        if not is_first:
+            return _SeenSign(sign, 0, now_ms)
+        dated_ms = self._clock.wall_ms() - sign.wall_ms
+        return _SeenSign(sign, None if dated_ms < -sign.interval_ms else max(0, dated_ms), now_ms)
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:,.0f} s" if ms >= 10_000 else f"{ms / 1000:.1f} s"

@@ -1,0 +1,153 @@
+"""What the API says of a job that is dead, idle, hung, ended, or of an older release."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.admin.watch.job_watch import JobWatch
+from spark_throttle.control.clock import Clock
+from spark_throttle.files.storage import Directory
+from tests.admin.conftest import ServedApp
+from tests.admin.job_world import OFFERED, World
+from tests.admin.made_up_job import MadeUpJob
+
+
+@pytest.fixture
+def world(serve: Callable[..., ServedApp], tmp_path: Path) -> World:
+    world = World(serve, tmp_path)
+    world.run(4)
+    return world
+
+
+def test_dead_job_is_shown_as_silent(world: World) -> None:
+    job = world.status()
+    assert (job["state"], job["listening"], job["sign_age_ms"], job["batch_age_ms"]) == ("reporting", True, 0, 0)
+    world.wait(60)
+    job = world.status()
+    assert (job["state"], job["listening"]) == ("silent", False)
+    assert (job["sign_age_ms"], job["batch_age_ms"]) == (60_000, 60_000)
+    assert job["life"] == "no sign of life for 60 s (the bound is 30 s)"
+    assert job["problem"] is None
+
+
+def test_change_of_a_dead_job_is_answered_with_no_job_is_listening(world: World) -> None:
+    world.wait(300)
+    acting = world.change(30)
+    assert (acting["state"], acting["store_revision"]) == ("not_listening", 2)
+    assert acting["detail"] == (
+        "no job is listening: no sign of life for 300 s (the bound is 30 s); the change acts when the job goes on"
+    )
+    world.run()
+    assert world.status()["store_revision"] == 3
+    assert world.change(31)["state"] == "next_batch"
+
+
+def test_idle_job_that_runs_no_batch_is_listening(world: World) -> None:
+    for _ in range(60):
+        world.job.now_ms += 10_000
+        world.job.pulse.note_call()
+        world.job.pulse.beat()
+        world.watch.look()
+    job = world.status()
+    assert (job["state"], job["sign_age_ms"], job["batch_age_ms"]) == ("reporting", 0, 600_000)
+    assert world.change(30)["state"] == "next_batch"
+
+
+def test_job_that_hangs_is_not_listening_though_it_gives_signs(world: World) -> None:
+    for _ in range(61):
+        world.job.now_ms += 10_000
+        world.job.pulse.beat()
+        world.watch.look()
+    job = world.status()
+    assert (job["state"], job["listening"], job["asked_age_ms"]) == ("hanging", False, 610_000)
+    assert world.change(30)["state"] == "not_listening"
+
+
+def test_job_that_ended_is_not_listening(world: World) -> None:
+    world.job.pulse.beat(has_ended=True)
+    world.wait(1)
+    assert world.status()["state"] == "ended"
+    assert "the query ended 1.0 s ago" in world.change(30)["detail"]
+
+
+def test_job_of_an_older_release_is_shown_with_the_age_of_its_last_batch(
+    serve: Callable[..., ServedApp], tmp_path: Path, world: World
+) -> None:
+    """It gives no signs of life; a change is answered as before."""
+    (tmp_path / "control" / "alive.json").unlink()
+    world.job.now_ms += 60_000
+    world.watch = JobWatch({"ingest": str(tmp_path / "control")}, clock=world.job.clock)
+    world.watch.look()
+    world.client = serve(world.store, watch=world.watch).client()
+    job = world.status()
+    assert (job["state"], job["listening"], job["sign_age_ms"], job["batch_age_ms"]) == ("unknown", True, None, 60_000)
+    assert world.change(30)["state"] == "next_batch"
+    text = world.client.get("/metrics").text
+    assert 'spark_throttle_job_up{job="ingest"} 1.0' in text
+    assert "spark_throttle_job_reporting{" not in text
+
+
+def test_damaged_sign_of_life_hides_no_number_of_the_job(world: World, tmp_path: Path) -> None:
+    (tmp_path / "control" / "alive.json").write_bytes(b"nonsense")
+    world.job.batch(OFFERED)
+    world.watch.look()
+    job = world.status()
+    assert (job["state"], job["batch"], job["problem"]) == ("unknown", 4, None)
+    assert "damaged" in job["life"]
+
+
+def test_wall_clock_that_is_set_makes_no_live_job_silent_and_no_dead_one_alive(world: World) -> None:
+    wall_ms = [world.job.now_ms]
+    world.watch = JobWatch(
+        {"ingest": str(world.job.control_path)},
+        clock=Clock(lambda: wall_ms[0], lambda: world.job.now_ms, world.job.clock.boot),
+    )
+    for step_ms in (-3_600_000, 7_200_000):
+        wall_ms[0] += step_ms
+        world.run()
+        (view,) = world.watch.views()
+        assert (view.liveness().state, view.batch_age_ms()) == ("reporting", 0)
+    world.wait(31)
+    wall_ms[0] -= 7_200_000
+    (view,) = world.watch.views()
+    assert (view.liveness().state, view.batch_age_ms()) == ("silent", 31_000)
+
+
+def test_directory_that_hangs_makes_no_other_job_silent(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MadeUpJob(tmp_path / "hung", world.store)
+    looked, may_go_on = threading.Event(), threading.Event()
+
+    def names(directory: Directory, folder: str, of: Callable[..., list[str]] = Directory.names) -> list[str]:
+        if "hung" in directory.location:
+            may_go_on.wait()
+        elif folder == "feedback":
+            looked.set()
+        return of(directory, folder)
+
+    monkeypatch.setattr(Directory, "names", names)
+    monkeypatch.setattr("spark_throttle.admin.watch.job_watch._STOP_SECONDS", 0.01)
+    watch = JobWatch({"hung": str(tmp_path / "hung"), "ingest": str(tmp_path / "control")}, clock=world.job.clock)
+    watch.start()
+    assert looked.wait(60)
+    watch.stop()
+    may_go_on.set()
+
+
+def test_watch_reads_a_sign_of_life_once_a_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(directory: Directory, name: str, of: Callable[..., bytes | None] = Directory.read) -> bytes | None:
+        read.append(name)
+        return of(directory, name)
+
+    monkeypatch.setattr(Directory, "read", counted)
+    for _ in range(40):
+        world.job.now_ms += 250
+        world.watch.look()
+    assert (read.count("alive.json"), read.count("run")) == (10, 10)

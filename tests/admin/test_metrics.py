@@ -1,0 +1,213 @@
+"""The metrics of watched jobs: what they count, how many series they have, and what a dead job keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spark_throttle.admin.watch.balances import Pair, balances_of, rates_of
+from spark_throttle.admin.watch.namespace_numbers import used_ratios
+from spark_throttle.admin.watch.scope_metrics import TOP_NAMESPACES, throttle_time_seconds
+from spark_throttle.admin.watch.totals import MOST_NAMED
+from spark_throttle.core.batch.reasons import REASONS
+from tests.admin.conftest import ServedApp
+from tests.admin.job_world import ANN, OFFERED, World
+
+
+@pytest.fixture
+def world(serve: Callable[..., ServedApp], tmp_path: Path) -> World:
+    world = World(serve, tmp_path)
+    world.run(4)
+    return world
+
+
+def test_metrics_count_what_the_jobs_did(world: World) -> None:
+    text = world.client.get("/metrics").text
+    assert 'spark_throttle_offered_messages_total{job="ingest",level="resource_group",scope="gold"} 240.0' in text
+    assert 'spark_throttle_admitted_messages_total{job="ingest",level="resource_group",scope="gold"} 81.0' in text
+    assert 'spark_throttle_backlog_messages{job="ingest",level="resource_group",scope="gold"} 159.0' in text
+    assert 'spark_throttle_share_messages_per_second{job="ingest",level="resource_group",scope="gold"} 20.0' in text
+    assert 'spark_throttle_balance_messages{job="ingest",level="resource_group",scope="gold"}' in text
+    assert 'spark_throttle_namespace_waiting_messages{job="ingest",namespace="acme/a",resource_group="gold"}' in text
+    assert 'spark_throttle_job_store_revision{job="ingest"} 2.0' in text
+
+
+def test_share_is_the_jobs_part_where_jobs_share_a_quota(world: World) -> None:
+    (view,) = world.watch.views()
+    assert view.epoch is not None
+    whole = balances_of(view)["resource_group", "gold"][1]
+    part = np.full_like(view.epoch.buckets.balance_micro, 7_000)
+    shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=part))
+    assert (whole, balances_of(shared)["resource_group", "gold"][1]) == ((20.0, None), (7.0, None))
+
+
+def test_labels_of_metrics_are_bounded_however_many_namespaces_there_are(world: World) -> None:
+    world.job.batch({f"tenant-{i}/ns": 1 for i in range(3 * TOP_NAMESPACES)} | {"acme/a": 100})
+    world.watch.look()
+    lines = world.client.get("/metrics").text.splitlines()
+    named = [line for line in lines if line.startswith("spark_throttle_namespace_waiting_messages{")]
+    assert len(named) == TOP_NAMESPACES
+    assert any('namespace="acme/a"' in line for line in named)
+
+
+def test_label_that_would_break_a_line_is_escaped(world: World) -> None:
+    world.job.batch({'acme/"\n\\x': 100})
+    world.watch.look()
+    assert 'namespace="acme/\\"\\n\\\\x"' in world.client.get("/metrics").text
+
+
+def metric_names(text: str) -> set[str]:
+    """Return the names of the metrics that have a value of the job."""
+    return {line.partition("{")[0].removeprefix("spark_throttle_") for line in text.splitlines() if 'job="' in line}
+
+
+def test_gauges_of_a_dead_job_are_no_longer_exported(world: World) -> None:
+    text = world.client.get("/metrics").text
+    assert 'spark_throttle_job_up{job="ingest"} 1.0' in text
+    assert 'spark_throttle_job_reporting{job="ingest"} 1.0' in text
+    live = metric_names(text)
+    world.wait(60)
+    text = world.client.get("/metrics").text
+    assert 'spark_throttle_job_up{job="ingest"} 0.0' in text
+    assert 'spark_throttle_job_reporting{job="ingest"} 0.0' in text
+    assert 'spark_throttle_job_sign_of_life_age_seconds{job="ingest"} 60.0' in text
+    assert 'spark_throttle_job_batch_age_seconds{job="ingest"} 60.0' in text
+    left = {name for name in metric_names(text) if not name.endswith("_total")}
+    assert left == {"job_up", "job_reporting", "job_sign_of_life_age_seconds", "job_batch_age_seconds"}
+    assert live - metric_names(text) >= {"backlog_messages", "balance_messages", "namespace_waiting_messages"}
+    assert {name for name in live if name.endswith("_total")} <= metric_names(text)
+
+
+def value_of(text: str, name: str, **labels: str) -> float | None:
+    """Return the value of a metric, `None` where there is none."""
+    wanted = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    found = [line for line in text.splitlines() if line.startswith(f"spark_throttle_{name}{{{wanted}}} ")]
+    return float(found[0].rpartition(" ")[2]) if found else None
+
+
+def test_tenants_are_a_level_of_the_metrics(world: World) -> None:
+    text = world.client.get("/metrics").text
+    acme = {"job": "ingest", "level": "tenant", "scope": "acme"}
+    assert value_of(text, "offered_messages_total", **acme) == 240
+    assert value_of(text, "admitted_messages_total", **acme) == 81
+    assert value_of(text, "backlog_messages", **acme) == 159
+    assert value_of(text, "balance_messages", **acme) is None  # it has no quota
+
+
+def test_totals_of_a_level_are_bounded_and_never_shrink(world: World) -> None:
+    """A tenant that comes late is counted among the others, however busy it is: nobody's past moves."""
+    many: dict[str, dict[str, object]] = {f"tenant-{number:03}": {} for number in range(MOST_NAMED + 50)}
+    for name in many:
+        world.service.put("tenant", name, {}, ANN)
+    before: dict[str, float] = {}
+    for round_number in range(4):
+        names = list(many)[round_number * 70 :]
+        world.job.batch({f"{name}/x": 1 + at % 3 for at, name in enumerate(names)})
+        world.watch.look()
+        lines = [
+            line.rpartition(" ")
+            for line in world.client.get("/metrics").text.splitlines()
+            if line.startswith("spark_throttle_offered_messages_total{") and 'level="tenant"' in line
+        ]
+        totals = {key: float(value) for key, _, value in lines}
+        assert len(totals) <= MOST_NAMED + 1
+        assert all(totals[key] >= value for key, value in before.items())
+        before = totals
+    assert any('scope="_other"' in key for key in before)
+    offered = [
+        value for key, value in before.items() if 'level="tenant"' in key
+    ]  # with the 60 a batch of acme in the four batches before
+    assert sum(offered) == 240 + sum(
+        1 + at % 3 for round_number in range(4) for at in range(MOST_NAMED + 50 - 70 * round_number)
+    )
+
+
+def test_rejected_messages_are_counted_by_reason(world: World) -> None:
+    world.service.put("namespace", "solo/r", {"publish": {"messages_per_second": 1, "on_excess": "reject"}}, ANN)
+    world.job.batch({"solo/r": 100, "": 3})
+    world.watch.look()
+    text = world.client.get("/metrics").text
+    by_reason = {
+        reason: value_of(text, "rejected_by_reason_total", job="ingest", reason=reason) for reason in REASONS[1:]
+    }
+    assert by_reason["namespace_missing"] == 3
+    assert by_reason["queue_full"] == 0
+    rejected = value_of(text, "rejected_messages_total", job="ingest", level="job", scope="job")
+    assert by_reason["quota"] == (rejected or 0) - 3 > 0
+
+
+def test_age_of_the_oldest_waiting_row_goes_on_while_no_batch_runs(world: World) -> None:
+    text = world.client.get("/metrics").text
+    # The first rows that waited came with the first batch: 60 arrived, of which 21 left, and then 20 of each.
+    assert value_of(text, "job_oldest_waiting_seconds", job="ingest") == 2
+    world.job.now_ms += 7_000
+    world.job.pulse.beat()
+    world.watch.look()
+    text = world.client.get("/metrics").text
+    assert value_of(text, "job_oldest_waiting_seconds", job="ingest") == 9
+
+
+def test_throttle_time_is_how_long_the_debt_takes(world: World) -> None:
+    text = world.client.get("/metrics").text
+    gold = {"job": "ingest", "level": "resource_group", "scope": "gold"}
+    balance = value_of(text, "balance_messages", **gold)
+    assert balance is not None
+    assert value_of(text, "throttle_time_seconds", **gold) == max(0.0, -balance) / 20
+    assert value_of(text, "throttle_time_seconds", job="ingest", level="job", scope="job") is None
+    delayed = value_of(text, "delayed_seconds_total", **gold)
+    assert delayed is not None
+    assert delayed > 0
+
+
+@pytest.mark.parametrize(
+    ("held", "rate", "seconds"),
+    [
+        ((-10.0, None), (20.0, None), 0.5), ((5.0, -300.0), (20.0, 100.0), 3.0), ((5.0, 5.0), (1.0, 1.0), 0.0),
+        ((None, None), (None, None), None), ((-1.0, None), (0.0, None), float("inf")), ((0.0, None), (0.0, None), 0.0),
+    ],
+)  # fmt: skip
+def test_throttle_time_is_of_the_dimension_that_takes_longest(held: Pair, rate: Pair, seconds: float | None) -> None:
+    assert throttle_time_seconds(held, rate) == seconds
+
+
+@pytest.mark.parametrize(("offered", "is_near"), [(15, 0), (16, 1), (30, 1)])
+def test_scope_is_near_its_limit_from_four_fifths_of_a_quota_on(world: World, offered: int, is_near: int) -> None:
+    world.service.put("namespace", "solo/x", {"publish": {"messages_per_second": 20, "burst_seconds": 60}}, ANN)
+    world.service.put("resource_group", "iron", {"publish": {"messages_per_second": 20, "burst_seconds": 60}}, ANN)
+    world.service.put("tenant", "solo", {"resource_group": "iron"}, ANN)
+    for _ in range(12):
+        world.job.batch({"solo/x": offered})
+        world.watch.look()
+    text = world.client.get("/metrics").text
+    assert value_of(text, "near_limit", job="ingest", level="resource_group", scope="iron") == is_near
+    assert value_of(text, "near_limit", job="ingest", level="tenant", scope="solo") is None  # it has no quota
+    assert value_of(text, "near_limit_namespaces", job="ingest") == is_near
+
+
+def test_job_that_shares_a_quota_is_near_its_limit_by_its_share(world: World) -> None:
+    (view,) = world.watch.views()
+    assert view.epoch is not None
+    assert view.window is not None
+    half = np.full_like(view.epoch.buckets.balance_micro, 10_000)
+    shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=half))
+    gold = len(view.window.policy.shared) - 1
+    of_quota, of_share = (used_ratios(view.window, rates=rates_of(each)).shared[gold, 0] for each in (view, shared))
+    assert of_share == pytest.approx(2 * of_quota)
+
+
+def test_first_batch_has_no_rates_because_nobody_knows_how_long_it_took(
+    serve: Callable[..., ServedApp], tmp_path: Path
+) -> None:
+    world = World(serve, tmp_path)
+    world.job.batch(OFFERED, seconds=10)
+    world.watch.look()
+    rows = world.client.get("/admin/v2/status/ingest/namespaces").json()["namespaces"]
+    assert {row["offered_per_second"] for row in rows} == {None}
+    text = world.client.get("/metrics").text
+    assert "spark_throttle_namespace_offered_per_second{" not in text
+    assert value_of(text, "namespace_waiting_messages", job="ingest", namespace="other/c", resource_group="") == 0
+    assert "spark_throttle_near_limit{" not in text

@@ -1,0 +1,39 @@
+"""What a shard's report says of the rows that it rejected, and of the row that has waited longest."""
+
+from __future__ import annotations
+
+from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.quota import OnExcess, Overflow, QueueBounds
+from spark_throttle.core.state import ShardState
+from spark_throttle.testing.oracle.worlds import Namespace, limit, make_arrivals, make_policy
+
+POLICY = make_policy(
+    namespaces={
+        "acme/strict": Namespace(limit(messages_per_second=1, burst_seconds=1, on_excess=OnExcess.REJECT)),
+        "acme/shut": Namespace(limit(messages_per_second=0)),
+    },
+    queue=QueueBounds(5, 2**28, 10_000, Overflow.REJECT),
+)
+
+
+def test_rejected_rows_are_counted_by_reason_whatever_rejected_them() -> None:
+    rows = [("acme/strict", 1)] * 4 + [("acme/shut", 1)] * 7 + [("", 1), ("acme/strict", -1)]
+    plan = plan_admission(ShardState.initial(len(POLICY.shared)), make_arrivals(rows), POLICY, now_ms=1_000, shards=1)
+    found = plan.usage.rejected_by_reason
+    assert found is not None
+    counts = {reason: found[reason] for reason in Reason if found[reason]}
+    # A burst of one, and one message on credit (KIP-599); five of seven rows fit into the queue.
+    assert counts == {
+        Reason.QUOTA: 2, Reason.QUEUE_FULL: 2, Reason.NAMESPACE_MISSING: 1, Reason.SIZE_NEGATIVE: 1
+    }  # fmt: skip
+    assert sum(found) == plan.usage.rejected[:, 0].sum() + plan.usage.invalid_messages
+
+
+def test_age_of_the_oldest_waiting_row_grows_until_it_expires() -> None:
+    state, ages = ShardState.initial(len(POLICY.shared)), []
+    for now_ms, count in ((1_000, 2), (4_000, 1), (11_000, 0), (11_001, 0), (14_001, 0)):
+        plan = plan_admission(state, make_arrivals([("acme/shut", 1)] * count), POLICY, now_ms=now_ms, shards=1)
+        state = plan.state
+        ages.append(plan.usage.oldest_waiting_ms)
+    assert ages == [0, 3_000, 10_000, 7_001, None]
