@@ -38,8 +38,8 @@ such a bound, so that other policies keep their bytes of version 2."""
 _UNBOUNDED_POLICY = 2
 USAGE_VERSION = 4
 """The newest version of a usage report. Version 2 added the time at which every flow's first waiting row may leave, and
-the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason and the age of the oldest
-waiting row."""
+the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason, those that shared quotas
+rejected, and the age of the oldest waiting row."""
 
 EPOCH_VERSION = 5
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
@@ -231,10 +231,13 @@ def pack_usage(usage: UsageReport) -> bytes:
         version, more = 2, {"leaves_ms": usage.leaves_ms, "paid_ms": usage.as_of_ms}
         if usage.ahead_milli is not None:
             version, more = 3, {**more, "ahead": usage.ahead_milli}
-            if usage.rejected_by_reason is not None:
+            if usage.rejected_by_reason is not None and usage.rejected_by_shared_messages is not None:
                 oldest_ms = _NO_AGE if usage.oldest_waiting_ms is None else usage.oldest_waiting_ms
                 by_reason = np.array(usage.rejected_by_reason, dtype=np.int64)
-                version, more = 4, {**more, "rejected_by_reason": by_reason, "oldest_waiting_ms": oldest_ms}
+                version, more = 4, {
+                    **more, "rejected_by_reason": by_reason, "rejected_by_shared": usage.rejected_by_shared_messages,
+                    "oldest_waiting_ms": oldest_ms,
+                }  # fmt: skip
     return pack("usge", version, {
         "shard": usage.shard, "epoch": usage.epoch, "revision": usage.revision, "now_ms": usage.now_ms,
         "names": usage.names, "tenant": usage.tenant, "group": usage.group, "weight": usage.weight,
@@ -256,6 +259,7 @@ def unpack_usage(block: bytes, what: str) -> UsageReport:
         f.integers("leaves_ms") if f.version > 1 else None, f.integer("paid_ms") if f.version > 1 else None,
         f.pairs("ahead") if f.version > 2 else None,
         tuple(f.integers("rejected_by_reason").tolist()) if f.version > 3 else None,
+        f.integers("rejected_by_shared") if f.version > 3 else None,
         None if oldest_ms == _NO_AGE else oldest_ms,
     )  # fmt: skip
 

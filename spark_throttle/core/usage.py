@@ -77,6 +77,9 @@ class UsageReport:
     """The number of rejected messages by `Reason`, those of `invalid_messages` included; `None` in a report of an older
     version."""
 
+    rejected_by_shared_messages: Int64s | None = None
+    """The number of rejected messages for which a shared scope had no tokens; `None` in an older report."""
+
     oldest_waiting_ms: int | None = None
     """How long the oldest waiting row has waited; `None` where no row waits, or in a report of an older version."""
 

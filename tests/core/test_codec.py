@@ -119,7 +119,7 @@ def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
         arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), data.draw(int64), data.draw(int64),
         *data.draw(st.sampled_from([
             (None, None), (arrays(data, n), data.draw(int64)), (arrays(data, n), data.draw(int64), arrays(data, n, 2)),
-            (arrays(data, n), data.draw(int64), arrays(data, n, 2), tuple(arrays(data, 11).tolist()),
+            (arrays(data, n), data.draw(int64), arrays(data, n, 2), tuple(arrays(data, 11).tolist()), arrays(data, n),
              data.draw(st.none() | st.integers(0, 2**62))),
         ])),
     )  # fmt: skip

@@ -74,6 +74,58 @@ def test_hardly_any_verdict_is_deferred_under_a_steady_overload() -> None:
         assert len(job.waiting) <= QUOTA_PER_SECOND // 20
 
 
+@pytest.mark.parametrize(
+    ("shards", "noisy", "batch_ms", "every_ms"),
+    [(1, 20, 100, 1_000), (2, 20, 100, 1_000), (8, 20, 100, 1_000), (8, 150, 1_000, 4_000), (64, 150, 1_000, 4_000)],
+)
+def test_modest_namespace_whose_part_of_a_batch_is_less_than_a_message_is_not_rejected(
+    shards: int, noisy: int, batch_ms: int, every_ms: int
+) -> None:
+    job = SimulatedJob(limited(1), shards=shards)
+    modest = "modest/a"
+    beside = (f"noisy/{i}" for i in range(100_000))
+    elsewhere = [name for name in beside if shards == 1 or shard_of(name, shards) != shard_of(modest, shards)][:noisy]
+    rows = max(1, 3 * QUOTA_PER_SECOND * batch_ms // SECOND_MS // noisy)
+    for batch in range(1, 12 * every_ms // batch_ms):
+        is_sent = batch * batch_ms % every_ms == 0
+        job.offer([(name, 1) for name in elsewhere for _ in range(rows)] + [(modest, 1)] * is_sent)
+        job.trigger(after_ms=batch_ms)
+    assert [letter for letter in job.rejected if letter.row.namespace == modest] == []
+    assert len(job.rejected) > 0
+
+
+@pytest.mark.parametrize("noise", [("acme/large", 1_000), ("acme/closed", 1)])
+def test_rows_that_are_rejected_for_another_cause_cost_the_others_of_their_group_nothing(
+    noise: tuple[str, int],
+) -> None:
+    document = limited(10)
+    document["resource_groups"]["gold"]["publish"]["max_message_bytes"] = 10
+    closed = {"messages_per_second": 0, "on_excess": "reject"}
+    document["namespaces"] = {"acme/closed": {"publish": closed, "resource_group": "gold"}}
+    job = SimulatedJob(document, shards=8)
+    for rows in ([], [(name, 1) for name in MANY for _ in range(20)], [("late/a", 1)] * 90, []):
+        job.offer([noise, *rows])
+        job.trigger(after_ms=SECOND_MS)
+    assert {letter.row.namespace for letter in job.rejected} == {noise[0]}
+    assert len(job.admitted) == 20 * len(MANY) + 90
+
+
+@pytest.mark.parametrize("shards", [1, 2, 8, 64])
+def test_row_that_comes_while_its_group_owes_does_not_wait_until_the_debt_is_repaid(shards: int) -> None:
+    document = limited(1)
+    document["resource_groups"]["gold"]["publish"] = {"bytes_per_second": 10_000, "on_excess": "reject"}
+    job = SimulatedJob(document, shards=shards)
+    job.offer([("acme/large", 600 * 10_000)])
+    job.trigger(after_ms=SECOND_MS)
+    for _ in range(20):
+        job.offer([("other/a", 100)])
+        job.trigger(after_ms=SECOND_MS)
+        job.trigger(after_ms=SECOND_MS)
+        job.trigger(after_ms=SECOND_MS)
+        assert len(job.waiting) == 0
+    assert len(job.rejected) == 20
+
+
 @pytest.mark.parametrize("shards", [1, 2, 8])
 @pytest.mark.parametrize("pause_seconds", [0, 1, 4])
 def test_modest_namespace_is_not_rejected_because_another_overloads_its_group(shards: int, pause_seconds: int) -> None:

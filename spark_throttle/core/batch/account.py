@@ -131,6 +131,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
         _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
         ahead_milli=plan.ahead_milli.take(active, axis=0),
         rejected_by_reason=_by_reason(decisions),
+        rejected_by_shared_messages=_by_shared(rows, decisions, flows)[active],
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
     )  # fmt: skip
 
@@ -202,6 +203,13 @@ def _by_reason(decisions: Decisions) -> tuple[int, ...]:
     rejected = np.flatnonzero(decisions.verdict == Verdict.REJECT)
     reasons = decisions.causes.reason[decisions.cause[rejected]]
     return tuple(np.bincount(reasons, minlength=len(Reason)).tolist())
+
+
+def _by_shared(rows: Candidates, decisions: Decisions, flows: int) -> Int64s:
+    """Return the number of rejected rows of each flow for which a shared scope had no tokens."""
+    causes, rejected = decisions.causes, np.flatnonzero(decisions.verdict == Verdict.REJECT)
+    is_shared = (causes.reason == Reason.QUOTA) & (causes.scope >= 0)
+    return np.bincount(rows.flow[rejected[is_shared[decisions.cause[rejected]]]], minlength=flows)
 
 
 def _oldest_waiting_ms(waiting: Candidates, *, now_ms: int) -> int | None:

@@ -59,7 +59,9 @@ class WaitingRoom:
         flow_tokens = np.full_like(tokens, _PLENTY)
         if deferral is not None:
             tokens = tokens + -(-deferral.room_micro // MICRO)
-            flow_tokens = np.where(deferral.flow_micro == NO_BOUND, _PLENTY, deferral.flow_micro // MICRO)
+            # One row at least: a part of a batch may be less than a message, and who has such a part sends seldom.
+            parts = np.maximum(deferral.flow_micro // MICRO, deferral.flow_micro > 0)
+            flow_tokens = np.where(deferral.flow_micro == NO_BOUND, _PLENTY, parts)
         is_unleased = grants.is_unleased(policy)
         is_free = is_unleased[:, None] | ~policy.shared.is_limited
         return cls(

@@ -3,11 +3,13 @@
 Tokens are lent by what was wanted in the last batch, so a row may find none in its shard although its scope would let
 it pass. The next epoch can lend what the row needs, but the shard does not know how much that will be. It is told:
 
-- *Nobody was rejected in the last batch.* So what was wanted is no measure of what will be: whoever sent a burst may
-  send nothing now. Rows may wait for all that the scope will hold at the next epoch, if only the waiting rows leave.
+- *No quota rejected anybody in the last batch, and the scope will have tokens for more rows than wait.* So what was
+  wanted is no measure of what will be: whoever sent a burst may send nothing now. Rows may wait for all that the scope
+  will hold at the next epoch, if only the waiting rows leave.
 - *Otherwise, if the scope has tokens to spare*, rows may wait for what the other shards are lent.
 - *If it has none to spare*, others are rejected already, and will use what they are lent. Rows may wait only if their
-  flow was not served its part: what one more flow would get if the scope were divided by weight.
+  flow was not served its part: what one more flow would get if the scope were divided by weight, or one row if that is
+  less.
 
 Several shards may be told of the same tokens. The next epoch knows how many rows wait, and the rows that it lends
 nothing for get their verdict then.
@@ -35,7 +37,7 @@ class Outlook:
     """Shape (shards, scopes, 2): the messages and bytes that wait."""
 
     has_rejected: Bools
-    """Shape (scopes,): whether any row of the scope's namespaces was rejected."""
+    """Shape (scopes,): whether a shared quota rejected any row of the scope's namespaces."""
 
     interval_ms: int
     """The time between two epochs."""
@@ -71,10 +73,10 @@ def deferrals(
         return None
     held = available_tokens(balance_micro)
     is_spare = part_milli.sum(axis=0) + 1000 <= held * 1000 - len(lent_micro)  # a token; parts are rounded down
-    is_calm = ~outlook.has_rejected[:, None]
     elsewhere_micro = np.maximum(held - available_tokens(lent_micro), 0) * MICRO
-    room_micro = np.where(is_spare, elsewhere_micro, held * MICRO)
     next_micro = _next_micro(balance_micro, outlook, policy)
+    is_calm = ~outlook.has_rejected[:, None] & (next_micro > 0)
+    room_micro = np.where(is_spare, elsewhere_micro, held * MICRO)
     room_micro = np.where(is_calm, np.maximum(next_micro, np.where(is_spare, elsewhere_micro, 0)), room_micro)
     flow_micro = np.where(is_calm | is_spare, NO_BOUND, held * MICRO // (_weights(claims, policy)[:, None] + 1))
     flow_micro = np.broadcast_to(flow_micro, room_micro.shape)
@@ -84,7 +86,7 @@ def deferrals(
 def _next_micro(balance_micro: Int64s, outlook: Outlook, policy: CompiledPolicy) -> Int64s:
     """Return what the buckets hold at the next epoch if the waiting rows leave, and no others, shape (scopes, 2)."""
     rate, burst_micro = np.maximum(policy.shared.rate_micro_per_ms, 0), policy.shared.burst_micro
-    left_micro = np.maximum(balance_micro, 0) - np.minimum(outlook.waiting.sum(axis=0), NO_BOUND // MICRO) * MICRO
+    left_micro = balance_micro - np.minimum(outlook.waiting.sum(axis=0), NO_BOUND // MICRO) * MICRO
     to_full_ms = -(-burst_micro // np.maximum(rate, 1))
     earned_micro = rate * np.minimum(max(outlook.interval_ms, 0), to_full_ms)
     return np.clip(left_micro + earned_micro, 0, burst_micro)

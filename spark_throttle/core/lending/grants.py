@@ -137,11 +137,14 @@ def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
 
 
 def has_rejected(reports: list[UsageReport], policy: CompiledPolicy) -> Bools:
-    """Return whether rows of each shared scope's namespaces were rejected, shape (scopes,)."""
-    rejected = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    """Return whether a shared quota rejected rows of each shared scope's namespaces, shape (scopes,)."""
+    is_rejecting = np.zeros(len(policy.shared), dtype=np.bool_)
     for report in reports:
-        rejected += by_scope(scopes_of(report, len(policy.tenant_names)), report.rejected, len(rejected))
-    return rejected[:, Dimension.MESSAGES] > 0
+        messages = report.rejected_by_shared_messages
+        messages = report.rejected[:, Dimension.MESSAGES] if messages is None else messages
+        scopes = scopes_of(report, len(policy.tenant_names))[messages > 0]
+        is_rejecting[scopes[scopes >= 0]] = True
+    return is_rejecting
 
 
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:

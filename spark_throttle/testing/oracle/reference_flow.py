@@ -133,7 +133,7 @@ class Scope:
 
     def flow_room(self, weight: int) -> list[int]:
         """Return the tokens that a flow of a weight may take and wait for."""
-        return [1 << 62 if micro == NO_BOUND else micro // MICRO * weight for micro in self.flow_micro]
+        return [1 << 62 if micro == NO_BOUND else max(micro // MICRO, micro > 0) * weight for micro in self.flow_micro]
 
     def lacks(self, wanted: Pair) -> bool:
         """Return whether the scope cannot serve all of `wanted`; the last message may overdraw it."""

@@ -128,7 +128,8 @@ def usage(
         3, 9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
         np.array([0, 12_345]), 2**62, 4, leaves_ms, None if leaves_ms is None else 1_760_000_000_001,
-        ahead_milli, rejected_by_reason, None if rejected_by_reason is None else 86_400_000,
+        ahead_milli, rejected_by_reason, None if rejected_by_reason is None else np.array([0, 2**40]),
+        None if rejected_by_reason is None else 86_400_000,
     )  # fmt: skip
 
 
