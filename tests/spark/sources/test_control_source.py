@@ -271,6 +271,7 @@ def test_reader_is_bound_to_its_checkpoint(driver: Driver) -> None:
 def test_offset_that_names_an_epoch_begins_no_new_query(driver: Driver) -> None:
     """As where a checkpoint came back without its control directory: sinks would take again what they have."""
     first = driver.latest(driver.reader.initialOffset())
+    driver.reader.stop()
     shutil.rmtree(driver.path)
     start = {"epoch": 0, "file": ""}
     calls: list[Callable[[ThrottleControlReader], object]] = [
@@ -288,6 +289,7 @@ def test_offset_that_names_an_epoch_begins_no_new_query(driver: Driver) -> None:
 def test_checkpoint_that_has_planned_a_batch_begins_no_new_query(driver: Driver, tmp_path: Path) -> None:
     """Nor where its first batch is run again, and no offset before names an epoch."""
     driver.latest(driver.reader.initialOffset())
+    driver.reader.stop()
     shutil.rmtree(driver.path)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("v1")
