@@ -50,7 +50,7 @@ test: setup jars ## run every test except Kafka's, in three processes: one of th
 # ------------------------------------------------------------------------------------------------ tests in parts
 
 .PHONY: unit
-unit: setup ## run the quick tests that need no JVM, and the doctests (under 60 s)
+unit: setup ## run the quick tests that need no JVM, and the doctests (about a minute)
 	@$(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 2 --dist worksteal -m "not jvm and not kafka and not slow" $(ARGS)
 
 .PHONY: integration

@@ -9,6 +9,7 @@ import pytest
 from tests.benchmarks import api_load
 
 
+@pytest.mark.slow
 def test_every_valid_caller_is_answered_beside_strangers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

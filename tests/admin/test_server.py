@@ -65,6 +65,7 @@ def test_address_in_use_is_a_clear_error(in_memory: ServedApp) -> None:
             make_server(in_memory.app, host="127.0.0.1", port=port)
 
 
+@pytest.mark.slow
 @needs_openssl
 def test_tls_is_said_to_stay_and_a_handshake_that_never_ends_holds_nothing(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)

@@ -39,6 +39,7 @@ def test_silent_connections_lock_nobody_out(server: ServerProcess, token: str) -
         assert asked(server.port, request(token)).status == 200
 
 
+@pytest.mark.slow
 def test_a_thousand_requests_at_once_are_answered_or_told_when_to_come_again(
     server: ServerProcess, tokens: TokenFile
 ) -> None:
@@ -75,6 +76,7 @@ def test_clock_that_is_stepped_back_lets_callers_in_as_before(serve: Callable[..
         assert client.get("/admin/v2/caller").status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -92,6 +94,7 @@ def test_request_that_is_not_http_is_answered_with_a_problem(server: ServerProce
     assert got.headers["connection"] == "close"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_known", [True, False])
 def test_body_with_two_lengths_is_refused(server: ServerProcess, token: str, is_known: bool) -> None:
     smuggled = request(

@@ -141,6 +141,7 @@ def test_attack_is_refused_by_its_effect_and_told_the_level_and_the_number(in_me
     assert effects(in_memory) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_name_gets_looser_by_random_changes_and_other_tenants_stay_byte_for_byte(seed: int) -> None:
     counts = run_lives(500, seed)
