@@ -134,8 +134,7 @@ class Settling:
         is_missed, overloaded = np.zeros((2, len(before.shared)), dtype=np.bool_)
         if share is not None and is_own:
             is_missed = missed_by(reports, share, before)
-        outlook = None if epoch.owed_ms is None else self.outlook(reports, before, interval_ms=elapsed_ms)
-        if epoch.owed_ms is not None and outlook is not None:
+        if epoch.owed_ms is not None and (outlook := self.outlook(reports, before, interval_ms=elapsed_ms)) is not None:
             overloaded = is_overloaded(epoch.owed_ms, outlook, before)
         first_ms = min((reports[0].as_of_ms for reports in self._unsettled.values()), default=now_ms)
         owed_ms = owed_after(epoch.owed_ms, is_missed, overloaded, waited_ms=now_ms - first_ms, elapsed_ms=elapsed_ms)

@@ -113,6 +113,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     observed = np.bincount(candidates.flow[outcome.marks.row], minlength=flows)
     if len(moved.marked):
         observed += np.bincount(rows.flow[moved.marked], minlength=flows)
+    rejected_rows = np.flatnonzero(decisions.verdict == Verdict.REJECT)
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
     demand = _demand(wants, still_waiting, moved.waiting, plan.balance_micro, limits, batch)
@@ -130,8 +131,8 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
         len(entered.unusable),
         _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
         ahead_milli=plan.ahead_milli.take(active, axis=0),
-        rejected_by_reason=_by_reason(decisions),
-        rejected_by_shared_messages=_by_shared(rows, decisions, flows)[active],
+        rejected_by_reason=_by_reason(rejected_rows, decisions),
+        rejected_by_shared_messages=_by_shared(rejected_rows, rows, decisions, flows)[active],
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
     )  # fmt: skip
 
@@ -198,16 +199,15 @@ def _expires_ms(waiting: Candidates, policy: CompiledPolicy) -> int:
     return int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1
 
 
-def _by_reason(decisions: Decisions) -> tuple[int, ...]:
+def _by_reason(rejected: Int64s, decisions: Decisions) -> tuple[int, ...]:
     """Return the number of rejected rows by `Reason`."""
-    rejected = np.flatnonzero(decisions.verdict == Verdict.REJECT)
     reasons = decisions.causes.reason[decisions.cause[rejected]]
     return tuple(np.bincount(reasons, minlength=len(Reason)).tolist())
 
 
-def _by_shared(rows: Candidates, decisions: Decisions, flows: int) -> Int64s:
+def _by_shared(rejected: Int64s, rows: Candidates, decisions: Decisions, flows: int) -> Int64s:
     """Return the number of rejected rows of each flow for which a shared scope had no tokens."""
-    causes, rejected = decisions.causes, np.flatnonzero(decisions.verdict == Verdict.REJECT)
+    causes = decisions.causes
     is_shared = (causes.reason == Reason.QUOTA) & (causes.scope >= 0)
     return np.bincount(rows.flow[rejected[is_shared[decisions.cause[rejected]]]], minlength=flows)
 
