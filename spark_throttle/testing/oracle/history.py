@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.names.match_memory import MatchMemory
@@ -26,10 +28,17 @@ class Step:
     grants: Grants | None
     """The grants of a new epoch before the batch; `None` keeps the present ones."""
 
+    deferred_each: int | None = None
+    """Every so many of the queued rows wait for their verdict, whatever the last batch left; `None` keeps what it left.
+    """
+
     def before(self, state: ShardState, former: CompiledPolicy) -> ShardState:
         """Return the state in which the batch begins, given the state that the last batch left under `former`."""
         if former is not self.policy:
             state = carried(state, former, self.policy, now_ms=self.now_ms)
+        if self.deferred_each is not None:
+            is_deferred = np.arange(len(state.queue)) % self.deferred_each == 0
+            state = replace(state, queue=replace(state.queue, is_deferred=is_deferred if is_deferred.any() else None))
         return state if self.grants is None else replace(state, grants=self.grants)
 
 

@@ -238,6 +238,7 @@ def histories(  # noqa: PLR0913 - one argument per property of histories
         if epoch == 1 or is_new or draw(st.booleans()):
             lag_ms = draw(st.sampled_from((0, 0, 1, 1_000)))
             new_grants = draw(grants(policy, epoch=epoch, as_of_ms=max(0, now_ms - lag_ms), is_bounded=is_bounded))
-        steps.append(Step(now_ms, draw(arrivals(malformed=malformed)), policy, new_grants))
+        deferred_each = draw(st.sampled_from((None, None, 1, 2, 3)))
+        steps.append(Step(now_ms, draw(arrivals(malformed=malformed)), policy, new_grants, deferred_each))
         now_ms = max(0, now_ms + draw(st.sampled_from(STEPS_MS if monotone else STEPS_MS + BACKWARD_STEPS_MS)))
     return History(shards, draw(st.integers(0, shards - 1)), steps)

@@ -218,3 +218,14 @@ def test_rows_behind_a_held_row_wait_for_it(engine: Engine) -> None:
         (Verdict.DELAY, "throttling", 50),
         (Verdict.DELAY, "throttling", 0),
     ]
+
+
+def test_rejecting_namespace_lets_rows_behind_a_held_row_wait(engine: Engine) -> None:
+    # The first row is held until 1,040 ms. Time stops the namespace, not its quota: nothing is beyond the quota.
+    rules = Namespace(
+        limit(messages_per_second=100, on_excess=OnExcess.REJECT), by_size=Window(delay_units=10, delay_ms=50)
+    )
+    shard = Shard(engine, one_namespace(rules))
+    shard.batch(990, [(NS, 20)])
+    assert verdicts(shard.batch(1_000, [(NS, 1)])) == {Verdict.DELAY: 2}
+    assert shard.batch(1_040) == [ADMITTED, ADMITTED]
