@@ -90,11 +90,11 @@ def plan_admission(
     memory = MatchMemory() if memory is None else memory
     entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
     elapsed_ms = max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0
-    batch = MicroBatch(state.queue, entered, policy, shard, shards, now_ms, elapsed_ms)
+    grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
+    batch = MicroBatch(state.queue, entered, grants, policy, shard, shards, now_ms, elapsed_ms)
     decisions = DecisionDraft(len(state.queue) + len(arrivals))
     entrance = _Entrance.of(batch, decisions)
     rows, candidates = entrance.rows, entrance.candidates(decisions)
-    grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
     plan = plan_flows(candidates, entered.flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
     behind = RowsBehind.of(candidates, plan, batch)
     _decide_by_quota(decisions, candidates, behind, plan, batch)

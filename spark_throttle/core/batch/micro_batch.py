@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spark_throttle.core.batch.arrivals import BatchFlows
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.state import Queue
+from spark_throttle.core.state import Grants, Queue
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,6 +18,9 @@ class MicroBatch:
 
     entered: BatchFlows
     """The flows that the batch concerns, and the rows that arrive."""
+
+    grants: Grants
+    """What the shard has of the shared scopes when the batch begins."""
 
     policy: CompiledPolicy
     shard: int

@@ -26,7 +26,7 @@ from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
-from spark_throttle.core.quota import Bools, Int64s, Level, OnExcess, Verdict
+from spark_throttle.core.quota import NEVER_MS, Bools, Int64s, Level, OnExcess, Verdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,12 +41,20 @@ class ThrottleTimes:
 
     @classmethod
     def of(cls, plan: FlowPlan, batch: MicroBatch) -> ThrottleTimes:
-        """Return the times after the debits of a batch; a shard earns its part of a shared rate."""
-        rate = batch.policy.shared.rate_micro_per_ms
+        """Return the times after the debits of a batch.
+
+        A debt of a shared scope is divided among the shards, and each repays its part from its part of the rate. What
+        this batch has overdrawn is not divided yet: the whole rate repays it.
+        """
+        in_force, quota = batch.grants.rate_micro_per_ms(batch.policy), batch.policy.shared.rate_micro_per_ms
+        rate = np.where(in_force == 0, quota, in_force)  # without a share, nobody knows how long the job waits for one
         part = np.where(rate > 0, np.maximum(rate // batch.shards, 1), rate)
+        divided_micro = np.minimum(batch.grants.balance_micro, 0)
+        divided_ms = throttle_time_ms(divided_micro, part)
+        overdrawn_ms = throttle_time_ms(plan.grants.balance_micro - divided_micro, rate)
         return cls(
             throttle_time_ms(plan.balance_micro, batch.entered.limits.rate_micro_per_ms),
-            throttle_time_ms(plan.grants.balance_micro, part),
+            np.minimum(divided_ms, NEVER_MS - overdrawn_ms) + overdrawn_ms,
         )
 
     def at(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:

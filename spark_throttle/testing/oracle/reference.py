@@ -300,7 +300,7 @@ class _Batch:
             for row in flow.rows[flow.admitted :]:
                 if self.decisions[row.index].verdict != Verdict.REJECT or row.is_too_old:
                     continue
-                if any(taken[d] >= most[d] for d in scope.limits.limited_dimensions):
+                if not scope.is_unleased and any(taken[d] >= most[d] for d in scope.limits.limited_dimensions):
                     break
                 in_turns.append((turn, flow.tie, row, scope))
                 turn, taken = turn + 1, [taken[d] + row.tokens[d] for d in DIMENSIONS]
@@ -311,11 +311,12 @@ class _Batch:
         before = {index: [0, 0] for index in self.scopes}
         for *_, row, scope in sorted(in_turns, key=lambda turn: turn[:2]):
             at, room = scope.limits.index, scope.deferral_room()
-            if any(before[at][d] >= room[d] for d in scope.limits.limited_dimensions):
-                continue
-            before[at] = [before[at][d] + row.tokens[d] for d in DIMENSIONS]
-            left = [left[d] - row.tokens[d] for d in DIMENSIONS]
-            if min(left) >= 0:
+            if not scope.is_unleased:
+                if any(before[at][d] >= room[d] for d in scope.limits.limited_dimensions):
+                    continue
+                before[at] = [before[at][d] + row.tokens[d] for d in DIMENSIONS]
+                left = [left[d] - row.tokens[d] for d in DIMENSIONS]
+            if scope.is_unleased or min(left) >= 0:
                 self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.DELAY)
                 row.is_deferred = True
 
@@ -400,6 +401,7 @@ class _Batch:
                 scope.ahead_bound_milli,
                 None if scope.room_micro is None else pair(scope.room_micro),
                 pair(scope.flow_micro),
+                scope.share_micro_per_ms,
             )
             for scope in self.scopes.values()
         ]

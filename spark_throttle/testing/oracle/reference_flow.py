@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
+from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, NEVER_MS, CompiledPolicy, Dimension
 from spark_throttle.core.state import NO_BOUND, NO_CONTEST
 from spark_throttle.testing.oracle.reference_bucket import (
     TokenBucket,
@@ -85,6 +85,9 @@ class Scope:
     ahead_bound_milli: Pair
     room_micro: list[int] | None
     flow_micro: list[int]
+    share_micro_per_ms: Pair | None
+    divided_debt_micro: list[int] = field(default_factory=lambda: [0, 0])
+    """The shard's part of the debt with which the batch begins."""
 
     @classmethod
     def grown(cls, limits: ScopeLimits, memory: GrantMemory, *, elapsed_ms: int, shards: int) -> Scope:
@@ -92,18 +95,32 @@ class Scope:
         scope = cls(
             limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli,
             None if memory.room_micro is None else list(memory.room_micro), list(memory.flow_micro),
+            memory.share_micro_per_ms,
         )  # fmt: skip
         for d in limits.limited_dimensions:
-            earned = limits.rate_micro_per_ms[d] // shards * max(0, elapsed_ms)
+            earned = scope.rate_micro_per_ms[d] // shards * max(0, elapsed_ms)
             gained = min(earned, scope.headroom_micro[d])
             scope.balance_micro[d] += gained
             scope.headroom_micro[d] -= gained
             if scope.room_micro is not None:
-                is_shut = limits.rate_micro_per_ms[d] == 0
+                is_shut = scope.rate_micro_per_ms[d] == 0
                 scope.room_micro[d] = 0 if is_shut else scope.room_micro[d] + gained * (shards - 1)
                 if scope.flow_micro[d] < NO_BOUND:
                     scope.flow_micro[d] = 0 if is_shut else min(scope.flow_micro[d] + gained * shards, NO_BOUND)
+            if scope.rate_micro_per_ms[d] == 0:
+                scope.balance_micro[d] = min(scope.balance_micro[d], -1)
+            scope.divided_debt_micro[d] = max(0, -scope.balance_micro[d])
         return scope
+
+    @property
+    def rate_micro_per_ms(self) -> Pair:
+        """The rates at which the scope earns: the job's shares, if jobs share the quota."""
+        return self.limits.rate_micro_per_ms if self.share_micro_per_ms is None else self.share_micro_per_ms
+
+    @property
+    def is_unleased(self) -> bool:
+        """Whether the job waits for a share of a quota that is not 0."""
+        return any(self.rate_micro_per_ms[d] == 0 and self.limits.rate_micro_per_ms[d] > 0 for d in DIMENSIONS)
 
     @property
     def is_loose(self) -> bool:
@@ -121,7 +138,7 @@ class Scope:
     def overdrawn(self) -> Dimension | None:
         """Return the dimension that refuses the next row, messages first; `None` if neither does."""
         for d in self.limits.limited_dimensions:
-            if self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0:
+            if self.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0:
                 return d
         return None
 
@@ -140,7 +157,7 @@ class Scope:
         if not wanted[0] or not self.limits.is_enforced:
             return False
         for d in self.limits.limited_dimensions:
-            is_shut = self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
+            is_shut = self.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
             room = -1 if is_shut else self.balance_micro[d] // MICRO + (d == Dimension.MESSAGES)
             if wanted[d] > room:
                 return True
@@ -150,7 +167,7 @@ class Scope:
     def owes_bytes(self) -> bool:
         """Whether the scope is in debt in bytes, and holds rows back because of it."""
         d = Dimension.BYTES
-        is_shut = self.limits.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
+        is_shut = self.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
         return self.limits.is_enforced and self.limits.limits(d) and is_shut
 
     def debit(self, tokens: Pair, *, is_marked: bool) -> None:
@@ -160,9 +177,12 @@ class Scope:
             self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, floor_micro)
 
     def throttle_time_ms(self, dimension: Dimension) -> int:
-        """Return how long the shard's part of the rate takes to repay the debt."""
-        rate = self.limits.rate_micro_per_ms[dimension]
-        return throttle_time_ms(self.balance_micro[dimension], max(1, rate // self.shards) if rate else 0)
+        """Return how long the shards' parts of the rate repay the debt before the batch, and the rate the rest."""
+        rate = self.rate_micro_per_ms[dimension] or self.limits.rate_micro_per_ms[dimension]
+        before_micro = self.divided_debt_micro[dimension]
+        divided_ms = throttle_time_ms(-before_micro, max(1, rate // self.shards) if rate else 0)
+        overdrawn_ms = throttle_time_ms(self.balance_micro[dimension] + before_micro, rate)
+        return min(divided_ms + overdrawn_ms, NEVER_MS)
 
 
 @dataclass(slots=True)

@@ -320,6 +320,9 @@ class GrantMemory:
     flow_micro: Pair = (NO_BOUND, NO_BOUND)
     """Tokens that a flow of weight 1 may take and wait for."""
 
+    share_micro_per_ms: Pair | None = None
+    """The job's shares of the rates, if jobs share the quota."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceState:
@@ -357,6 +360,7 @@ class ReferenceState:
             )
         ]
         grants, bounds, deferral = [], state.grants.ahead_bound_milli, state.grants.deferral
+        shares = state.grants.share_micro_per_ms
         for scope in range(len(policy.shared)):
             limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
             grants.append(
@@ -366,6 +370,7 @@ class ReferenceState:
                     (NO_BOUND, NO_BOUND) if bounds is None else pair(bounds[scope]),
                     None if deferral is None else limits.meaningful(pair(deferral.room_micro[scope])),
                     (NO_BOUND, NO_BOUND) if deferral is None else limits.meaningful(pair(deferral.flow_micro[scope])),
+                    None if shares is None else pair(shares[scope]),
                 )
             )
         return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants)
@@ -380,6 +385,7 @@ class ReferenceState:
         is_deferred = np.array([row.is_deferred for row in self.queue], dtype=np.bool_)
         rooms = [grant.room_micro for grant in self.grants if grant.room_micro is not None]
         deferral = Deferral(_pairs(rooms), _pairs([grant.flow_micro for grant in self.grants]))
+        shares = [grant.share_micro_per_ms for grant in self.grants if grant.share_micro_per_ms is not None]
         return ShardState(
             self.advanced_to_ms,
             Flows(
@@ -395,6 +401,7 @@ class ReferenceState:
                 _pairs([grant.balance_micro for grant in self.grants]),
                 _pairs([grant.headroom_micro for grant in self.grants]),
                 self.granted_as_of_ms,
+                share_micro_per_ms=_pairs(shares) if shares else None,
                 ahead_bound_milli=bounds if (bounds < NO_BOUND).any() else None,
                 deferral=deferral if rooms else None,
             ),
