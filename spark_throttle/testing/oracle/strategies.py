@@ -188,8 +188,8 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
     if draw(st.integers(0, 4)) == 0:
         quota = policy.shared.rate_micro_per_ms
         shares = [draw(st.sampled_from((rate, rate // 2, min(rate, 1), 0))) for rate in quota.reshape(-1).tolist()]
-        shares = np.where(quota == UNLIMITED, UNLIMITED, np.array(shares, dtype=np.int64).reshape(-1, 2))
-        made = replace(made, share_micro_per_ms=shares)
+        share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, 2)
+        made = replace(made, share_micro_per_ms=np.where(quota == UNLIMITED, UNLIMITED, share_micro_per_ms))
     bounds_milli = (None, None, NO_BOUND, NO_CONTEST, NO_CONTEST, 0, 1, 500, 1000, 60_000, 10**9)
     bound_milli = draw(st.sampled_from(bounds_milli)) if is_bounded else None
     if bound_milli is None:

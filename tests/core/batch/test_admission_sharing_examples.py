@@ -50,6 +50,15 @@ def test_weights_divide_a_group(engine: Engine) -> None:
     assert abs(total["a/x"] * 3 - total["b/y"]) <= 3
 
 
+def test_whole_rate_repays_what_a_batch_has_overdrawn(engine: Engine) -> None:
+    # 1,000 bytes a second in 8 shards. One has 125 and admits 60,125: the group owes 60,000, which takes it 60 s.
+    # The next epoch has told all shards their part of 59,000, and each repays it from its part of the rate.
+    policy = make_policy(groups={"gold": limit(bytes_per_second=1_000)}, default=Namespace(group="gold"))
+    shard = Shard(engine, policy, shards=8)
+    assert shard.batch(0, [(NS, 60_125), (NS, 1)], {"gold": (0, 125)})[1].throttle_time_ms == 60_000
+    assert shard.batch(1_000, [], {"gold": (0, -59_000 / 8)})[0].throttle_time_ms == 59_000
+
+
 def test_dominant_dimension_is_what_is_shared(engine: Engine) -> None:
     # 100 messages and 10,000 bytes a second: a message of 1,000 bytes takes 1/10 of the bytes, an empty one
     # 1/100 of the messages. They take turns 10 to 1, until 91 and 10 have used the messages up, by one in debt.
