@@ -34,12 +34,17 @@ class Step:
 
     def before(self, state: ShardState, former: CompiledPolicy) -> ShardState:
         """Return the state in which the batch begins, given the state that the last batch left under `former`."""
+        state = self.deferred(state)
         if former is not self.policy:
             state = carried(state, former, self.policy, now_ms=self.now_ms)
-        if self.deferred_each is not None:
-            is_deferred = np.arange(len(state.queue)) % self.deferred_each == 0
-            state = replace(state, queue=replace(state.queue, is_deferred=is_deferred if is_deferred.any() else None))
         return state if self.grants is None else replace(state, grants=self.grants)
+
+    def deferred(self, state: ShardState) -> ShardState:
+        """Return a state in which the rows that `deferred_each` asks for wait for their verdict."""
+        if self.deferred_each is None or not len(state.queue):
+            return state
+        is_deferred = np.arange(len(state.queue)) % self.deferred_each == 0
+        return replace(state, queue=replace(state.queue, is_deferred=is_deferred))
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def assert_same_history(history: History) -> None:
     """Decide each batch twice, on the state that the kernel left; an overflow ends the history."""
     state, policy, memory = history.initial_state(), history.steps[0].policy, MatchMemory()
     for step in history.steps:
-        left, former = state, policy
+        left, former = step.deferred(state), policy
         state, policy = step.before(left, former), step.policy
         if former is not policy and step.grants is not None:
             carried = ReferenceState.from_arrays(state, policy)

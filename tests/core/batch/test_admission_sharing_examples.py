@@ -95,12 +95,13 @@ def test_narrowest_overdrawn_scope_is_named(engine: Engine) -> None:
 
 
 def test_standing_grant_grows_by_the_shard_s_part_into_its_room(engine: Engine) -> None:
-    # Rate 10/s in 2 shards is 5/s here. The grant is 0 and has room for 2 tokens.
+    # Rate 10/s in 2 shards is 5/s here. The grant is 0 and has room for 2 tokens. A message that overdraws it is owed
+    # by the job, which repays it in 100 ms; as long as no epoch tells, it takes this shard 200.
     policy = make_policy(job=limit(messages_per_second=10))
     shard = Shard(engine, policy, shards=2)
     shard.state = granted(shard.state, policy, {"": (0, 0)}, now_ms=START_MS)
     shard.state.grants.headroom_micro[:] = 2 * 10**6
-    waits = Decision(Verdict.DELAY, "quota", Level.JOB, Dimension.MESSAGES, 0, 200)
+    waits = Decision(Verdict.DELAY, "quota", Level.JOB, Dimension.MESSAGES, 0, 100)
     assert shard.batch(0, [(NS, 1)] * 9) == [ADMITTED] + [waits] * 8
     assert shard.batch(200) == [ADMITTED] + [waits] * 7
     assert shard.batch(400) == [ADMITTED] + [waits] * 6
