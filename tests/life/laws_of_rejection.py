@@ -1,13 +1,14 @@
-"""The law of rejection: a message is rejected for a quota that many share only where that quota lacks tokens."""
+"""The laws of rejection: a message is rejected for a quota that many share only where that quota lacks tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
-from tests.life.account import DIMENSIONS, costs_of
-from tests.life.contract import MICRO, Key, Scope, text_of
+from spark_throttle.testing.simulation.rows import RejectedRow, Row
+from tests.life.account import DIMENSIONS, cost_of, costs_of
+from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
 
 REJECTION: Final = "Rejection"
@@ -17,10 +18,15 @@ _LEVELS: Final = {"tenant": "tenant", "resource_group": "group", "job": "job"}
 
 
 class Rejection(Law):
-    """What arrives and waits in a batch, and in the one before it, is less than the scope has: it rejects nothing.
+    """A scope that surely has the tokens rejects neither what is wanted of it nor anybody's first message.
 
-    The batch before counts too, because tokens are lent by what it wanted. A batch without an epoch of its own is
-    decided by what was lent for an earlier one.
+    It rejects nothing where all that competes for it in a batch, and in the one before it, is less than it has. The
+    batch before counts too, because tokens are lent by what it wanted. Where more competes, it rejects the first
+    message of no namespace if it has tokens for the first messages of all.
+
+    A batch without an epoch of its own is decided by what was lent for an earlier one.
+
+    A scope that surely owes before a batch, and for longer than until the next one, lets no new message wait for it.
     """
 
     name = REJECTION
@@ -28,35 +34,109 @@ class Rejection(Law):
     def __init__(self) -> None:
         self._wanted: _Costs | None = {}
         self._epoch = -1
+        self._batch_ms = 0
+        self._interval_ms = 0
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Look at the messages that were rejected for a quota of many namespaces."""
         contracts = world.contracts(batch.revision)
-        waited = [row for rows in world.waited.values() for row in rows]
-        wanted = costs_of(contracts, [*waited, *batch.arrived])
+        competing = list(_competing(world, batch))
+        wanted = costs_of(contracts, competing)
         before, self._wanted = self._wanted, wanted
         is_standing, self._epoch = batch.epoch == self._epoch, batch.epoch
+        between_ms, self._batch_ms = batch.steady_ms - self._batch_ms, batch.steady_ms
+        longest_ms, self._interval_ms = max(between_ms, self._interval_ms), between_ms
         if before is None or is_standing:
             return
+        yield from _waiting_for_debts(world, batch, 2 * longest_ms)
         left = costs_of(contracts, batch.admitted)
+        first = _first_rows(competing)
+        of_all = _costs_of_one_each(contracts, competing)
         for letter in batch.rejected:
-            level = _LEVELS.get(str(letter.level))
-            if letter.reason != "quota" or level is None:
+            scope = _rejecting_scope(contracts, letter)
+            if scope is None:
                 continue
-            (scope,) = [each for each in contracts.of(text_of(letter.row.namespace)).enforced if each.key[0] == level]
             most = [max(before.get((scope.key, d), 0), wanted.get((scope.key, d), 0)) for d in range(2)]
-            if self._has(world, scope, most, left):
-                amounts = " and ".join(f"{most[d] / MICRO:g} {DIMENSIONS[d]}" for d in range(2))
-                yield f"{letter} was rejected by {scope.key}, of which {amounts} were wanted, fewer than it had"
-
-    @staticmethod
-    def _has(world: World, scope: Scope, most: list[int], left: _Costs) -> bool:
-        """Return whether a scope surely had more tokens than `most` before the batch."""
-        return all(
-            limit is None or world.account.shadows[scope.key, d].least + left.get((scope.key, d), 0) >= most[d] + MICRO
-            for d, limit in enumerate(scope.limits)
-        )
+            if _has(world, scope, most, left):
+                yield f"{letter} was rejected by {scope.key}, of which {_text(most)} were wanted, fewer than it had"
+            of_first = [of_all.get((scope.key, d), 0) for d in range(2)]
+            if first[text_of(letter.row.namespace)] == letter.row.id and _has(world, scope, of_first, left):
+                yield (
+                    f"{letter}, the first of its namespace, was rejected by {scope.key}, which had more than the "
+                    f"{_text(of_first)} that the largest messages of all namespaces take"
+                )
 
     def forget(self) -> None:
         """Know nothing of the batch before."""
         self._wanted = None
+
+
+def _waiting_for_debts(world: World, batch: SimulatedBatch, in_ms: int) -> Iterator[str]:
+    """Tell the new messages that wait for a scope alone, which rejects and surely still owes after a time."""
+    contracts, arrived = world.contracts(batch.revision), {row.id for row in batch.arrived}
+    left = costs_of(contracts, batch.admitted)
+    for name, rows in world.waiting.items():
+        contract = contracts.of(name)
+        if contract.has_rules or len(contract.enforced) != 1:
+            continue
+        (scope,) = contract.enforced
+        if scope.on_excess != "reject" or scope.key[0] == "namespace":
+            continue
+        new = [row for row in rows if row.id in arrived]
+        for dimension, limit in enumerate(scope.limits):
+            if not new or limit is None:
+                continue
+            before = world.account.shadows[scope.key, dimension].most + left.get((scope.key, dimension), 0)
+            if before + limit.rate * in_ms < 0:
+                yield f"{new[0]} waits for {scope.key}, which still owes {DIMENSIONS[dimension]} in {in_ms} ms"
+
+
+def _competing(world: World, batch: SimulatedBatch) -> Iterator[Row]:
+    """Yield the messages that competed for shared quotas, those that waited first."""
+    elsewhere = {
+        letter.row.id
+        for letter in batch.rejected
+        if letter.reason not in ("quota", "queue_full") or letter.level == "namespace"
+    }
+    for row in (*(row for rows in world.waited.values() for row in rows), *batch.arrived):
+        if row.id not in elsewhere:
+            yield row
+
+
+def _first_rows(rows: Iterable[Row]) -> dict[str, int]:
+    """Return the number of the first message of every namespace."""
+    first: dict[str, int] = {}
+    for row in rows:
+        first.setdefault(text_of(row.namespace), row.id)
+    return first
+
+
+def _costs_of_one_each(contracts: Contracts, rows: Iterable[Row]) -> _Costs:
+    """Return what the largest message of every namespace takes of each scope."""
+    largest: dict[str, Row] = {}
+    for row in rows:
+        name = text_of(row.namespace)
+        if name not in largest or cost_of(row, 1) > cost_of(largest[name], 1):
+            largest[name] = row
+    return costs_of(contracts, largest.values())
+
+
+def _rejecting_scope(contracts: Contracts, letter: RejectedRow) -> Scope | None:
+    """Return the shared scope that had no tokens for a message, or `None`."""
+    level = _LEVELS.get(str(letter.level))
+    if letter.reason != "quota" or level is None:
+        return None
+    (scope,) = [each for each in contracts.of(text_of(letter.row.namespace)).enforced if each.key[0] == level]
+    return scope
+
+
+def _has(world: World, scope: Scope, most: list[int], left: _Costs) -> bool:
+    """Return whether a scope surely had more tokens than `most` before the batch."""
+    return all(
+        limit is None or world.account.shadows[scope.key, d].least + left.get((scope.key, d), 0) >= most[d] + MICRO
+        for d, limit in enumerate(scope.limits)
+    )
+
+
+def _text(micro: list[int]) -> str:
+    return " and ".join(f"{micro[d] / MICRO:g} {DIMENSIONS[d]}" for d in range(2))

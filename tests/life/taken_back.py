@@ -311,6 +311,44 @@ MENDS: Final = (
         ),
     ),
     Mend(
+        "part of one row",
+        "where a part of a batch is less than a message, its namespace is rejected each time",
+        (
+            (
+                "core/batch/deferral.py",
+                "parts = np.maximum(deferral.flow_micro // MICRO, deferral.flow_micro > 0)",
+                "parts = deferral.flow_micro // MICRO",
+            ),
+        ),
+    ),
+    Mend(
+        "no wait for a debt",
+        "rows wait for their verdict until a debt is repaid",
+        (
+            (
+                "core/lending/deferrals.py",
+                "is_calm = ~outlook.has_rejected[:, None] & (next_micro > 0)",
+                "is_calm = np.broadcast_to(~outlook.has_rejected[:, None], next_micro.shape)",
+            ),
+            (
+                "core/lending/deferrals.py",
+                "left_micro = balance_micro - ",
+                "left_micro = np.maximum(balance_micro, 0) - ",
+            ),
+        ),
+    ),
+    Mend(
+        "rejections by shared quotas",
+        "rows that are rejected for another cause count as an overload of their group",
+        (
+            (
+                "core/lending/grants.py",
+                "messages = report.rejected[:, Dimension.MESSAGES] if messages is None else messages",
+                "messages = report.rejected[:, Dimension.MESSAGES]",
+            ),
+        ),
+    ),
+    Mend(
         "other runs of one job",
         "a copy of a job takes what the job has for its own",
         (
