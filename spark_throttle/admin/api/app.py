@@ -100,6 +100,7 @@ def make_app(
         watch.start()
         yield
         watch.stop()
+        tokens.save_uses()
 
     # The interactive documents would load scripts from elsewhere; only the description itself is served.
     app = FastAPI(

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, etag, expected_revision
-from spark_throttle.admin.tokens import Caller
+from spark_throttle.admin.caller import Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.store.committer import CommitResult

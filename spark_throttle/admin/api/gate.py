@@ -23,7 +23,9 @@ from spark_throttle.admin.api.answers import problem, security_headers
 from spark_throttle.admin.api.server.connections import peer_of
 from spark_throttle.admin.api.server.request_rate import RequestRates
 from spark_throttle.admin.api.server.turns import NoTurnError, Turns
-from spark_throttle.admin.tokens import ROLES, Caller, TokenFile
+from spark_throttle.admin.caller import ROLES, Caller
+from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.errors import ThrottleError
 
 MOST_BODY_BYTES: Final = 64 * 1024
 """A policy entry has a few hundred bytes."""
@@ -51,6 +53,7 @@ _ANYWHERE: Final = ("",)
 _SOON: Final = {"Retry-After": "1"}
 _TWO_LENGTHS: Final = "the request has both Content-Length and Transfer-Encoding; send one of them"
 _ENDING: Final = "the server is ending, and it is unknown whether anything was changed; look before you try again"
+_NO_CALLERS: Final = "the server cannot read its tokens, so it lets nobody in; the reason is in its log"
 _READING: Final = ("GET", "HEAD")
 
 
@@ -101,8 +104,13 @@ class Gate:
         if path == HEALTH_PATH:
             await self._app(scope, receive, send)
             return
-        caller = None if is_open else self._tokens.caller(_bearer(headers))
         peer = peer_of(scope["client"] or _ANYWHERE)
+        try:
+            caller = None if is_open else await self._caller(headers)
+        except ThrottleError:
+            # A stranger learns nothing of the server's files; who cares for the server finds the reason in its log.
+            await problem(503, _NO_CALLERS, headers=_SOON)(scope, receive, send)
+            return
         refusal = self._open_refusal(peer) if is_open else self._refusal(caller, scope["method"], headers)
         if refusal is not None:
             await problem(*refusal[:2], headers=refusal[2])(scope, receive, send)
@@ -140,6 +148,13 @@ class Gate:
             raise
         finally:
             turn.end()
+
+    async def _caller(self, headers: Headers) -> Caller | None:
+        """Return who calls; `None` if that is unknown."""
+        caller = self._tokens.caller(_bearer(headers))
+        if self._tokens.uses.is_due:
+            await asyncio.to_thread(self._tokens.save_uses)
+        return caller
 
     def _open_refusal(self, peer: str) -> _Refusal | None:
         wait_ms = self._open_rates.throttle_time_ms(peer)
