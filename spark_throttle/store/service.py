@@ -14,10 +14,10 @@ or 0 for an entry that must not exist. Changes of other entries do not matter to
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from spark_throttle.errors import (
     ConflictError,
@@ -25,6 +25,7 @@ from spark_throttle.errors import (
     InUseError,
     NotFoundError,
     PolicyError,
+    ThrottleError,
     did_you_mean,
 )
 from spark_throttle.policy.model import PolicyDocument
@@ -54,6 +55,16 @@ _MOVE: Final = (
 _MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
+class ChangeRecorder(Protocol):
+    """Is told what becomes of changes."""
+
+    def begin(self) -> None:
+        """Raise an error if a change could not be recorded; it is not made then."""
+
+    def end(self, author: Author, changes: Sequence[Change], outcome: CommitResult | ThrottleError) -> None:
+        """Record the outcome of a change."""
+
+
 class PolicyService:
     """The use cases over one store; safe for use by several threads.
 
@@ -65,6 +76,8 @@ class PolicyService:
         The wall clock, for the time of a commit.
     pause
         Waits for a number of seconds between two attempts.
+    recorder
+        Is told of every change and every refused one.
 
     Examples
     --------
@@ -87,8 +100,10 @@ class PolicyService:
         *,
         clock_ms: Callable[[], int],
         pause: Callable[[float], object] | None = None,
+        recorder: ChangeRecorder | None = None,
     ) -> None:
         self.store = store
+        self._recorder = recorder
         self._committer = Committer(store, clock_ms, pause or threading.Event().wait)
         self._tenant_changes = TenantChanges(store)
 
@@ -360,9 +375,13 @@ class PolicyService:
         """
         notes: list[str] = []
 
+        planned: list[Change] = []
+
         def checked(revision: int) -> list[Change]:
             notes.clear()
+            planned.clear()
             changes = plan(revision)
+            planned.extend(changes)
             if author.tenant is not None:
                 return self._tenant_changes.permitted(changes, author.tenant, revision)
             for entry in self._tenant_changes.overtaken(changes, revision):
@@ -380,9 +399,22 @@ class PolicyService:
                 )
             return changes
 
-        made = self._committer.commit(checked, author)
+        made = self._recorded(lambda: self._committer.commit(checked, author), author, planned)
         left = len(notes) - _NOTES
         return replace(made, notes=(*notes[:_NOTES], *([f"and {left} more entries of tenants"] if left > 0 else ())))
+
+    def _recorded(self, commit: Callable[[], CommitResult], author: Author, planned: Sequence[Change]) -> CommitResult:
+        """Make a change, and tell the recorder what was planned and what became of it."""
+        if self._recorder is None:
+            return commit()
+        self._recorder.begin()
+        try:
+            made = commit()
+        except ThrottleError as error:
+            self._recorder.end(author, planned, error)
+            raise
+        self._recorder.end(author, planned, made)
+        return made
 
     def _writing(
         self, kind: Kind, name: str, values: Mapping[str, object], revision: int, author: Author

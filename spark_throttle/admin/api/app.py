@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, Final
@@ -31,7 +31,10 @@ from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
 from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
+from spark_throttle.admin.api.server.forwarded import ForwardedFor, check_proxies
+from spark_throttle.admin.api.server.request_audit import RequestAudit
 from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
@@ -71,7 +74,7 @@ class Health(BaseModel):
     status: str
 
 
-def make_app(
+def make_app(  # noqa: PLR0913 - what a server is made of
     store: PolicyStore,
     tokens: TokenFile,
     watch: JobWatch,
@@ -79,6 +82,8 @@ def make_app(
     clock_ms: Callable[[], int],
     monotonic_ms: Callable[[], int] = monotonic_clock_ms,
     requests_per_second: int = REQUESTS_PER_SECOND,
+    audit: AuditLog | None = None,
+    proxies: Sequence[str] = (),
 ) -> FastAPI:
     """Return the application over a store.
 
@@ -93,6 +98,10 @@ def make_app(
     requests_per_second
         Rate limit of each token; all callers without a token share a fifth of it. What needs no token may be asked for
         so often from each address.
+    audit
+        Where changes and refusals are recorded; `None` records nothing.
+    proxies
+        Addresses and networks of the proxies whose `X-Forwarded-For` counts.
     """
 
     @asynccontextmanager
@@ -122,7 +131,10 @@ def make_app(
         rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
         anonymous_rates=RequestRates(max(1, requests_per_second // 5), clock_ms=monotonic_ms),
         open_rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
+        audit=None if audit is None else RequestAudit(audit, clock_ms=monotonic_ms),
     )
+    if proxies:
+        app.add_middleware(ForwardedFor, proxies=proxies)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign] # FastAPI's own way to extend the description
     return app
 
@@ -140,6 +152,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
     is_plain_allowed: bool = False,
     bounds: ServerBounds | None = None,
     life_bounds: LifeBounds | None = None,
+    audit: str | None = None,
+    proxies: Sequence[str] = (),
 ) -> None:
     """Serve the API and the page until the process is told to end.
 
@@ -163,6 +177,10 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Bounds on connections and on how long clients may keep the server waiting.
     life_bounds
         When a job counts as silent or hanging.
+    audit
+        Path of the audit log; by default that of the token file, and `.audit`.
+    proxies
+        Addresses and networks of the proxies whose `X-Forwarded-For` counts.
 
     Raises
     ------
@@ -185,9 +203,15 @@ def serve(  # noqa: PLR0913 - what the command line offers
         raise ConfigurationError(
             f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
+    check_proxies(proxies)
+    audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
+    audit_log.check()
     opened = open_store(store, is_created=True)
     watch = JobWatch(control or {}, bounds=life_bounds)
-    app = make_app(opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second)
+    app = make_app(
+        opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second, audit=audit_log,
+        proxies=proxies,
+    )  # fmt: skip
     server = make_server(
         app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()
     )

@@ -14,6 +14,7 @@ holds a slash would be taken for two segments (`addresses` decodes each segment 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final, TypeAlias
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,11 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_throttle.admin.api.answers import problem, security_headers
 from spark_throttle.admin.api.server.connections import peer_of
+from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
 from spark_throttle.admin.api.server.request_rate import RequestRates
 from spark_throttle.admin.api.server.turns import NoTurnError, Turns
 from spark_throttle.admin.caller import ROLES, Caller
 from spark_throttle.admin.tokens import TokenFile
-from spark_throttle.errors import ThrottleError
+from spark_throttle.errors import FileUnusableError, ThrottleError
+
+logger = logging.getLogger(__name__)
 
 MOST_BODY_BYTES: Final = 64 * 1024
 """A policy entry has a few hundred bytes."""
@@ -54,7 +58,9 @@ _SOON: Final = {"Retry-After": "1"}
 _TWO_LENGTHS: Final = "the request has both Content-Length and Transfer-Encoding; send one of them"
 _ENDING: Final = "the server is ending, and it is unknown whether anything was changed; look before you try again"
 _NO_CALLERS: Final = "the server cannot read its tokens, so it lets nobody in; the reason is in its log"
-_READING: Final = ("GET", "HEAD")
+_NO_RECORD: Final = (
+    "the server cannot write its audit log, so it changes nothing; nothing was changed, and the reason is in its log"
+)
 
 
 class Gate:
@@ -68,6 +74,8 @@ class Gate:
         The rate limit shared by all requests without a valid token, which may be guesses.
     open_rates
         The rate limit, of each address, on what needs no token.
+    audit
+        Records what is done and what is refused; `None` records nothing.
     """
 
     def __init__(
@@ -77,12 +85,14 @@ class Gate:
         rates: RequestRates,
         anonymous_rates: RequestRates,
         open_rates: RequestRates,
+        audit: RequestAudit | None = None,
     ) -> None:
         self._app = app
         self._tokens = tokens
         self._rates = rates
         self._anonymous_rates = anonymous_rates
         self._open_rates = open_rates
+        self._audit = audit
         self._turns = Turns(AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
         self._open_turns = Turns(OPEN_AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
 
@@ -93,8 +103,19 @@ class Gate:
                 await self._app(scope, receive, send)
             return
         path = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
-        scope = {**scope, "path": path}
         headers = Headers(scope=scope)
+        scope = {**scope, "path": path, "state": {**scope.get("state", {}), "door": door_of(headers)}}
+        if self._audit is None:
+            await self._let_in(scope, receive, send)
+            return
+        try:
+            await self._let_in(scope, receive, self._audit.recorded(scope, send))
+        except Exception:
+            await self._audit.record(scope, 500, "the server failed")
+            raise
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, headers = scope["path"], Headers(scope=scope)
         is_open = path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
         send = _marked(send, scope["scheme"], is_kept=path.startswith(OPEN_FOLDER))
         if "content-length" in headers and "transfer-encoding" in headers:
@@ -111,14 +132,20 @@ class Gate:
             # A stranger learns nothing of the server's files; who cares for the server finds the reason in its log.
             await problem(503, _NO_CALLERS, headers=_SOON)(scope, receive, send)
             return
+        scope["state"]["caller"] = caller
         refusal = self._open_refusal(peer) if is_open else self._refusal(caller, scope["method"], headers)
         if refusal is not None:
             await problem(*refusal[:2], headers=refusal[2])(scope, receive, send)
             return
-        state = scope.get("state", {})
-        scope["state"] = {**state, "caller": caller}
-        if caller is not None and "protocol" in state:
-            state["protocol"].recognise()
+        if caller is not None and "protocol" in scope["state"]:
+            scope["state"]["protocol"].recognise()
+        if self._audit is not None and scope["method"] not in READING:
+            try:
+                await self._audit.check()
+            except FileUnusableError as error:
+                logger.error("a change is refused: %s", error)  # noqa: TRY400 - the message says it all
+                await problem(503, _NO_RECORD, headers=_SOON)(scope, receive, send)
+                return
         await self._work(scope, receive, send, caller, peer)
 
     async def _work(self, scope: Scope, receive: Receive, send: Send, caller: Caller | None, peer: str) -> None:
@@ -170,7 +197,7 @@ class Gate:
             return 401, "there is no token, or it is unknown or has expired: send Authorization: Bearer …", challenge
         if caller.role not in ROLES:
             return 403, f"this release does not know the role {caller.role!r}, so it may do nothing", {}
-        if caller.role == "viewer" and method not in _READING:
+        if caller.role == "viewer" and method not in READING:
             return 403, "a viewer's token may only read; a change needs the role admin or tenant_admin", {}
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 18 or int(length) > MOST_BODY_BYTES:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from spark_throttle.admin.cli.audited import Audit, audited
 from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
 from spark_throttle.admin.cli.output import Form, Output, shown, table_of
 
@@ -34,10 +35,14 @@ def create(
     tenant: Annotated[str | None, typer.Option(help="The tenant of a tenant_admin.")] = None,
     days: Annotated[int, typer.Option(help="Days until it expires.")] = DAYS,
     is_endless: Annotated[bool, typer.Option("--never-expires", help="It is accepted until it is revoked.")] = False,
+    audit: Audit = None,
     form: OutputForm = Form.TEXT,
 ) -> None:
     """Create a token, and show it this one time."""
-    text = _file(tokens).create(name, role, tenant=tenant, days=None if is_endless else days)
+    with audited(tokens, audit) as about:
+        about.extend([name, role, tenant or ""])
+        text = _file(tokens).create(name, role, tenant=tenant, days=None if is_endless else days)
+        about.append(id_of(text))
     Output(form).show({"token": text}, lambda: text)
 
 
@@ -69,10 +74,14 @@ def rotate(
         int | None, typer.Option(help="Days until the new one expires; by default as many as the old one was given.")
     ] = None,
     overlap_minutes: Annotated[int, typer.Option(help="How long the old one is still accepted.")] = 0,
+    audit: Audit = None,
     form: OutputForm = Form.TEXT,
 ) -> None:
     """Replace a token by a new one of the same owner and role, and show the new one this one time."""
-    text = _file(tokens).rotate(token_id, days=days, overlap_minutes=overlap_minutes)
+    with audited(tokens, audit) as about:
+        about.append(token_id)
+        text = _file(tokens).rotate(token_id, days=days, overlap_minutes=overlap_minutes)
+        about.append(id_of(text))
     Output(form).show({"token": text, "replaced": token_id}, lambda: text)
 
 
@@ -80,10 +89,13 @@ def rotate(
 def revoke(
     token_id: TokenId,
     tokens: TokensFile,
+    audit: Audit = None,
     form: OutputForm = Form.TEXT,
 ) -> None:
     """Revoke a token: it is refused from its next request on."""
-    _file(tokens).revoke(token_id)
+    with audited(tokens, audit) as about:
+        about.append(token_id)
+        _file(tokens).revoke(token_id)
     Output(form).show({"revoked": token_id}, lambda: shown(f"token {token_id}: revoked"))
 
 
@@ -91,6 +103,11 @@ def _file(path: str) -> TokenFile:
     from spark_throttle.admin.tokens import TokenFile
 
     return TokenFile(path, clock_ms=lambda: time.time_ns() // 1_000_000)  # noqa: TID251 - for creation and expiry
+
+
+def id_of(text: str) -> str:
+    """Return the id of a token, which is no secret, from its text."""
+    return text.split("_")[1]
 
 
 def _answer(token: Token, used_ms: int | None) -> dict[str, str | None]:
