@@ -9,6 +9,9 @@ from typing import Final, Literal, TypeAlias, get_args
 Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
+NO_ROLE: Final = ""
+"""The role of a caller whom a sign-in identifies and no rule gives a role."""
+
 LONGEST_NAME: Final = 100
 _GLOB = re.compile(r"[*?\[]")
 

@@ -14,10 +14,10 @@ or 0 for an entry that must not exist. Changes of other entries do not matter to
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from spark_throttle.errors import (
     ConflictError,
@@ -25,11 +25,10 @@ from spark_throttle.errors import (
     InUseError,
     NotFoundError,
     PolicyError,
-    ThrottleError,
     did_you_mean,
 )
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.store.committer import CommitResult, Committer, change_to
+from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
 from spark_throttle.store.delegation.tenant_changes import TenantChanges
 from spark_throttle.store.effects import idle_parts, idle_parts_of
 from spark_throttle.store.entries import (
@@ -53,16 +52,6 @@ _MOVE: Final = (
     "attach it would have no group"
 )
 _MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
-
-
-class ChangeRecorder(Protocol):
-    """Is told what becomes of changes."""
-
-    def begin(self) -> None:
-        """Raise an error if a change could not be recorded; it is not made then."""
-
-    def end(self, author: Author, changes: Sequence[Change], outcome: CommitResult | ThrottleError) -> None:
-        """Record the outcome of a change."""
 
 
 class PolicyService:
@@ -103,8 +92,7 @@ class PolicyService:
         recorder: ChangeRecorder | None = None,
     ) -> None:
         self.store = store
-        self._recorder = recorder
-        self._committer = Committer(store, clock_ms, pause or threading.Event().wait)
+        self._committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
         self._tenant_changes = TenantChanges(store)
 
     # ------------------------------------------------------------------------------------------ entries
@@ -399,22 +387,9 @@ class PolicyService:
                 )
             return changes
 
-        made = self._recorded(lambda: self._committer.commit(checked, author), author, planned)
+        made = self._committer.commit(checked, author, planned)
         left = len(notes) - _NOTES
         return replace(made, notes=(*notes[:_NOTES], *([f"and {left} more entries of tenants"] if left > 0 else ())))
-
-    def _recorded(self, commit: Callable[[], CommitResult], author: Author, planned: Sequence[Change]) -> CommitResult:
-        """Make a change, and tell the recorder what was planned and what became of it."""
-        if self._recorder is None:
-            return commit()
-        self._recorder.begin()
-        try:
-            made = commit()
-        except ThrottleError as error:
-            self._recorder.end(author, planned, error)
-            raise
-        self._recorder.end(author, planned, made)
-        return made
 
     def _writing(
         self, kind: Kind, name: str, values: Mapping[str, object], revision: int, author: Author

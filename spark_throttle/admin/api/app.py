@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Depends, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
@@ -42,6 +42,9 @@ from spark_throttle.status.liveness import LifeBounds
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
+
+if TYPE_CHECKING:
+    from spark_throttle.admin.sign_in import SignIn
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +87,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     requests_per_second: int = REQUESTS_PER_SECOND,
     audit: AuditLog | None = None,
     proxies: Sequence[str] = (),
+    sign_in: SignIn | None = None,
 ) -> FastAPI:
     """Return the application over a store.
 
@@ -102,6 +106,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         Where changes and refusals are recorded; `None` records nothing.
     proxies
         Addresses and networks of the proxies whose `X-Forwarded-For` counts.
+    sign_in
+        Identifies callers with a token of an OpenID Connect provider; `None` lets only the server's own tokens in.
     """
 
     @asynccontextmanager
@@ -132,6 +138,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         anonymous_rates=RequestRates(max(1, requests_per_second // 5), clock_ms=monotonic_ms),
         open_rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
         audit=None if audit is None else RequestAudit(audit, clock_ms=monotonic_ms),
+        sign_in=sign_in,
     )
     if proxies:
         app.add_middleware(ForwardedFor, proxies=proxies)
@@ -154,6 +161,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     life_bounds: LifeBounds | None = None,
     audit: str | None = None,
     proxies: Sequence[str] = (),
+    openid: str | None = None,
 ) -> None:
     """Serve the API and the page until the process is told to end.
 
@@ -181,6 +189,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Path of the audit log; by default that of the token file, and `.audit`.
     proxies
         Addresses and networks of the proxies whose `X-Forwarded-For` counts.
+    openid
+        Path of the settings of a sign-in by OpenID Connect (`sign_in_settings`); by default there is none.
 
     Raises
     ------
@@ -199,7 +209,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
     if requests_per_second < 1:
         raise ConfigurationError(f"{requests_per_second} requests per second let nobody in; give 1 or more")
     token_file = TokenFile(tokens, clock_ms=wall_clock_ms)
-    if not token_file.list():
+    sign_in = None if openid is None else _sign_in(openid)
+    if not token_file.list() and sign_in is None:
         raise ConfigurationError(
             f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
@@ -210,13 +221,24 @@ def serve(  # noqa: PLR0913 - what the command line offers
     watch = JobWatch(control or {}, bounds=life_bounds)
     app = make_app(
         opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second, audit=audit_log,
-        proxies=proxies,
+        proxies=proxies, sign_in=sign_in,
     )  # fmt: skip
     server = make_server(
         app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()
     )
     logger.info("serving %s on %s:%d", opened.location, host, port)
     server.run()
+
+
+def _sign_in(path: str) -> SignIn:
+    """Return the sign-in by a file of settings; its library is loaded only here."""
+    try:
+        from spark_throttle.admin.sign_in import SignIn
+        from spark_throttle.admin.sign_in_settings import read_settings
+    except ImportError as error:
+        msg = f"sign-in by OpenID Connect needs the package {error.name}: install spark-throttle[admin]"
+        raise ConfigurationError(msg) from error
+    return SignIn(read_settings(path), clock_ms=wall_clock_ms, monotonic_ms=monotonic_clock_ms)
 
 
 async def _health() -> Health:

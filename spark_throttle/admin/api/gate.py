@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -25,9 +25,12 @@ from spark_throttle.admin.api.server.connections import peer_of
 from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
 from spark_throttle.admin.api.server.request_rate import RequestRates
 from spark_throttle.admin.api.server.turns import NoTurnError, Turns
-from spark_throttle.admin.caller import ROLES, Caller
-from spark_throttle.admin.tokens import TokenFile
-from spark_throttle.errors import FileUnusableError, ThrottleError
+from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
+from spark_throttle.admin.tokens import FORM, TokenFile
+from spark_throttle.errors import FileUnusableError, SignInUnavailableError, ThrottleError
+
+if TYPE_CHECKING:
+    from spark_throttle.admin.sign_in import SignIn
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,8 @@ _SOON: Final = {"Retry-After": "1"}
 _TWO_LENGTHS: Final = "the request has both Content-Length and Transfer-Encoding; send one of them"
 _ENDING: Final = "the server is ending, and it is unknown whether anything was changed; look before you try again"
 _NO_CALLERS: Final = "the server cannot read its tokens, so it lets nobody in; the reason is in its log"
+_NO_ROLE: Final = "nothing that the sign-in says of you gives you a role here; ask an administrator"
+_NO_SIGN_IN: Final = "the sign-in provider does not answer, so the server cannot tell who you are; try again later"
 _NO_RECORD: Final = (
     "the server cannot write its audit log, so it changes nothing; nothing was changed, and the reason is in its log"
 )
@@ -76,6 +81,8 @@ class Gate:
         The rate limit, of each address, on what needs no token.
     audit
         Records what is done and what is refused; `None` records nothing.
+    sign_in
+        Identifies callers with a token of an OpenID Connect provider; `None` lets only the server's own tokens in.
     """
 
     def __init__(
@@ -86,6 +93,7 @@ class Gate:
         anonymous_rates: RequestRates,
         open_rates: RequestRates,
         audit: RequestAudit | None = None,
+        sign_in: SignIn | None = None,
     ) -> None:
         self._app = app
         self._tokens = tokens
@@ -93,6 +101,7 @@ class Gate:
         self._anonymous_rates = anonymous_rates
         self._open_rates = open_rates
         self._audit = audit
+        self._sign_in = sign_in
         self._turns = Turns(AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
         self._open_turns = Turns(OPEN_AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
 
@@ -128,6 +137,9 @@ class Gate:
         peer = peer_of(scope["client"] or _ANYWHERE)
         try:
             caller = None if is_open else await self._caller(headers)
+        except SignInUnavailableError:
+            await problem(503, _NO_SIGN_IN, headers=_SOON)(scope, receive, send)
+            return
         except ThrottleError:
             # A stranger learns nothing of the server's files; who cares for the server finds the reason in its log.
             await problem(503, _NO_CALLERS, headers=_SOON)(scope, receive, send)
@@ -178,7 +190,10 @@ class Gate:
 
     async def _caller(self, headers: Headers) -> Caller | None:
         """Return who calls; `None` if that is unknown."""
-        caller = self._tokens.caller(_bearer(headers))
+        text = _bearer(headers)
+        if self._sign_in is not None and not FORM.fullmatch(text):
+            return await self._sign_in.caller(text)
+        caller = self._tokens.caller(text)
         if self._tokens.uses.is_due:
             await asyncio.to_thread(self._tokens.save_uses)
         return caller
@@ -196,7 +211,8 @@ class Gate:
             challenge = {"WWW-Authenticate": 'Bearer realm="spark-throttle"'}
             return 401, "there is no token, or it is unknown or has expired: send Authorization: Bearer …", challenge
         if caller.role not in ROLES:
-            return 403, f"this release does not know the role {caller.role!r}, so it may do nothing", {}
+            unknown = f"this release does not know the role {caller.role!r}, so it may do nothing"
+            return 403, _NO_ROLE if caller.role == NO_ROLE else unknown, {}
         if caller.role == "viewer" and method not in READING:
             return 403, "a viewer's token may only read; a change needs the role admin or tenant_admin", {}
         length = headers.get("content-length", "0")

@@ -57,6 +57,9 @@ def serve(
     silent_after: SilentAfter = None,
     hanging_after: HangingAfter = None,
     audit: Audit = None,
+    openid: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Settings of a sign-in by OpenID Connect, beside tokens.")
+    ] = None,
     proxy: Annotated[
         list[str] | None,
         typer.Option(
@@ -79,7 +82,7 @@ def serve(
     importlib.import_module("spark_throttle.admin.api.app").serve(
         store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
         is_plain_allowed=is_plain_allowed, life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
-        audit=audit, proxies=proxy or (),
+        audit=audit, proxies=proxy or (), openid=openid,
     )  # fmt: skip
 
 
