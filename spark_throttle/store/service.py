@@ -29,7 +29,7 @@ from spark_throttle.errors import (
 )
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
-from spark_throttle.store.delegation.tenant_changes import TenantChanges
+from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES, TenantChanges
 from spark_throttle.store.effects import idle_parts, idle_parts_of
 from spark_throttle.store.entries import (
     EMPTY,
@@ -67,6 +67,8 @@ class PolicyService:
         Waits for a number of seconds between two attempts.
     recorder
         Is told of every change and every refused one.
+    most_tenant_entries
+        For how many single namespaces the administrator of one tenant may make an entry.
 
     Examples
     --------
@@ -90,10 +92,11 @@ class PolicyService:
         clock_ms: Callable[[], int],
         pause: Callable[[float], object] | None = None,
         recorder: ChangeRecorder | None = None,
+        most_tenant_entries: int = MOST_TENANT_ENTRIES,
     ) -> None:
         self.store = store
         self._committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
-        self._tenant_changes = TenantChanges(store)
+        self._tenant_changes = TenantChanges(store, most_entries=most_tenant_entries)
 
     # ------------------------------------------------------------------------------------------ entries
 

@@ -39,6 +39,7 @@ from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.status.liveness import LifeBounds
+from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
@@ -88,6 +89,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     audit: AuditLog | None = None,
     proxies: Sequence[str] = (),
     sign_in: SignIn | None = None,
+    most_tenant_entries: int = MOST_TENANT_ENTRIES,
 ) -> FastAPI:
     """Return the application over a store.
 
@@ -108,6 +110,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         Addresses and networks of the proxies whose `X-Forwarded-For` counts.
     sign_in
         Identifies callers with a token of an OpenID Connect provider; `None` lets only the server's own tokens in.
+    most_tenant_entries
+        For how many single namespaces the administrator of one tenant may make an entry.
     """
 
     @asynccontextmanager
@@ -122,7 +126,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
         docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
-    app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch)
+    service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
+    app.state.context = Context(service, watch)
     answer_errors(app)
     for router in (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
@@ -162,6 +167,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     audit: str | None = None,
     proxies: Sequence[str] = (),
     openid: str | None = None,
+    most_tenant_entries: int = MOST_TENANT_ENTRIES,
 ) -> None:
     """Serve the API and the page until the process is told to end.
 
@@ -191,6 +197,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Addresses and networks of the proxies whose `X-Forwarded-For` counts.
     openid
         Path of the settings of a sign-in by OpenID Connect (`sign_in_settings`); by default there is none.
+    most_tenant_entries
+        For how many single namespaces the administrator of one tenant may make an entry.
 
     Raises
     ------
@@ -221,7 +229,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     watch = JobWatch(control or {}, bounds=life_bounds)
     app = make_app(
         opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second, audit=audit_log,
-        proxies=proxies, sign_in=sign_in,
+        proxies=proxies, sign_in=sign_in, most_tenant_entries=most_tenant_entries,
     )  # fmt: skip
     server = make_server(
         app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()

@@ -60,6 +60,9 @@ def serve(
     openid: Annotated[
         str | None, typer.Option(metavar="FILE", help="Settings of a sign-in by OpenID Connect, beside tokens.")
     ] = None,
+    most_tenant_entries: Annotated[
+        int, typer.Option(min=0, help="For how many single namespaces a tenant's administrator may make an entry.")
+    ] = 1000,
     proxy: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,6 +86,7 @@ def serve(
         store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
         is_plain_allowed=is_plain_allowed, life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
         audit=audit, proxies=proxy or (), openid=openid,
+        most_tenant_entries=most_tenant_entries,
     )  # fmt: skip
 
 
