@@ -342,6 +342,15 @@ def test_keys_are_not_asked_for_at_an_address_that_anybody_could_answer(world: W
     assert world.get(world.token()).status_code == 503
 
 
+@pytest.mark.parametrize("issuer", ["https://login.example.org", "{}/", None, ["{}"]])
+def test_keys_of_a_discovery_document_of_another_issuer_are_not_believed(world: World, issuer: Any) -> None:
+    said = issuer.format(world.provider.issuer) if isinstance(issuer, str) else issuer
+    keys = world.provider.issuer + KEYS
+    world.provider.answers[DISCOVERY] = world.provider.json({"issuer": said, "jwks_uri": keys})
+    assert world.get(world.token()).status_code == 503
+    assert KEYS not in world.provider.asked
+
+
 def test_provider_that_is_gone_is_a_503(believing: Callable[..., World]) -> None:
     with provider_on_loopback() as gone:
         pass
