@@ -15,6 +15,8 @@
     │   └── DamagedError
     ├── EpochMissingError           restore the file, or start a new checkpoint
     ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
+    ├── SignInUnavailableError      try again later: the sign-in provider does not answer
+    ├── FileUnusableError           make the file what it must be, as the message says
     └── StoreError                  a policy store did not carry out a request
         ├── NotFoundError           ask for an entity that exists, or create it first
         ├── DuplicateError          update it instead, or choose another name
@@ -209,6 +211,36 @@ class QueueOverflowError(ThrottleError):
     def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int, int]]:
         args = (self.shard, self.waiting_messages, self.bound_messages, self.bound_bytes)
         return (type(self), args)
+
+
+class SignInUnavailableError(ThrottleError):
+    """Whether a caller may be let in cannot be told, because the provider of its sign-in does not answer."""
+
+    def __init__(self, issuer: str, problem: str) -> None:
+        self.issuer = issuer
+        self.problem = problem
+        super().__init__(f"the sign-in provider {issuer} does not answer as it must: {problem}; try again later")
+
+    def __reduce__(self) -> tuple[type[SignInUnavailableError], tuple[str, str]]:
+        return (type(self), (self.issuer, self.problem))
+
+
+class FileUnusableError(ThrottleError):
+    """A file of the control plane cannot be read or written as it must be.
+
+    Examples
+    --------
+    >>> str(FileUnusableError("tokens.json", "it is a link; name the file that it leads to"))
+    'the file tokens.json cannot be used: it is a link; name the file that it leads to'
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"the file {path} cannot be used: {problem}")
+
+    def __reduce__(self) -> tuple[type[FileUnusableError], tuple[str, str]]:
+        return (type(self), (self.path, self.problem))
 
 
 class StoreError(ThrottleError):

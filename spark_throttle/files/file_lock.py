@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def held(path: Path, *, mode: int = 0o666, is_waiting: bool = True) -> Iterator[None]:
     """Hold the lock of a file, which is created where there is none; wait while another holds the lock.
+
+    Nothing is written to the file, and a link in its place is not followed.
+
+    Parameters
+    ----------
+    mode
+        Permissions of the file if it is created, as far as the process' umask leaves them.
+    is_waiting
+        Whether to wait; otherwise a lock that another holds is a `BlockingIOError`.
 
     Raises
     ------
     OSError
-        If the file cannot be opened.
+        If the file cannot be opened, or is a link.
     """
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if is_waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

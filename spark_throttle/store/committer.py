@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from spark_throttle.errors import ConfigurationError, ConflictError
+from spark_throttle.errors import ConfigurationError, ConflictError, ThrottleError
 from spark_throttle.store.store import Author, Change, Kind, PolicyStore
 
 MOST_ATTEMPTS: Final = 200
@@ -30,17 +30,54 @@ class CommitResult:
     """Effects of the change that its author may not expect from its text."""
 
 
+class ChangeRecorder(Protocol):
+    """Is told what becomes of changes."""
+
+    def begin(self) -> None:
+        """Raise an error if a change could not be recorded; it is not made then."""
+
+    def end(self, author: Author, changes: Sequence[Change], outcome: CommitResult | ThrottleError) -> None:
+        """Record the outcome of a change."""
+
+
 class Committer:
     """Makes changes on exactly the revision that they were planned on; safe for use by several threads."""
 
-    def __init__(self, store: PolicyStore, clock_ms: Callable[[], int], pause: Callable[[float], object]) -> None:
+    def __init__(
+        self,
+        store: PolicyStore,
+        clock_ms: Callable[[], int],
+        pause: Callable[[float], object],
+        recorder: ChangeRecorder | None = None,
+    ) -> None:
         self._store = store
         self._clock_ms = clock_ms
         self._pause = pause
+        self._recorder = recorder
         self._random = random.Random()  # noqa: S311 - spreads attempts; no decision depends on it
 
-    def commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
-        """Commit the changes that `plan` returns for the newest revision; plan again if another change comes first."""
+    def commit(
+        self, plan: Callable[[int], list[Change]], author: Author, planned: Sequence[Change] = ()
+    ) -> CommitResult:
+        """Commit the changes that `plan` returns for the newest revision; plan again if another change comes first.
+
+        Parameters
+        ----------
+        planned
+            What is recorded of the changes; `plan` may fill it before it refuses them.
+        """
+        if self._recorder is None:
+            return self._commit(plan, author)
+        self._recorder.begin()
+        try:
+            made = self._commit(plan, author)
+        except ThrottleError as error:
+            self._recorder.end(author, planned, error)
+            raise
+        self._recorder.end(author, planned, made)
+        return made
+
+    def _commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
         if not author.who:
             raise ConfigurationError("a change needs its author: say who makes it")
         attempt = 0

@@ -23,11 +23,12 @@ SCHEMA: Final = pa.schema([
     pa.field("kind", pa.string(), nullable=False), pa.field("name", pa.string(), nullable=False),
     pa.field("body", pa.string()), pa.field("resource_group", pa.string()), pa.field("entry_revision", pa.int64()),
     pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("who", pa.string()), pa.field("why", pa.string()),
-    pa.field("commit_id", pa.string()), pa.field("given", pa.string()),
+    pa.field("commit_id", pa.string()), pa.field("given", pa.string()), pa.field("door", pa.string()),
+    pa.field("caller", pa.string()),
 ])  # fmt: skip
 """Schema of the table."""
 
-LATER_COLUMNS: Final = ("given",)
+LATER_COLUMNS: Final = ("given", "door", "caller")
 """Columns that a table of an older release lacks; it gains them with the first commit that needs them."""
 
 ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision", "given"]
@@ -64,7 +65,7 @@ def change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms:
         "name": [change.name for change in changes], "body": [change.body for change in changes],
         "resource_group": [resource_group_of(change.body) for change in changes], "entry_revision": [revision] * n,
         "at": [at] * n, "who": [author.who] * n, "why": [author.why] * n, "commit_id": [commit_id] * n,
-        "given": [change.given for change in changes],
+        "given": [change.given for change in changes], "door": [author.door] * n, "caller": [author.caller] * n,
     }, schema=SCHEMA)  # fmt: skip
 
 

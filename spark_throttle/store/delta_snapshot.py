@@ -87,6 +87,6 @@ def _snapshot_batches(view: View, schema: pa.Schema) -> Iterator[pa.RecordBatch]
             "name": [entry.name for entry in part], "body": [entry.body for entry in part],
             "resource_group": [resource_group_of(entry.body) for entry in part],
             "entry_revision": [entry.revision for entry in part],
-            **{name: [None] * n for name in ("at", "who", "why", "commit_id")},
+            **{name: [None] * n for name in ("at", "who", "why", "commit_id", "door", "caller")},
             "given": [entry.given for entry in part],
         }, schema=schema)  # fmt: skip

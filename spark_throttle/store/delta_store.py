@@ -7,7 +7,7 @@ No JVM is needed (delta-rs), and Spark reads the table like any other::
     kind, name, body, resource_group    the entry; a `change` without a body removed it
     entry_revision                      of the commit that wrote the entry
     given                               what administrators wrote there, if a tenant's administrator wrote the entry
-    at, who, why, commit_id             of a change
+    at, who, why, door, caller, commit_id    of a change
 
 **A commit is one compare-and-swap.** Appends do not conflict in Delta, so two authors who have both seen revision 7
 would both succeed. Therefore a commit may take only one place in Delta's log, the one after the version that its author
@@ -32,7 +32,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -71,6 +71,7 @@ SNAPSHOT_ROWS: Final = 10_000
 _APP: Final = "spark-throttle-policies"
 _MOST_RACES: Final = 100
 _ABSENT: Final = "there is no policy store; make one with `spark-throttle policy apply --init`, or correct the path"
+_FACTS: Final = ["revision", "at", "who", "why", "door", "caller"]
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -208,12 +209,9 @@ class DeltaStore:
             with self._lock:
                 self._refresh()
                 until = self._newest if before is None else before - 1
-                rows = changes_in(self._table, max(0, until - limit), until, ["revision", "at", "who", "why"])
-            found = rows.group_by(["revision", "at", "who", "why"]).aggregate([([], "count_all")])
-        revisions = [
-            Revision(row["revision"], (row["at"] - EPOCH) // MILLISECOND, row["who"], row["why"], row["count_all"])
-            for row in found.to_pylist()
-        ]
+                rows = changes_in(self._table, max(0, until - limit), until, _FACTS)
+            found = rows.group_by(rows.column_names).aggregate([([], "count_all")])
+        revisions = [_revision(row) for row in found.to_pylist()]
         return sorted(revisions, key=lambda revision: -revision.revision)
 
     @contextmanager
@@ -379,6 +377,13 @@ class DeltaStore:
             table.optimize.compact(partition_filters=[("form", "=", "change")])
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError) as error:
             logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, _said(error))
+
+
+def _revision(row: Mapping[str, Any]) -> Revision:
+    at_ms = (row["at"] - EPOCH) // MILLISECOND
+    return Revision(
+        row["revision"], at_ms, row["who"], row["why"], row["count_all"], row.get("door"), row.get("caller")
+    )
 
 
 def _local_log(location: str) -> Path | None:

@@ -130,7 +130,7 @@ class FileStore:
             newest = self._memory.revision()
             if expected_revision != newest:
                 raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
-            revision = Revision(newest + 1, at_ms, author.who, author.why, len(changes))
+            revision = Revision.of(newest + 1, at_ms, author, len(changes))
             self._write(Commit(revision, tuple(changes)))
         return revision.revision
 
@@ -191,7 +191,7 @@ class FileStore:
         changes = tuple(changes_between(before, entries_of(document)))
         if changes:
             at_ms = self._path.stat().st_mtime_ns // 1_000_000
-            revision = Revision(self._memory.revision() + 1, at_ms, HAND, "", len(changes))
+            revision = Revision.of(self._memory.revision() + 1, at_ms, Author(HAND, door="hand"), len(changes))
             self._append_to_log(_line(Commit(revision, changes), digest))
         self._digest = digest
 
@@ -266,7 +266,9 @@ def _line(commit: Commit, digest: str) -> str:
 
 def _parsed(line: bytes, what: str) -> tuple[Commit, str]:
     def commit_of(fields: dict[str, Any]) -> tuple[Commit, str]:
-        revision = Revision(*(fields[name] for name in ("revision", "at_ms", "who", "why", "changes")))
+        # Releases before the last two fields write the same format, and read lines that have them.
+        names = ("revision", "at_ms", "who", "why", "changes")
+        revision = Revision(*(fields[name] for name in names), fields.get("door"), fields.get("caller"))  # type: ignore[call-arg] # mypy counts a generator as all
         return Commit(revision, tuple(Change(*change) for change in fields["entries"])), str(fields["document"])
 
     return parse_versioned(line, what, FORMAT, commit_of)

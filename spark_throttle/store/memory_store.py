@@ -110,7 +110,7 @@ class MemoryStore:
             newest = len(self._commits)
             if expected_revision != newest:
                 raise ConflictError(f"the policy store {self._location}", expected_revision, newest)
-            revision = Revision(newest + 1, at_ms, author.who, author.why, len(changes))
+            revision = Revision.of(newest + 1, at_ms, author, len(changes))
             self._append(Commit(revision, tuple(changes)))
             return revision.revision
 

@@ -28,8 +28,8 @@ from spark_throttle.errors import (
     did_you_mean,
 )
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.store.committer import CommitResult, Committer, change_to
-from spark_throttle.store.delegation.tenant_changes import TenantChanges
+from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
+from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES, TenantChanges
 from spark_throttle.store.effects import idle_parts, idle_parts_of
 from spark_throttle.store.entries import (
     EMPTY,
@@ -65,6 +65,10 @@ class PolicyService:
         The wall clock, for the time of a commit.
     pause
         Waits for a number of seconds between two attempts.
+    recorder
+        Is told of every change and every refused one.
+    most_tenant_entries
+        For how many single namespaces the administrator of one tenant may make an entry.
 
     Examples
     --------
@@ -87,10 +91,12 @@ class PolicyService:
         *,
         clock_ms: Callable[[], int],
         pause: Callable[[float], object] | None = None,
+        recorder: ChangeRecorder | None = None,
+        most_tenant_entries: int = MOST_TENANT_ENTRIES,
     ) -> None:
         self.store = store
-        self._committer = Committer(store, clock_ms, pause or threading.Event().wait)
-        self._tenant_changes = TenantChanges(store)
+        self._committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
+        self._tenant_changes = TenantChanges(store, most_entries=most_tenant_entries)
 
     # ------------------------------------------------------------------------------------------ entries
 
@@ -360,9 +366,13 @@ class PolicyService:
         """
         notes: list[str] = []
 
+        planned: list[Change] = []
+
         def checked(revision: int) -> list[Change]:
             notes.clear()
+            planned.clear()
             changes = plan(revision)
+            planned.extend(changes)
             if author.tenant is not None:
                 return self._tenant_changes.permitted(changes, author.tenant, revision)
             for entry in self._tenant_changes.overtaken(changes, revision):
@@ -380,7 +390,7 @@ class PolicyService:
                 )
             return changes
 
-        made = self._committer.commit(checked, author)
+        made = self._committer.commit(checked, author, planned)
         left = len(notes) - _NOTES
         return replace(made, notes=(*notes[:_NOTES], *([f"and {left} more entries of tenants"] if left > 0 else ())))
 

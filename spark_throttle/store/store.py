@@ -66,9 +66,18 @@ NOTHING: Final = ""
 """`Entry.given` of an entry that a tenant's administrator made."""
 
 
+Door: TypeAlias = Literal["api", "page", "cli", "library", "hand"]
+"""How a change came in: the admin API, its page, the command line, a program that uses this package, or an edit of the
+file by hand."""
+
+
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The author of a change, and the reason for it."""
+    """The author of a change, and the reason for it.
+
+    `who` is what the author is called, and the command line lets its user choose it. `door` and `caller` are set by
+    code that knows them, and nobody chooses them.
+    """
 
     who: str
     why: str = ""
@@ -76,6 +85,11 @@ class Author:
     tenant: str | None = None
     """The tenant whose administrator makes the change; `None` for an administrator. Only code that has authenticated
     the author sets it."""
+
+    door: Door = "library"
+    caller: str | None = None
+    """What was authenticated: the token or the sign-in of a caller of the API, the system's user of the command line;
+    `None` if nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,17 @@ class Revision:
     why: str
     changes: int
     """Number of entries that the commit wrote or removed."""
+
+    door: Door | None = None
+    """`Author.door`; `None` for a commit of a release that did not keep it."""
+
+    caller: str | None = None
+    """`Author.caller`."""
+
+    @classmethod
+    def of(cls, number: int, at_ms: int, author: Author, changes: int) -> Revision:
+        """Return the facts of an author's commit."""
+        return cls(number, at_ms, author.who, author.why, changes, author.door, author.caller)
 
 
 class PolicyStore(Protocol):

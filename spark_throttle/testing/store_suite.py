@@ -71,6 +71,21 @@ class StoreSuite:
         )  # fmt: skip
         assert (newest.revision, newest.at_ms, newest.who, newest.why) == (2, 1_795_266_764_071, BOB.who, BOB.why)
 
+    def test_door_and_authenticated_caller_stay_with_the_revision_whatever_the_author_is_called(
+        self, store: PolicyStore, open_again: Callable[[], PolicyStore]
+    ) -> None:
+        who = "ann (token 0123456789ab)"
+        authors = [
+            Author(who, door="api", caller="token 0123456789ab"), Author(who, door="cli", caller="bob (uid 1000)"),
+            Author(who),
+        ]  # fmt: skip
+        for number, author in enumerate(authors):
+            store.commit([put(f"n{number}")], expected_revision=number, author=author, at_ms=0)
+        for opened in (store, open_again()):
+            assert [(each.who, each.door, each.caller) for each in opened.history()] == [
+                (who, "library", None), (who, "cli", "bob (uid 1000)"), (who, "api", "token 0123456789ab"),
+            ]  # fmt: skip
+
     def test_history_is_read_page_by_page(self, store: PolicyStore) -> None:
         for i in range(7):
             store.commit([put(f"n{i}")], expected_revision=i, author=ANN, at_ms=i)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from spark_throttle.admin.api.app import make_app
+from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.store.delta_store import DeltaStore
@@ -37,6 +39,14 @@ class ServedApp:
     monotonic: list[int] = field(default_factory=lambda: [0])
     """The clock of request rates, in ms."""
 
+    audit: AuditLog | None = None
+
+    @property
+    def audited(self) -> list[dict[str, Any]]:
+        """The lines of the audit log."""
+        assert self.audit is not None
+        return [json.loads(line) for line in self.audit.path.read_text().splitlines()]
+
     @property
     def service(self) -> PolicyService:
         return PolicyService(self.store, clock_ms=lambda: self.clock[0])
@@ -53,8 +63,9 @@ def served_over(store: PolicyStore, folder: Path, **settings: Any) -> ServedApp:
              for role in ROLES}  # fmt: skip
     watch = settings.pop("watch", None) or JobWatch({})
     settings.setdefault("requests_per_second", 1_000_000)
+    settings.setdefault("audit", AuditLog(folder / "audit", clock_ms=lambda: clock[0]))
     app = make_app(store, tokens, watch, clock_ms=lambda: clock[0], monotonic_ms=lambda: monotonic[0], **settings)
-    return ServedApp(app, store, tokens, texts, clock, monotonic)
+    return ServedApp(app, store, tokens, texts, clock, monotonic, settings["audit"])
 
 
 @pytest.fixture(params=["memory", "delta"])

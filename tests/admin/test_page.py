@@ -106,6 +106,10 @@ def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
     assert shown.served.service.get("resource_group", "gold").values == {
         "publish": {"messages_per_second": 2.5, "weight": 2}
     }
+    (entry,) = shown.served.service.history(limit=1)
+    assert entry.door == "page"
+    assert shown.wait_for("#history tbody tr", text="tried by a test").text.count(f"page: {entry.caller}") == 1
+    assert [line["door"] for line in shown.served.audited] == ["page"]
     assert shown.complaints() == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import shutil
 import socket
@@ -94,15 +95,19 @@ def test_server_speaks_tls_and_logs_no_token(tokens: TokenFile, tmp_path: Path) 
 def test_tokens_are_made_listed_and_revoked_by_commands(tmp_path: Path) -> None:
     runner, file = CliRunner(), str(tmp_path / "tokens.json")
     made = runner.invoke(
-        app, ["token", "create", "bob", "--role", "tenant_admin", "--tenant", "acme", "--tokens", file, "-o", "json"]
-    )
+        app,
+        ["token", "create", "bob", "--role", "tenant_admin", "--tenant", "acme", "--never-expires", "--tokens", file,
+         "-o", "json"],
+    )  # fmt: skip
     text = json.loads(made.output)["token"]
     caller = TokenFile(file, clock_ms=lambda: 0).caller(text)
     assert caller is not None
     assert (caller.name, caller.role, caller.tenant) == ("bob", "tenant_admin", "acme")
     (listed,) = json.loads(runner.invoke(app, ["token", "list", "--tokens", file, "-o", "json"]).output)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", listed.pop("created_at"))
     assert listed == {
-        "id": caller.token_id, "name": "bob", "role": "tenant_admin", "tenant": "acme", "expires_at": None,
+        "id": caller.token_id, "name": "bob", "role": "tenant_admin", "tenant": "acme", "last_used_at": None,
+        "expires_at": None,
     }  # fmt: skip
     assert runner.invoke(app, ["token", "revoke", caller.token_id, "--tokens", file]).exit_code == 0
     assert runner.invoke(app, ["token", "revoke", caller.token_id, "--tokens", file]).exit_code == 4
@@ -115,7 +120,7 @@ def test_tokens_are_made_listed_and_revoked_by_commands(tmp_path: Path) -> None:
         ("", "admin", None, None), ("a\nb", "admin", None, None), ("ann", "boss", None, None),
         ("ann", "admin", "acme", None),
         ("ann", "tenant_admin", None, None), ("ann", "tenant_admin", "a/b", None), ("ann", "tenant_admin", "a*", None),
-        ("ann", "viewer", None, 0),
+        ("ann", "viewer", None, 0), ("ann", "viewer", None, 36_501),
     ],
 )  # fmt: skip
 def test_token_that_makes_no_sense_is_not_made(
@@ -132,6 +137,7 @@ def test_revoking_an_unknown_token_is_not_found(tokens: TokenFile) -> None:
 
 
 def test_token_file_of_another_form_is_an_error(tokens: TokenFile) -> None:
+    tokens.path.touch(0o600)
     tokens.path.write_text('{"format": 2, "tokens": []}')
     with pytest.raises(UnknownVersionError):
         tokens.list()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from spark_throttle.policy.model import Direction
 from spark_throttle.status.explain import explain_policy
+from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.store import Author, Kind
 from tests.admin.conftest import ServedApp
 from tests.admin.loosening import run_lives
@@ -164,3 +166,14 @@ def test_entry_is_locked_and_unlocked_over_the_api_and_answers_who_wrote_it(in_m
     tighter = {**BOUNDED["defaults", ""], "dispatch": {"messages_per_second": 1}}
     assert tenant.put(path, json=tighter).status_code == 200
     assert admin.get(path).json()["author"] == "tenant"
+
+
+def test_entries_of_a_tenant_are_bounded_over_the_api(serve: Callable[..., ServedApp]) -> None:
+    served = serve(MemoryStore(), most_tenant_entries=2)
+    served.service.put("tenant", "acme", {"publish": {"messages_per_second": 9}}, Author("ann"))
+    client = served.client("tenant_admin")
+    answers = [client.put(f"/admin/v2/policies/namespaces/acme%2F{i}", json={}) for i in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 403]
+    assert "has made entries for 2 namespaces of 2; remove one" in answers[2].json()["detail"]
+    assert client.delete("/admin/v2/policies/namespaces/acme%2F0").status_code == 200
+    assert client.put("/admin/v2/policies/namespaces/acme%2F2", json={}).status_code == 200

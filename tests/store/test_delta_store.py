@@ -259,3 +259,22 @@ def test_table_of_an_older_release_gains_the_column_with_the_first_entry_that_ne
         assert opened.get("namespace", "acme/x") == Entry("namespace", "acme/x", "{}", 1)
         assert opened.delegated() == [Entry("namespace", "acme/y", "{}", 2, NOTHING)]
         assert [entry.given for entry in opened.changed(after=0, until=3)] == [None, NOTHING, None]
+
+
+def test_table_of_an_older_release_keeps_the_door_and_the_caller_of_commits_from_here_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "policies")
+    older = pa.schema([field for field in SCHEMA if field.name not in {"given", "door", "caller"}])
+    DeltaTable.create(path, older, partition_by=["form"])
+    rows = change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob").select(older.names)
+    properties = CommitProperties(app_transactions=[Transaction(module._APP, 1)])
+    write_deltalake(DeltaTable(path), rows, mode="append", commit_properties=properties)
+    store = DeltaStore(path)
+    assert [(each.who, each.door, each.caller) for each in store.history()] == [("bob", None, None)]
+    author = Author("bob", door="cli", caller="eve (uid 7)")
+    store.commit([Change("tenant", "red", "{}")], expected_revision=1, author=author, at_ms=0)
+    write_snapshot(DeltaTable(path), store._view_of(None), None)
+    for opened in (store, DeltaStore(path)):
+        assert [(each.who, each.door, each.caller) for each in opened.history()] == [
+            ("bob", "cli", "eve (uid 7)"), ("bob", None, None),
+        ]  # fmt: skip
+        assert [entry.name for entry in opened.scan()] == ["blue", "red"]

@@ -132,3 +132,16 @@ def test_line_of_the_log_has_the_newer_format_only_if_a_tenant_wrote_an_entry(tm
     assert [json.loads(line)["format"] for line in lines] == [1, 2]
     again = FileStore(tmp_path / "policies.yaml")
     assert [(entry.name, entry.given) for entry in again.scan()] == [("acme/x", None), ("acme/y", NOTHING)]
+
+
+def test_line_of_an_older_release_is_read_without_a_door_and_an_edit_by_hand_has_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "policies.yaml"
+    store = FileStore.create(path)
+    store.commit([Change("tenant", "acme", "{}")], expected_revision=0, author=ANN, at_ms=0)
+    log = tmp_path / "policies.yaml.log"
+    fields = json.loads(log.read_text())
+    log.write_text(json.dumps({name: value for name, value in fields.items() if name not in {"door", "caller"}}) + "\n")
+    path.write_text("tenants: {acme: {}, blue: {}}")
+    assert [(each.who, each.door, each.caller) for each in FileStore(path).history()] == [
+        (HAND, "hand", None), (ANN.who, None, None),
+    ]  # fmt: skip

@@ -167,6 +167,51 @@ def test_globs_of_a_tenant_leave_room_for_those_of_others(service: PolicyService
     service.put("namespace", "acme/more*", {}, BOB)
 
 
+def test_entries_that_a_tenant_makes_are_bounded_and_those_of_administrators_and_others_do_not_count() -> None:
+    service = PolicyService(MemoryStore(), clock_ms=lambda: 0, pause=lambda _: None, most_tenant_entries=3)
+    for tenant in ("acme", "blue"):
+        service.put("tenant", tenant, {"publish": {"messages_per_second": 100}}, ANN)
+    for i in range(5):
+        service.put("namespace", f"acme/given-{i}", FIVE, ANN)
+    for i in range(3):
+        service.put("namespace", f"acme/own-{i}", ONE, BOB)
+    refused = r"has made entries for 3 namespaces of 3; remove one, write a glob such as 'acme/\*'"
+    attempts: list[Callable[[], object]] = [
+        lambda: service.put("namespace", "acme/more", ONE, BOB),
+        lambda: service.create("namespace", "acme", ONE, BOB),
+    ]
+    for attempt in attempts:
+        with pytest.raises(NotPermittedError, match=refused):
+            attempt()
+    service.put("namespace", "acme/own-0", FIVE, BOB)
+    service.put("namespace", "acme/given-0", ONE, BOB)
+    service.put("namespace", "acme/*", FIVE, BOB)
+    service.put("namespace", "blue/x", ONE, Author("eve", tenant="blue"))
+    service.put("namespace", "acme/more", ONE, ANN)
+    service.delete("namespace", "acme/own-1", BOB)
+    service.put("namespace", "acme/again", ONE, BOB)
+    # An entry that an administrator writes is the administrator's, and makes room.
+    service.put("namespace", "acme/own-2", ONE, ANN)
+    service.put("namespace", "acme/last", ONE, BOB)
+    for attempt in attempts[1:]:
+        with pytest.raises(NotPermittedError, match=refused):
+            attempt()
+
+
+def test_bound_on_entries_holds_for_a_group_that_is_attached_and_over_two_services(service: PolicyService) -> None:
+    twin = PolicyService(service.store, clock_ms=lambda: 0, most_tenant_entries=1)
+    service.put("resource_group", "gold", FIVE, ANN)
+    service.put("tenant", "acme", {"resource_group": "gold"}, ANN)
+    service.put("namespace", "acme/x", ONE, BOB)
+    with pytest.raises(NotPermittedError, match="1 namespaces of 1"):
+        twin.attach("namespace", "acme/y", "gold", BOB)
+    service.delete("namespace", "acme/x", BOB)
+    twin.attach("namespace", "acme/y", "gold", BOB)
+    none = PolicyService(service.store, clock_ms=lambda: 0, most_tenant_entries=0)
+    with pytest.raises(NotPermittedError, match="1 namespaces of 0"):
+        none.put("namespace", "acme/z", ONE, BOB)
+
+
 @pytest.mark.parametrize(("wide", "narrow", "is_covered", "is_met"), [
     ("acme/*", "acme/x", True, True), ("acme/*", "acme", False, False), ("*", "", True, True),
     ("acme/*", "acme/*-eu", True, True), ("acme/*-eu", "acme/*", False, True), ("a*b", "ab", True, True),

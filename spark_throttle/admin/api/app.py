@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Depends, FastAPI, Response
 from fastapi.openapi.utils import get_openapi
@@ -31,14 +31,21 @@ from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
 from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
+from spark_throttle.admin.api.server.forwarded import ForwardedFor, check_proxies
+from spark_throttle.admin.api.server.request_audit import RequestAudit
 from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.status.liveness import LifeBounds
+from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
+
+if TYPE_CHECKING:
+    from spark_throttle.admin.sign_in import SignIn
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +78,7 @@ class Health(BaseModel):
     status: str
 
 
-def make_app(
+def make_app(  # noqa: PLR0913 - what a server is made of
     store: PolicyStore,
     tokens: TokenFile,
     watch: JobWatch,
@@ -79,6 +86,10 @@ def make_app(
     clock_ms: Callable[[], int],
     monotonic_ms: Callable[[], int] = monotonic_clock_ms,
     requests_per_second: int = REQUESTS_PER_SECOND,
+    audit: AuditLog | None = None,
+    proxies: Sequence[str] = (),
+    sign_in: SignIn | None = None,
+    most_tenant_entries: int = MOST_TENANT_ENTRIES,
 ) -> FastAPI:
     """Return the application over a store.
 
@@ -93,6 +104,14 @@ def make_app(
     requests_per_second
         Rate limit of each token; all callers without a token share a fifth of it. What needs no token may be asked for
         so often from each address.
+    audit
+        Where changes and refusals are recorded; `None` records nothing.
+    proxies
+        Addresses and networks of the proxies whose `X-Forwarded-For` counts.
+    sign_in
+        Identifies callers with a token of an OpenID Connect provider; `None` lets only the server's own tokens in.
+    most_tenant_entries
+        For how many single namespaces the administrator of one tenant may make an entry.
     """
 
     @asynccontextmanager
@@ -100,13 +119,15 @@ def make_app(
         watch.start()
         yield
         watch.stop()
+        tokens.save_uses()
 
     # The interactive documents would load scripts from elsewhere; only the description itself is served.
     app = FastAPI(
         title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
         docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
-    app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch)
+    service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
+    app.state.context = Context(service, watch)
     answer_errors(app)
     for router in (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
@@ -121,7 +142,11 @@ def make_app(
         rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
         anonymous_rates=RequestRates(max(1, requests_per_second // 5), clock_ms=monotonic_ms),
         open_rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
+        audit=None if audit is None else RequestAudit(audit, clock_ms=monotonic_ms),
+        sign_in=sign_in,
     )
+    if proxies:
+        app.add_middleware(ForwardedFor, proxies=proxies)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign] # FastAPI's own way to extend the description
     return app
 
@@ -139,6 +164,10 @@ def serve(  # noqa: PLR0913 - what the command line offers
     is_plain_allowed: bool = False,
     bounds: ServerBounds | None = None,
     life_bounds: LifeBounds | None = None,
+    audit: str | None = None,
+    proxies: Sequence[str] = (),
+    openid: str | None = None,
+    most_tenant_entries: int = MOST_TENANT_ENTRIES,
 ) -> None:
     """Serve the API and the page until the process is told to end.
 
@@ -162,6 +191,14 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Bounds on connections and on how long clients may keep the server waiting.
     life_bounds
         When a job counts as silent or hanging.
+    audit
+        Path of the audit log; by default that of the token file, and `.audit`.
+    proxies
+        Addresses and networks of the proxies whose `X-Forwarded-For` counts.
+    openid
+        Path of the settings of a sign-in by OpenID Connect (`sign_in_settings`); by default there is none.
+    most_tenant_entries
+        For how many single namespaces the administrator of one tenant may make an entry.
 
     Raises
     ------
@@ -180,18 +217,36 @@ def serve(  # noqa: PLR0913 - what the command line offers
     if requests_per_second < 1:
         raise ConfigurationError(f"{requests_per_second} requests per second let nobody in; give 1 or more")
     token_file = TokenFile(tokens, clock_ms=wall_clock_ms)
-    if not token_file.list():
+    sign_in = None if openid is None else _sign_in(openid)
+    if not token_file.list() and sign_in is None:
         raise ConfigurationError(
             f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
+    check_proxies(proxies)
+    audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
+    audit_log.check()
     opened = open_store(store, is_created=True)
     watch = JobWatch(control or {}, bounds=life_bounds)
-    app = make_app(opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second)
+    app = make_app(
+        opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second, audit=audit_log,
+        proxies=proxies, sign_in=sign_in, most_tenant_entries=most_tenant_entries,
+    )  # fmt: skip
     server = make_server(
         app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()
     )
     logger.info("serving %s on %s:%d", opened.location, host, port)
     server.run()
+
+
+def _sign_in(path: str) -> SignIn:
+    """Return the sign-in by a file of settings; its library is loaded only here."""
+    try:
+        from spark_throttle.admin.sign_in import SignIn
+        from spark_throttle.admin.sign_in_settings import read_settings
+    except ImportError as error:
+        msg = f"sign-in by OpenID Connect needs the package {error.name}: install spark-throttle[admin]"
+        raise ConfigurationError(msg) from error
+    return SignIn(read_settings(path), clock_ms=wall_clock_ms, monotonic_ms=monotonic_clock_ms)
 
 
 async def _health() -> Health:

@@ -19,7 +19,7 @@ from spark_throttle.admin.api.calls import (
     check_tenant,
     is_known,
 )
-from spark_throttle.admin.tokens import Caller
+from spark_throttle.admin.caller import Caller
 from spark_throttle.errors import NotFoundError
 from spark_throttle.store.store import Kind
 

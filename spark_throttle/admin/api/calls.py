@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, etag, expected_revision
-from spark_throttle.admin.tokens import Caller
+from spark_throttle.admin.caller import Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.entries import StoredEntry
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Author, Kind
+from spark_throttle.store.store import Author, Door, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,7 @@ class ChangeRequest:
     """A requested change: its reason, its condition, and the response that answers it."""
 
     context: Context
+    request: Request
     response: Response
     why: str
     if_match: str | None
@@ -160,10 +161,11 @@ class ChangeRequest:
         HTTPException
             With status 403 if the caller's role may change nothing.
         """
+        door: Door = self.request.state.door
         if caller.role == "admin":
-            return Author(caller.who, self.why)
+            return Author(caller.who, self.why, door=door, caller=caller.identity)
         if caller.role == "tenant_admin" and caller.tenant:
-            return Author(caller.who, self.why, caller.tenant)
+            return Author(caller.who, self.why, caller.tenant, door, caller.identity)
         raise HTTPException(HTTPStatus.FORBIDDEN, f"the role {caller.role!r} may change nothing")
 
     def expected(self, kind: Kind, name: str) -> int | None:
@@ -174,6 +176,8 @@ class ChangeRequest:
 
     def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
         """Return the outcome of the change; set the ETag of the entry if the change wrote one."""
+        if made.is_changed:
+            self.request.state.revision = made.revision  # for the audit log
         if made.is_changed and is_entry:
             self.response.headers["ETag"] = etag(made.revision)
         store = self.context.service.store.location
@@ -186,16 +190,17 @@ class ChangeRequest:
 
 def _asked(
     context: ApiContext,
+    request: Request,
     response: Response,
     why: Why = "",
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> ChangeRequest:
-    return ChangeRequest(context, response, why, if_match, if_none_match)
+    return ChangeRequest(context, request, response, why, if_match, if_none_match)
 
 
-def _told(context: ApiContext, response: Response, why: Why = "") -> ChangeRequest:
-    return ChangeRequest(context, response, why, None, None)
+def _told(context: ApiContext, request: Request, response: Response, why: Why = "") -> ChangeRequest:
+    return ChangeRequest(context, request, response, why, None, None)
 
 
 Change: TypeAlias = Annotated[ChangeRequest, Depends(_asked)]

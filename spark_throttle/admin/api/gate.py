@@ -14,16 +14,25 @@ holds a slash would be taken for two segments (`addresses` decodes each segment 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, TypeAlias
+import logging
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_throttle.admin.api.answers import problem, security_headers
 from spark_throttle.admin.api.server.connections import peer_of
+from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
 from spark_throttle.admin.api.server.request_rate import RequestRates
 from spark_throttle.admin.api.server.turns import NoTurnError, Turns
-from spark_throttle.admin.tokens import ROLES, Caller, TokenFile
+from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
+from spark_throttle.admin.tokens import FORM, TokenFile
+from spark_throttle.errors import FileUnusableError, SignInUnavailableError, ThrottleError
+
+if TYPE_CHECKING:
+    from spark_throttle.admin.sign_in import SignIn
+
+logger = logging.getLogger(__name__)
 
 MOST_BODY_BYTES: Final = 64 * 1024
 """A policy entry has a few hundred bytes."""
@@ -51,7 +60,12 @@ _ANYWHERE: Final = ("",)
 _SOON: Final = {"Retry-After": "1"}
 _TWO_LENGTHS: Final = "the request has both Content-Length and Transfer-Encoding; send one of them"
 _ENDING: Final = "the server is ending, and it is unknown whether anything was changed; look before you try again"
-_READING: Final = ("GET", "HEAD")
+_NO_CALLERS: Final = "the server cannot read its tokens, so it lets nobody in; the reason is in its log"
+_NO_ROLE: Final = "nothing that the sign-in says of you gives you a role here; ask an administrator"
+_NO_SIGN_IN: Final = "the sign-in provider does not answer, so the server cannot tell who you are; try again later"
+_NO_RECORD: Final = (
+    "the server cannot write its audit log, so it changes nothing; nothing was changed, and the reason is in its log"
+)
 
 
 class Gate:
@@ -65,6 +79,10 @@ class Gate:
         The rate limit shared by all requests without a valid token, which may be guesses.
     open_rates
         The rate limit, of each address, on what needs no token.
+    audit
+        Records what is done and what is refused; `None` records nothing.
+    sign_in
+        Identifies callers with a token of an OpenID Connect provider; `None` lets only the server's own tokens in.
     """
 
     def __init__(
@@ -74,12 +92,16 @@ class Gate:
         rates: RequestRates,
         anonymous_rates: RequestRates,
         open_rates: RequestRates,
+        audit: RequestAudit | None = None,
+        sign_in: SignIn | None = None,
     ) -> None:
         self._app = app
         self._tokens = tokens
         self._rates = rates
         self._anonymous_rates = anonymous_rates
         self._open_rates = open_rates
+        self._audit = audit
+        self._sign_in = sign_in
         self._turns = Turns(AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
         self._open_turns = Turns(OPEN_AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
 
@@ -90,8 +112,19 @@ class Gate:
                 await self._app(scope, receive, send)
             return
         path = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
-        scope = {**scope, "path": path}
         headers = Headers(scope=scope)
+        scope = {**scope, "path": path, "state": {**scope.get("state", {}), "door": door_of(headers)}}
+        if self._audit is None:
+            await self._let_in(scope, receive, send)
+            return
+        try:
+            await self._let_in(scope, receive, self._audit.recorded(scope, send))
+        except Exception:
+            await self._audit.record(scope, 500, "the server failed")
+            raise
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, headers = scope["path"], Headers(scope=scope)
         is_open = path in OPEN_PATHS or path.startswith(OPEN_FOLDER)
         send = _marked(send, scope["scheme"], is_kept=path.startswith(OPEN_FOLDER))
         if "content-length" in headers and "transfer-encoding" in headers:
@@ -101,16 +134,30 @@ class Gate:
         if path == HEALTH_PATH:
             await self._app(scope, receive, send)
             return
-        caller = None if is_open else self._tokens.caller(_bearer(headers))
         peer = peer_of(scope["client"] or _ANYWHERE)
+        try:
+            caller = None if is_open else await self._caller(headers)
+        except SignInUnavailableError:
+            await problem(503, _NO_SIGN_IN, headers=_SOON)(scope, receive, send)
+            return
+        except ThrottleError:
+            # A stranger learns nothing of the server's files; who cares for the server finds the reason in its log.
+            await problem(503, _NO_CALLERS, headers=_SOON)(scope, receive, send)
+            return
+        scope["state"]["caller"] = caller
         refusal = self._open_refusal(peer) if is_open else self._refusal(caller, scope["method"], headers)
         if refusal is not None:
             await problem(*refusal[:2], headers=refusal[2])(scope, receive, send)
             return
-        state = scope.get("state", {})
-        scope["state"] = {**state, "caller": caller}
-        if caller is not None and "protocol" in state:
-            state["protocol"].recognise()
+        if caller is not None and "protocol" in scope["state"]:
+            scope["state"]["protocol"].recognise()
+        if self._audit is not None and scope["method"] not in READING:
+            try:
+                await self._audit.check()
+            except FileUnusableError as error:
+                logger.error("a change is refused: %s", error)  # noqa: TRY400 - the message says it all
+                await problem(503, _NO_RECORD, headers=_SOON)(scope, receive, send)
+                return
         await self._work(scope, receive, send, caller, peer)
 
     async def _work(self, scope: Scope, receive: Receive, send: Send, caller: Caller | None, peer: str) -> None:
@@ -141,6 +188,16 @@ class Gate:
         finally:
             turn.end()
 
+    async def _caller(self, headers: Headers) -> Caller | None:
+        """Return who calls; `None` if that is unknown."""
+        text = _bearer(headers)
+        if self._sign_in is not None and not FORM.fullmatch(text):
+            return await self._sign_in.caller(text)
+        caller = self._tokens.caller(text)
+        if self._tokens.uses.is_due:
+            await asyncio.to_thread(self._tokens.save_uses)
+        return caller
+
     def _open_refusal(self, peer: str) -> _Refusal | None:
         wait_ms = self._open_rates.throttle_time_ms(peer)
         return _too_many(wait_ms) if wait_ms else None
@@ -154,8 +211,9 @@ class Gate:
             challenge = {"WWW-Authenticate": 'Bearer realm="spark-throttle"'}
             return 401, "there is no token, or it is unknown or has expired: send Authorization: Bearer …", challenge
         if caller.role not in ROLES:
-            return 403, f"this release does not know the role {caller.role!r}, so it may do nothing", {}
-        if caller.role == "viewer" and method not in _READING:
+            unknown = f"this release does not know the role {caller.role!r}, so it may do nothing"
+            return 403, _NO_ROLE if caller.role == NO_ROLE else unknown, {}
+        if caller.role == "viewer" and method not in READING:
             return 403, "a viewer's token may only read; a change needs the role admin or tenant_admin", {}
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 18 or int(length) > MOST_BODY_BYTES:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant
-from spark_throttle.admin.tokens import ROLES, Role
+from spark_throttle.admin.caller import ROLES, Role
 from spark_throttle.admin.watch.balances import balances_of
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from spark_throttle.admin.api.addresses import Limit
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, Admin, ApiContext, ChangeResponse, UnconditionalChange
-from spark_throttle.store.store import Kind
+from spark_throttle.store.store import Door, Kind
 
 router = APIRouter(prefix="/admin/v2", tags=["revisions"])
 
@@ -29,6 +29,12 @@ class RevisionEntry(BaseModel):
     why: str
     changes: int
     """Number of entries that the commit wrote or removed."""
+
+    door: Door | None
+    """How the change came in; null for commits of releases that did not keep it."""
+
+    caller: str | None
+    """The token, the sign-in or the system's user that was authenticated, whatever `who` says."""
 
 
 class Difference(BaseModel):
@@ -49,7 +55,9 @@ def get_history(
 ) -> list[RevisionEntry]:
     """Return the newest commits, newest first, with who made them and why."""
     return [
-        RevisionEntry(revision=r.revision, at_ms=r.at_ms, who=r.who, why=r.why, changes=r.changes)
+        RevisionEntry(
+            revision=r.revision, at_ms=r.at_ms, who=r.who, why=r.why, changes=r.changes, door=r.door, caller=r.caller
+        )
         for r in served.service.history(before=before, limit=limit)
     ]
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from spark_throttle.admin.cli import capacity, imports, policy, tokens, watch
+from spark_throttle.admin.cli.audited import Audit
 from spark_throttle.admin.cli.entries import named_app, single_app
 from spark_throttle.admin.cli.options import HangingAfter, ReportingGroup, SilentAfter, Store
 from spark_throttle.errors import ConfigurationError
@@ -55,6 +56,19 @@ def serve(
     ] = False,
     silent_after: SilentAfter = None,
     hanging_after: HangingAfter = None,
+    audit: Audit = None,
+    openid: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Settings of a sign-in by OpenID Connect, beside tokens.")
+    ] = None,
+    most_tenant_entries: Annotated[
+        int, typer.Option(min=0, help="For how many single namespaces a tenant's administrator may make an entry.")
+    ] = 1000,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="A proxy, or a network of them, whose X-Forwarded-For counts; repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Serve the admin API and its page."""
     control = {}
@@ -71,6 +85,8 @@ def serve(
     importlib.import_module("spark_throttle.admin.api.app").serve(
         store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
         is_plain_allowed=is_plain_allowed, life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
+        audit=audit, proxies=proxy or (), openid=openid,
+        most_tenant_entries=most_tenant_entries,
     )  # fmt: skip
 
 

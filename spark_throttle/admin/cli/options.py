@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spark_throttle.store.store import Author
 
 STORE_VARIABLE: Final = "SPARK_THROTTLE_STORE"
+_COMMAND: Final = ContextVar("command", default="")
 _FORM_KEY: Final = "spark_throttle.form"
 
 
@@ -34,6 +35,17 @@ class ReportingGroup(TyperGroup):
         except BrokenPipeError:  # the reader of a pipe has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise typer.Exit(0) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - as `invoke`
+        """Find the command that the arguments name, and remember its words."""
+        found = super().resolve_command(ctx, args)
+        _COMMAND.set(f"{ctx.command_path.partition(' ')[2]} {found[0]}".strip())
+        return found
+
+
+def current_command() -> str:
+    """Return the words of the command that runs, without its arguments, such as ``policy apply``."""
+    return _COMMAND.get()
 
 
 def _remembered(ctx: typer.Context, form: Form) -> Form:
@@ -89,19 +101,24 @@ HangingAfter = Annotated[
 
 def service_of(location: str, *, is_created: bool = False) -> PolicyService:
     """Return the service over the store at the location that an option gave."""
+    from spark_throttle.admin.cli.audited import recorder_of_changes
     from spark_throttle.store.opening import open_store
     from spark_throttle.store.service import PolicyService
 
     if not location:
         raise ConfigurationError(f"no policy store is named; give --store, or set {STORE_VARIABLE}")
-    return PolicyService(open_store(location, is_created=is_created), clock_ms=_wall_clock_ms)
+    return PolicyService(
+        open_store(location, is_created=is_created), clock_ms=wall_clock_ms, recorder=recorder_of_changes()
+    )
 
 
 def author_of(who: str, why: str) -> Author:
-    """Return the author of a change: the one named, or the user of this process."""
+    """Return the author of a change: the one named, or the user of this process, who is kept in any case."""
+    from spark_throttle.admin.cli.system_user import system_user
     from spark_throttle.store.store import Author
 
-    return Author(who or getpass.getuser(), why)
+    name, uid = system_user()
+    return Author(who or name, why, door="cli", caller=f"{name} (uid {uid})")
 
 
 def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -146,5 +163,6 @@ def merged(old: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value != {}}
 
 
-def _wall_clock_ms() -> int:
+def wall_clock_ms() -> int:
+    """Return the time of the wall clock."""
     return time.time_ns() // 1_000_000  # noqa: TID251 - the time of a commit, for people

@@ -21,6 +21,7 @@ from rich.table import Table
 from spark_throttle.errors import (
     ConflictError,
     DuplicateError,
+    FileUnusableError,
     InUseError,
     NotFoundError,
     OutcomeUnknownError,
@@ -50,7 +51,7 @@ class Exit(IntEnum):
     """Another change came first; nothing was changed: read again."""
 
     UNAVAILABLE = 8
-    """The store cannot be reached; nothing was changed: try again later."""
+    """The store cannot be reached, or a file cannot be used; nothing was changed: try again later, or mend it."""
 
     UNKNOWN = 9
     """The change may or may not have happened: look into the history first."""
@@ -65,7 +66,7 @@ class Exit(IntEnum):
 _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
     (NotFoundError, Exit.NOT_FOUND), (DuplicateError, Exit.DUPLICATE), (InUseError, Exit.IN_USE),
     (ConflictError, Exit.CONFLICT), (StoreUnavailableError, Exit.UNAVAILABLE), (OutcomeUnknownError, Exit.UNKNOWN),
-    (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
+    (FileUnusableError, Exit.UNAVAILABLE), (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
 )  # fmt: skip
 
 

@@ -124,8 +124,19 @@ def history(
     Output(output).show(
         found,
         lambda: table_of(
-            [("revision", True), ("when", False), ("who", False), ("entries", True), ("why", False)],
-            [(each.revision, _when(each.at_ms), each.who, each.changes, each.why) for each in found],
+            [
+                ("revision", True),
+                ("when", False),
+                ("who", False),
+                ("door", False),
+                ("caller", False),
+                ("entries", True),
+                ("why", False),
+            ],
+            [
+                (each.revision, _when(each.at_ms), each.who, each.door, each.caller, each.changes, each.why)
+                for each in found
+            ],
         ),
     )
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from spark_throttle.admin.cli.audited import Audit, audited
 from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
 from spark_throttle.admin.cli.output import Form, Output, shown, table_of
 
 if TYPE_CHECKING:
-    from spark_throttle.admin.tokens import Token, TokenFile
+    from spark_throttle.admin.token_fields import Token
+    from spark_throttle.admin.tokens import TokenFile
 
 app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help="Tokens of the admin API.")
 
 TokensFile = Annotated[
     str, typer.Option("--tokens", envvar="SPARK_THROTTLE_TOKENS", metavar="FILE", help="The file of hashed tokens.")
 ]
+
+TokenId = Annotated[str, typer.Argument(metavar="ID", help="The id that `list` shows.")]
+
+DAYS: Final = 365
+"""Days until a token expires, unless its maker says otherwise."""
 
 
 @app.command()
@@ -26,36 +33,69 @@ def create(
     tokens: TokensFile,
     role: Annotated[str, typer.Option(help="admin, tenant_admin or viewer.")] = "viewer",
     tenant: Annotated[str | None, typer.Option(help="The tenant of a tenant_admin.")] = None,
-    days: Annotated[int | None, typer.Option(help="Days until it expires; by default it never does.")] = None,
+    days: Annotated[int, typer.Option(help="Days until it expires.")] = DAYS,
+    is_endless: Annotated[bool, typer.Option("--never-expires", help="It is accepted until it is revoked.")] = False,
+    audit: Audit = None,
     form: OutputForm = Form.TEXT,
 ) -> None:
     """Create a token, and show it this one time."""
-    text = _file(tokens).create(name, role, tenant=tenant, days=days)
+    with audited(tokens, audit) as about:
+        about.extend([name, role, tenant or ""])
+        text = _file(tokens).create(name, role, tenant=tenant, days=None if is_endless else days)
+        about.append(id_of(text))
     Output(form).show({"token": text}, lambda: text)
 
 
 @app.command("list")
 def list_(tokens: TokensFile, form: OutputForm = Form.TEXT) -> None:
     """List the tokens, without their texts, which are not kept."""
-    found = [_answer(token) for token in _file(tokens).list()]
-    columns = [("id", False), ("name", False), ("role", False), ("tenant", False), ("expires", False)]
+    file = _file(tokens)
+    used_ms = file.uses.last_used_ms()
+    found = [_answer(token, used_ms.get(token.id)) for token in file.list()]
+    heads = ("id", "name", "role", "tenant", "created", "last used", "expires")
     Output(form).show(
         found,
         lambda: table_of(
-            columns,
-            [[row["id"], row["name"], row["role"], row["tenant"], row["expires_at"] or "never"] for row in found],
+            [(head, False) for head in heads],
+            [
+                [row["id"], row["name"], row["role"], row["tenant"], row["created_at"], row["last_used_at"] or "never",
+                 row["expires_at"] or "never"]
+                for row in found
+            ],
         ),
-    )
+    )  # fmt: skip
+
+
+@app.command()
+def rotate(
+    token_id: TokenId,
+    tokens: TokensFile,
+    days: Annotated[
+        int | None, typer.Option(help="Days until the new one expires; by default as many as the old one was given.")
+    ] = None,
+    overlap_minutes: Annotated[int, typer.Option(help="How long the old one is still accepted.")] = 0,
+    audit: Audit = None,
+    form: OutputForm = Form.TEXT,
+) -> None:
+    """Replace a token by a new one of the same owner and role, and show the new one this one time."""
+    with audited(tokens, audit) as about:
+        about.append(token_id)
+        text = _file(tokens).rotate(token_id, days=days, overlap_minutes=overlap_minutes)
+        about.append(id_of(text))
+    Output(form).show({"token": text, "replaced": token_id}, lambda: text)
 
 
 @app.command()
 def revoke(
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `list` shows.")],
+    token_id: TokenId,
     tokens: TokensFile,
+    audit: Audit = None,
     form: OutputForm = Form.TEXT,
 ) -> None:
     """Revoke a token: it is refused from its next request on."""
-    _file(tokens).revoke(token_id)
+    with audited(tokens, audit) as about:
+        about.append(token_id)
+        _file(tokens).revoke(token_id)
     Output(form).show({"revoked": token_id}, lambda: shown(f"token {token_id}: revoked"))
 
 
@@ -65,10 +105,17 @@ def _file(path: str) -> TokenFile:
     return TokenFile(path, clock_ms=lambda: time.time_ns() // 1_000_000)  # noqa: TID251 - for creation and expiry
 
 
-def _answer(token: Token) -> dict[str, str | None]:
-    expires = (
-        None if token.expires_ms is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(token.expires_ms / 1000))
-    )
+def id_of(text: str) -> str:
+    """Return the id of a token, which is no secret, from its text."""
+    return text.split("_")[1]
+
+
+def _answer(token: Token, used_ms: int | None) -> dict[str, str | None]:
     return {
-        "id": token.id, "name": token.name, "role": token.role, "tenant": token.tenant, "expires_at": expires,
+        "id": token.id, "name": token.name, "role": token.role, "tenant": token.tenant,
+        "created_at": _time(token.created_ms), "last_used_at": _time(used_ms), "expires_at": _time(token.expires_ms),
     }  # fmt: skip
+
+
+def _time(at_ms: int | None) -> str | None:
+    return None if at_ms is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))

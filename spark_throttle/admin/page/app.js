@@ -209,7 +209,8 @@ async function showHistory() {
   $("history").tBodies[0].replaceChildren(...value.map((entry) => element("tr", {},
     element("td", { class: "number" }, count(entry.revision)),
     element("td", {}, new Date(entry.at_ms).toISOString().replace("T", " ").slice(0, 19) + " UTC"),
-    element("td", {}, entry.who), element("td", { class: "wide" }, entry.why || "–"),
+    element("td", {}, entry.who), element("td", {}, [entry.door, entry.caller].filter(Boolean).join(": ") || "–"),
+    element("td", { class: "wide" }, entry.why || "–"),
     element("td", { class: "number" }, count(entry.changes)))));
 }
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from spark_throttle.core.names.globs import covers, is_glob, is_of_tenant, overlaps, specificity
 from spark_throttle.policy.model import NamespacePolicy, TenantPolicy
-from spark_throttle.store.delegation.glob_index import GlobIndex
 from spark_throttle.store.delegation.looseness import Rule
+from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.entries import policy_of
 from spark_throttle.store.store import Change, Entry, Kind, PolicyStore
 
@@ -16,8 +16,10 @@ from spark_throttle.store.store import Change, Entry, Kind, PolicyStore
 class PolicyView:
     """The entries of a revision, or those after some changes of it that are not committed yet."""
 
-    def __init__(self, store: PolicyStore, globs: GlobIndex, revision: int, changes: Sequence[Change] = ()) -> None:
-        self._store, self._globs, self._revision = store, globs, revision
+    def __init__(
+        self, store: PolicyStore, index: NamespaceIndex, revision: int, changes: Sequence[Change] = ()
+    ) -> None:
+        self._store, self._index, self._revision = store, index, revision
         self._changed = {
             (change.kind, change.name): Entry(change.kind, change.name, change.body, 0, change.given)
             for change in changes
@@ -35,7 +37,7 @@ class PolicyView:
 
     def overlapping(self, name: str) -> list[Entry]:
         """Return the globs that match some name that `name`, a namespace or a glob, stands for; most specific first."""
-        found = self._globs.overlapping(name, self._revision)
+        found = self._index.overlapping(name, self._revision)
         if not self._changed:
             return found
         of_tenant = self._of_tenants.get(f"{name.partition('/')[0]}/*")
@@ -46,7 +48,11 @@ class PolicyView:
 
     def matched_one_by_one(self) -> list[Entry]:
         """Return the globs other than ``tenant/*``."""
-        return self._globs.matched_one_by_one(self._revision)
+        return self._index.matched_one_by_one(self._revision)
+
+    def made_by(self, tenant: str) -> int:
+        """Return for how many single namespaces the administrator of a tenant made an entry, before the changes."""
+        return self._index.made_by(tenant, self._revision)
 
 
 class TenantRules:

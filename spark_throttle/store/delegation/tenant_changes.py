@@ -26,8 +26,8 @@ from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps
 from spark_throttle.errors import NotPermittedError
 from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, ScopePolicy
 from spark_throttle.store.delegation.given_rules import PolicyView, TenantRules, namespace_policy
-from spark_throttle.store.delegation.glob_index import GlobIndex
 from spark_throttle.store.delegation.looseness import LooserPart, Rule, looser_parts
+from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.entries import EMPTY, policy_of
 from spark_throttle.store.store import NOTHING, Change, Entry, Kind, PolicyStore
 
@@ -36,12 +36,24 @@ MOST_TENANT_GLOBS: Final = 50
 `MAX_GLOBS`, and beyond that no job could apply it."""
 
 
-class TenantChanges:
-    """Judges the changes of tenants' administrators; safe for use by several threads."""
+MOST_TENANT_ENTRIES: Final = 1000
+"""Bound on the single namespaces for which one tenant's administrator may make an entry, unless another is configured:
+every job that follows the store reads and keeps all entries."""
 
-    def __init__(self, store: PolicyStore) -> None:
+
+class TenantChanges:
+    """Judges the changes of tenants' administrators; safe for use by several threads.
+
+    Parameters
+    ----------
+    most_entries
+        For how many single namespaces the administrator of one tenant may make an entry.
+    """
+
+    def __init__(self, store: PolicyStore, *, most_entries: int = MOST_TENANT_ENTRIES) -> None:
         self._store = store
-        self._globs = GlobIndex(store)
+        self._most_entries = most_entries
+        self._index = NamespaceIndex(store)
 
     def permitted(self, changes: Sequence[Change], tenant: str, revision: int) -> list[Change]:
         """Return the changes with what administrators gave (`Change.given`), if the tenant's administrator may make it.
@@ -54,7 +66,7 @@ class TenantChanges:
         if len(changes) > 1:
             # Each change is judged on the revision, not on what the others make of it.
             raise NotPermittedError(changes[0].kind, changes[0].name, "a tenant's administrator changes one at a time")
-        view = PolicyView(self._store, self._globs, revision)
+        view = PolicyView(self._store, self._index, revision)
         return [self._permitted(change, tenant, view) for change in changes]
 
     def overtaken(self, changes: Sequence[Change], revision: int) -> list[Entry]:
@@ -63,24 +75,24 @@ class TenantChanges:
         if touched is None:
             return []
         written = {(change.kind, change.name) for change in changes}
-        view = PolicyView(self._store, self._globs, revision, changes)
+        view = PolicyView(self._store, self._index, revision, changes)
         return [
             entry
             for entry in self._store.delegated(at=revision)
             if (entry.kind, entry.name) not in written and touched(entry.name) and _is_looser(entry, view)
         ]
 
-    @staticmethod
-    def _permitted(change: Change, tenant: str, view: PolicyView) -> Change:
-        judgement = _Judgement(view, change.kind, change.name, tenant)
+    def _permitted(self, change: Change, tenant: str, view: PolicyView) -> Change:
+        judgement = _Judgement(view, change.kind, change.name, tenant, self._most_entries)
         return judgement.of_removal() if change.body is None else judgement.of_writing(change.body)
 
 
 class _Judgement:
     """The facts that one change is judged by."""
 
-    def __init__(self, view: PolicyView, kind: Kind, name: str, tenant: str) -> None:
+    def __init__(self, view: PolicyView, kind: Kind, name: str, tenant: str, most_entries: int) -> None:
         self._view, self._kind, self._name, self._tenant = view, kind, name, tenant
+        self._most_entries = most_entries
         if kind != "namespace" or name.partition("/")[0] != tenant:
             raise self._refused(f"the token is only for namespaces of the tenant {tenant!r}; ask an administrator")
         self._rules = TenantRules(view, tenant)
@@ -152,7 +164,15 @@ class _Judgement:
         return ", ".join(said) or "unlimited"
 
     def _check_room(self) -> None:
-        if not is_glob(self._name) or is_of_tenant(self._name):
+        if not is_glob(self._name):
+            made = self._view.made_by(self._tenant)
+            if made >= self._most_entries:
+                raise self._refused(
+                    f"the tenant's administrator has made entries for {made} namespaces of {self._most_entries}; "
+                    f"remove one, write a glob such as '{self._tenant}/*' for several, or ask an administrator"
+                )
+            return
+        if is_of_tenant(self._name):
             return
         others = self._view.matched_one_by_one()
         own = sum(1 for entry in others if entry.given == NOTHING and entry.name.partition("/")[0] == self._tenant)

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 from spark_throttle.admin.api.answers import last_answer
 from spark_throttle.admin.api.server.connection_protocol import MOST_HEADER_BYTES, ConnectionProtocol
 from spark_throttle.admin.api.server.connections import Connections, Listener
+from spark_throttle.admin.redaction import AccessLogFilter
 from spark_throttle.errors import ConfigurationError
 
 logger = logging.getLogger("uvicorn.error")  # uvicorn configures it: what the server says goes where uvicorn's goes
@@ -33,6 +34,7 @@ _KEPT_FILES: Final = 200
 """File descriptors that are not connections: the store's, the jobs', the log's."""
 
 _BACKLOG: Final = 2048
+_ACCESS_LOG: Final = AccessLogFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +126,9 @@ def make_server(
     bounds = bounds or ServerBounds()
     connections = Connections(min(bounds.connections, _most_files() - _KEPT_FILES), bounds.connections_per_peer)
     refusal = b"" if tls_certificate else last_answer(503, "the server has too many connections; come again", "http")
-    # uvicorn's access log has paths but no headers; a token travels only in a header. Addresses come from the socket:
-    # no proxy is configured whose X-Forwarded-For could be believed. The loop is asyncio's own, because another would
-    # not ask `Listener`.
+    # uvicorn's access log has no headers, and queries and secrets are taken out of its paths. Its own reading of
+    # X-Forwarded-For is off, because it believes every proxy on loopback; `forwarded` does it. The loop is asyncio's
+    # own, because another would not ask `Listener`.
     config = uvicorn.Config(
         app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level=log_level,
         server_header=False, proxy_headers=False, timeout_keep_alive=_whole(bounds.idle_seconds),
@@ -134,6 +136,7 @@ def make_server(
         backlog=_BACKLOG, ws="none", loop="asyncio",
         http=partial(ConnectionProtocol, bounds=bounds, connections=connections),  # type: ignore[arg-type] # a class
     )  # fmt: skip
+    logging.getLogger("uvicorn.access").addFilter(_ACCESS_LOG)
     listeners = _bound(host, port, connections, first_byte_seconds=bounds.first_byte_seconds, refusal=refusal)
     return AdminServer(config, listeners, bounds)
 

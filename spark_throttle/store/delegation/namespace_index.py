@@ -1,7 +1,7 @@
-"""The globs over namespaces of a store, in the order of their specificity, kept while the store grows.
+"""The globs over namespaces of a store, and how many namespaces each tenant's administrator made an entry for.
 
-A store finds an entry by its name, and the globs that match a name are found only among all globs. They are read once,
-and then follow the store's commits.
+A store finds an entry by its name; the globs that match a name are found only among all globs, and whose entries are
+how many only among all entries. They are read once, and then follow the store's commits.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 
 from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps, specificity
-from spark_throttle.store.store import Entry, PolicyStore
+from spark_throttle.store.store import NOTHING, Entry, PolicyStore
 
 
-class GlobIndex:
-    """The globs of a store at the revisions that changes are planned on; safe for use by several threads.
+class NamespaceIndex:
+    """The globs and the counts of a store at the revisions that changes are planned on; for use by several threads.
 
     Examples
     --------
@@ -23,7 +23,7 @@ class GlobIndex:
     >>> changes = [Change("namespace", name, "{}") for name in ("*", "acme/*", "other/*", "acme/x")]
     >>> store.commit(changes, expected_revision=0, author=Author("ann"), at_ms=0)
     1
-    >>> [entry.name for entry in GlobIndex(store).overlapping("acme/a*", 1)]
+    >>> [entry.name for entry in NamespaceIndex(store).overlapping("acme/a*", 1)]
     ['acme/*', '*']
     """
 
@@ -33,6 +33,8 @@ class GlobIndex:
         self._revision = -1
         self._of_tenants: dict[str, Entry] = {}
         self._others: dict[str, Entry] = {}
+        self._made: dict[str, set[str]] = {}
+        """By tenant, the single namespaces whose entries the tenant's administrator made."""
 
     def overlapping(self, name: str, revision: int) -> list[Entry]:
         """Return the globs that match some name that `name`, a namespace or a glob, stands for; most specific first."""
@@ -48,20 +50,33 @@ class GlobIndex:
             self._follow(revision)
             return list(self._others.values())
 
+    def made_by(self, tenant: str, revision: int) -> int:
+        """Return for how many single namespaces the administrator of a tenant made an entry that is still there."""
+        with self._lock:
+            self._follow(revision)
+            return len(self._made.get(tenant, ()))
+
     def _follow(self, revision: int) -> None:
         if self._revision < 0 or revision < self._revision:
             self._of_tenants.clear()
             self._others.clear()
+            self._made.clear()
             entries = self._store.scan(at=revision)
         else:
             entries = self._store.changed(after=self._revision, until=revision)
         # If reading fails half-way, everything is read again.
         self._revision = -1
         for entry in entries:
-            if entry.kind == "namespace" and is_glob(entry.name):
+            if entry.kind != "namespace":
+                continue
+            if is_glob(entry.name):
                 part = self._of_tenants if is_of_tenant(entry.name) else self._others
                 if entry.body is None:
                     part.pop(entry.name, None)
                 else:
                     part[entry.name] = entry
+            elif entry.body is not None and entry.given == NOTHING:
+                self._made.setdefault(entry.name.partition("/")[0], set()).add(entry.name)
+            else:
+                self._made.get(entry.name.partition("/")[0], set()).discard(entry.name)
         self._revision = revision

@@ -1,0 +1,122 @@
+"""The audit log of commands: those on tokens always, and those on policies if a log is named.
+
+Whoever may write the store or the token file can also write them without these commands; the history of the store, not
+this log, tells who committed a change.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from spark_throttle.admin.cli.system_user import system_user
+from spark_throttle.errors import FileUnusableError, OutcomeUnknownError, StoreUnavailableError, ThrottleError
+
+if TYPE_CHECKING:
+    from spark_throttle.admin.audit import AuditLog, Outcome
+    from spark_throttle.store.committer import CommitResult
+    from spark_throttle.store.store import Author, Change
+
+AUDIT_VARIABLE: Final = "SPARK_THROTTLE_AUDIT"
+MOST_NAMED: Final = 20
+"""Number of changed entries that a line names."""
+
+Audit = Annotated[
+    str | None,
+    typer.Option(
+        "--audit", envvar=AUDIT_VARIABLE, metavar="FILE",
+        help="The audit log, which is only appended to; by default <the file of tokens>.audit.",
+    ),
+]  # fmt: skip
+
+
+def recorder_of_changes() -> CommandRecorder | None:
+    """Return what records changes of policies; `None` if no log is named."""
+    path = os.environ.get(AUDIT_VARIABLE)
+    return CommandRecorder(_log(path)) if path else None
+
+
+class CommandRecorder:
+    """Records changes of policies by a command; a `ChangeRecorder`."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    def begin(self) -> None:
+        """Refuse a change that could not be recorded."""
+        self._log.check()
+
+    def end(self, author: Author, changes: Sequence[Change], outcome: CommitResult | ThrottleError) -> None:
+        """Record the outcome of a change."""
+        named = [f"{each.kind} {each.name}".strip() for each in changes[:MOST_NAMED]]
+        left = len(changes) - MOST_NAMED
+        if left > 0:
+            named.append(f"and {left} more")
+        if isinstance(outcome, ThrottleError):
+            _append(self._log, outcome=_outcome(outcome), detail=str(outcome), author=author, changes=named)
+        elif outcome.is_changed:
+            _append(self._log, outcome="done", author=author, changes=named, revision=outcome.revision)
+        else:
+            _append(self._log, outcome="unchanged", author=author)
+
+
+@contextmanager
+def audited(tokens: str, audit: str | None) -> Iterator[list[str]]:
+    """Record a change of the token file that the block makes, or the reason why it was not made.
+
+    It yields the list of the words that say what the change is about.
+    """
+    about: list[str] = []
+    log = _log(audit or f"{tokens}.audit")
+    log.check()
+    try:
+        yield about
+    except ThrottleError as error:
+        _append(log, outcome=_outcome(error), detail=str(error), about=about)
+        raise
+    _append(log, outcome="done", about=about)
+
+
+def _append(
+    log: AuditLog,
+    *,
+    outcome: Outcome,
+    detail: str = "",
+    author: Author | None = None,
+    changes: list[str] | None = None,
+    revision: int | None = None,
+    about: Sequence[str] = (),
+) -> None:
+    from spark_throttle.admin.audit import Event
+    from spark_throttle.admin.cli.options import current_command
+
+    name, uid = system_user()
+    event = Event(
+        door="cli", caller=f"{name} (uid {uid})", who=name if author is None else author.who,
+        source=socket.gethostname(), action=" ".join([current_command(), *filter(None, about)]), outcome=outcome,
+        detail=detail, why="" if author is None else author.why, revision=revision, changes=changes or [],
+    )  # fmt: skip
+    try:
+        log.append(event)
+    except FileUnusableError as error:
+        if outcome in ("refused", "failed"):
+            raise
+        raise FileUnusableError(error.path, f"the change was made, and is not recorded: {error.problem}") from error
+
+
+def _outcome(error: ThrottleError) -> Outcome:
+    if isinstance(error, OutcomeUnknownError):
+        return "unknown"
+    return "failed" if isinstance(error, (FileUnusableError, StoreUnavailableError)) else "refused"
+
+
+def _log(path: str) -> AuditLog:
+    from spark_throttle.admin.audit import AuditLog
+    from spark_throttle.admin.cli.options import wall_clock_ms
+
+    return AuditLog(path, clock_ms=wall_clock_ms)

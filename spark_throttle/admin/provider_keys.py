@@ -1,0 +1,203 @@
+"""The public keys of an OpenID Connect provider: asked for when they are needed, kept, and asked for again.
+
+The provider's discovery document names the address of its keys. Keys are asked for again when they are
+`FRESH_SECONDS` old, so a key that the provider withdraws is believed no longer than that; and when a token names a key
+that is not known, since the provider may have rotated its keys. Attempts are `PAUSE_SECONDS` apart, so that tokens with
+made-up keys do not make the server ask all the time.
+
+While the provider cannot be reached, its last keys are believed up to `STALE_SECONDS`. What cannot be decided without
+it is an error that says so, and not a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
+from typing import Any, Final, TypeAlias
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey
+
+from spark_throttle.admin.sign_in_settings import is_loopback, is_safe_url
+from spark_throttle.errors import SignInUnavailableError
+
+logger = logging.getLogger(__name__)
+
+Key: TypeAlias = RSAKey | ECKey | OKPKey
+
+FRESH_SECONDS: Final = 600
+STALE_SECONDS: Final = 3600
+PAUSE_SECONDS: Final = 5
+ANSWER_SECONDS: Final = 3.0
+"""How long the provider may take for each of its two answers."""
+
+_WAIT_SECONDS: Final = 3 * ANSWER_SECONDS
+"""How long a request waits: looking up the provider's address has no limit of its own."""
+
+MOST_ANSWER_BYTES: Final = 1 << 20
+MOST_KEYS: Final = 100
+
+
+class ProviderKeys:
+    """The signing keys of one provider; safe for use by several threads and event loops.
+
+    Parameters
+    ----------
+    issuer
+        The provider's URL.
+    monotonic_ms
+        A clock that nobody sets, for the age of keys.
+    """
+
+    def __init__(self, issuer: str, *, monotonic_ms: Callable[[], int]) -> None:
+        self._issuer = issuer
+        self._monotonic_ms = monotonic_ms
+        # A thread of its own: a provider that does not answer must not keep the audit log from its thread.
+        self._fetching = ThreadPoolExecutor(1, thread_name_prefix="sign-in-keys")
+        self._lock = threading.Lock()
+        self._pending: Future[None] | None = None
+        self._keys: list[Key] = []
+        self._fetched_ms: int | None = None
+        self._tried_ms: int | None = None
+        self._problem: str | None = None
+        """Why the newest attempt failed."""
+
+    async def key(self, key_id: str | None, algorithm: str) -> Key | None:
+        """Return the key that a token names; `None` if the provider has no such key.
+
+        Parameters
+        ----------
+        key_id
+            The token's `kid`; without one, the provider must have a single key for the algorithm.
+
+        Raises
+        ------
+        SignInUnavailableError
+            If only the provider could tell, and it does not.
+        """
+        if self._age_ms(self._fetched_ms) >= FRESH_SECONDS * 1000:
+            await self._ask()
+        found = self._found(key_id, algorithm)
+        if found is None:
+            await self._ask()
+            found = self._found(key_id, algorithm)
+        if self._age_ms(self._fetched_ms) >= STALE_SECONDS * 1000 or (found is None and self._problem is not None):
+            raise SignInUnavailableError(self._issuer, self._problem or "it has not answered yet")
+        return found
+
+    def _found(self, key_id: str | None, algorithm: str) -> Key | None:
+        fitting = [
+            key
+            for key in self._keys
+            if key_id in (None, key.kid)
+            and key.get("alg") in (None, algorithm)
+            and key.key_type == _KEY_TYPES[algorithm[:2]]
+        ]
+        return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None
+
+    def _age_ms(self, since_ms: int | None) -> float:
+        return float("inf") if since_ms is None else self._monotonic_ms() - since_ms
+
+    async def _ask(self) -> None:
+        """Ask the provider, unless that was done a moment ago; all who need the answer wait for the same one."""
+        with self._lock:
+            if self._pending is None:
+                if self._age_ms(self._tried_ms) < PAUSE_SECONDS * 1000:
+                    return
+                self._tried_ms = self._monotonic_ms()
+                self._pending = self._fetching.submit(self._fetch)
+            pending = self._pending
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                await asyncio.shield(asyncio.wrap_future(pending))
+        except TimeoutError:
+            raise SignInUnavailableError(self._issuer, f"it took more than {_WAIT_SECONDS:g} s to answer") from None
+
+    def _fetch(self) -> None:
+        try:
+            keys = _keys_of(self._issuer)
+        except (OSError, ValueError) as error:
+            problem = str(getattr(error, "reason", error)) or type(error).__name__
+            logger.warning("the keys of the sign-in provider %s could not be asked for: %s", self._issuer, problem)
+            with self._lock:
+                self._problem, self._pending = problem, None
+            return
+        with self._lock:
+            self._keys, self._fetched_ms, self._problem, self._pending = keys, self._monotonic_ms(), None, None
+
+
+_KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+
+
+def _keys_of(issuer: str) -> list[Key]:
+    """Return the signing keys that a provider publishes.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it does not answer, or not as a provider does.
+    """
+    discovered = _fetched(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    if discovered.get("issuer") != issuer:
+        raise ValueError("its discovery document is that of another issuer")
+    address = discovered.get("jwks_uri")
+    if not isinstance(address, str) or not is_safe_url(address) or (is_loopback(address) and not is_loopback(issuer)):
+        raise ValueError("its discovery document has no jwks_uri that can be trusted")
+    listed = _fetched(address).get("keys")
+    if not isinstance(listed, list):
+        raise ValueError("its keys are no key set")  # noqa: TRY004 - what a provider says is a value
+    keys = [key for each in listed[:MOST_KEYS] if (key := _imported(each)) is not None]
+    if not keys:
+        raise ValueError("it has no key to check signatures with")
+    return keys
+
+
+def _imported(fields: object) -> Key | None:
+    """Return a key for signatures; `None` for any other, which a provider may have too (RFC 7517, section 5)."""
+    if not isinstance(fields, dict) or fields.get("use", "sig") != "sig":
+        return None
+    try:
+        key = JWKRegistry.import_key(fields)
+    except (JoseError, ValueError, TypeError, KeyError) as error:
+        logger.warning("a key of the sign-in provider cannot be used: %s", error)
+        return None
+    # A shared secret is no public key; whoever has it could sign.
+    return key if isinstance(key, (RSAKey, ECKey, OKPKey)) else None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Follows no redirect: it could lead to an address that nobody has configured."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        return None
+
+
+def _opener(url: str) -> OpenerDirector:
+    return build_opener(_NoRedirect, *([ProxyHandler({})] if is_loopback(url) else []))
+
+
+def _fetched(url: str) -> dict[str, Any]:
+    request = Request(url, headers={"Accept": "application/json"})  # noqa: S310 - `is_safe_url`
+    ends = monotonic() + ANSWER_SECONDS
+    try:
+        with _opener(url).open(request, timeout=ANSWER_SECONDS) as answer:
+            content = b""
+            while part := answer.read1(65_536):
+                content += part
+                if len(content) > MOST_ANSWER_BYTES:
+                    raise ValueError(f"{url} answers with more than {MOST_ANSWER_BYTES} bytes")
+                if monotonic() > ends:
+                    raise TimeoutError(f"{url} takes more than {ANSWER_SECONDS:g} s to answer")
+    except HTTPError as error:
+        raise ValueError(f"{url} answers with {error.code}") from error
+    found = json.loads(content)
+    if not isinstance(found, dict):
+        raise ValueError(f"{url} answers with no JSON object")  # noqa: TRY004 - what a provider says is a value
+    return found

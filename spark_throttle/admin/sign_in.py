@@ -1,0 +1,108 @@
+"""Sign-in by OpenID Connect: callers whom a provider has identified, beside those with a token of the server's own.
+
+A caller sends the provider's signed token (an ID token, or an access token in the form of RFC 9068) as its bearer
+token. The server checks the signature with the provider's public keys, the issuer, the audience and the times, and
+makes a role of the claims. It holds no secret of the provider's, and keeps no session: what a token says counts until
+it expires, so providers make them short-lived.
+
+joserfc, the library of Authlib's author for signed tokens, does the checking. It takes the time as an argument, it
+refuses algorithms that are not asked for, and keys of the wrong kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from joserfc import jws, jwt
+from joserfc.errors import JoseError
+from joserfc.jws import JWSRegistry
+from joserfc.jwt import JWTClaimsRegistry
+
+from spark_throttle.admin.caller import NO_ROLE, Caller, is_name
+from spark_throttle.admin.provider_keys import ProviderKeys
+from spark_throttle.admin.sign_in_settings import SignInSettings, claim_at
+
+LONGEST_TOKEN: Final = 16 * 1024
+LONGEST_SUBJECT: Final = 255
+_TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
+"""Types of ID tokens and access tokens. Providers sign other tokens too, such as those that end a session."""
+
+
+class SignIn:
+    """The sign-in of a server.
+
+    Parameters
+    ----------
+    settings
+        Whom to believe.
+    clock_ms
+        The wall clock, for the times in tokens.
+    monotonic_ms
+        A clock that nobody sets, for the age of keys.
+    """
+
+    def __init__(
+        self, settings: SignInSettings, *, clock_ms: Callable[[], int], monotonic_ms: Callable[[], int]
+    ) -> None:
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._keys = ProviderKeys(settings.issuer, monotonic_ms=monotonic_ms)
+        # Unknown header fields are ignored, as RFC 7515 wants it; those that `crit` names are not.
+        self._registry = JWSRegistry(algorithms=list(settings.algorithms), strict_check_header=False)
+        self._registry.max_header_length = 4096
+
+    async def caller(self, text: str) -> Caller | None:
+        """Return the caller that a token identifies, or `None` if it is not valid here and now.
+
+        Raises
+        ------
+        SignInUnavailableError
+            If that cannot be told without the provider, which does not answer.
+        """
+        claims = await self._claims(text)
+        if claims is None or "events" in claims:  # a security event (RFC 8417), which identifies no caller
+            return None
+        subject = claims["sub"]
+        if not subject.isprintable() or len(subject) > LONGEST_SUBJECT:
+            return None
+        name = claim_at(claims, self._settings.name_claim)
+        shown = str(name) if is_name(name) else subject
+        role, tenant = self._settings.role_of(claims) or (NO_ROLE, None)
+        return Caller(f"{subject} at {self._settings.issuer}", shown, role, tenant, is_signed_in=True)
+
+    async def _claims(self, text: str) -> dict[str, Any] | None:
+        """Return the claims of a valid token; `None` if it is not valid."""
+        named = self._named_key(text)
+        key = None if named is None else await self._keys.key(*named)
+        if key is None:
+            return None
+        try:
+            token = jwt.decode(text, key, algorithms=list(self._settings.algorithms), registry=self._registry)
+            self._claims_registry().validate(token.claims)
+        except (JoseError, ValueError, TypeError, RecursionError):
+            return None
+        return token.claims
+
+    def _named_key(self, text: str) -> tuple[str | None, str] | None:
+        """Return the key and the algorithm that a token's header names; `None` if it can be no caller's token."""
+        if len(text) > LONGEST_TOKEN or text.count(".") != 2:
+            return None
+        try:
+            header = jws.extract_compact(text.encode()).headers()
+        except (JoseError, ValueError, TypeError):
+            return None
+        algorithm, key_id, kind = header.get("alg"), header.get("kid"), header.get("typ", "")
+        if algorithm not in self._settings.algorithms or not isinstance(key_id, str | None):
+            return None
+        return (key_id, algorithm) if isinstance(kind, str) and kind.lower() in _TYPES else None
+
+    def _claims_registry(self) -> JWTClaimsRegistry:
+        return JWTClaimsRegistry(
+            now=self._clock_ms() // 1000,
+            leeway=self._settings.leeway_seconds,
+            iss={"essential": True, "value": self._settings.issuer},
+            aud={"essential": True, "values": self._settings.audiences},
+            exp={"essential": True},
+            sub={"essential": True},
+        )

@@ -1,0 +1,254 @@
+"""The token file of a running server: its mode, links, damage and full disks; expiry, rotation and last use."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_throttle.admin.cli.app import app
+from spark_throttle.admin.token_uses import SAVE_EVERY_MS
+from spark_throttle.admin.tokens import DAY_MS, TokenFile
+from spark_throttle.errors import ConfigurationError, DamagedError, FileUnusableError, NotFoundError
+from tests.admin.conftest import START_MS, ServedApp
+
+STATUS = "/admin/v2/status"
+
+
+@pytest.fixture
+def clock() -> list[int]:
+    return [START_MS]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, clock: list[int]) -> TokenFile:
+    return TokenFile(tmp_path / "tokens.json", clock_ms=lambda: clock[0])
+
+
+def full_disk(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("harm", ["half", "mode", "pipe", "field", "version"])
+def test_file_that_cannot_be_believed_is_one_503_and_one_line_in_the_log(
+    in_memory: ServedApp, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, text = in_memory.token_file.path, in_memory.token_file.path.read_text()
+    if harm == "half":
+        path.write_text(text[: len(text) // 2])
+    elif harm == "mode":
+        path.chmod(0o644)
+    elif harm == "pipe":
+        path.unlink()
+        os.mkfifo(path, 0o600)
+    elif harm == "field":
+        path.write_text(text.replace('"admin"', "7"))
+    else:
+        path.write_text(text.replace('"format": 1', '"format": 99'))
+    with caplog.at_level(logging.WARNING):
+        for role in ("admin", "viewer", None, "admin"):
+            answer = in_memory.client(role).get(STATUS)
+            if role is None:
+                assert answer.status_code == 401
+                continue
+            assert answer.status_code == 503
+            assert answer.headers["Content-Type"] == "application/problem+json"
+            assert answer.headers["Retry-After"] == "1"
+            assert "Content-Security-Policy" in answer.headers
+            assert "in its log" in answer.json()["detail"]
+            assert str(path) not in answer.text
+    (record,) = [record for record in caplog.records if record.name == "spark_throttle.admin.tokens"]
+    assert str(path) in record.getMessage()
+    assert record.exc_info is None
+    path.unlink()
+    path.touch(0o600)
+    path.write_text(text)
+    assert in_memory.client().get(STATUS).status_code == 200
+
+
+def test_server_with_a_damaged_file_answers_what_needs_no_token(in_memory: ServedApp) -> None:
+    in_memory.token_file.path.write_text("{")
+    for path in ("/", "/healthz", "/openapi.json"):
+        assert in_memory.client(None).get(path).status_code == 200
+
+
+def test_mode_that_lets_others_read_is_refused_by_every_command_with_the_remedy(tmp_path: Path) -> None:
+    runner, file = CliRunner(), tmp_path / "tokens.json"
+    assert runner.invoke(app, ["token", "create", "ann", "--tokens", str(file)]).exit_code == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.with_name("tokens.json.lock").stat().st_mode & 0o777 == 0o600
+    file.chmod(0o640)
+    before = file.read_bytes()
+    for command in (["list"], ["create", "bob"], ["revoke", "x"], ["rotate", "x"]):
+        result = runner.invoke(app, ["token", *command, "--tokens", str(file)])
+        assert result.exit_code == 8
+        assert f"chmod 600 {file}" in result.output
+    assert file.read_bytes() == before
+
+
+def test_link_in_the_place_of_the_file_or_its_lock_is_not_followed_for_writing(
+    tokens: TokenFile, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    for name in ("tokens.json", "tokens.json.lock"):
+        link = tmp_path / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(victim)
+        with pytest.raises(FileUnusableError, match="is a link"):
+            tokens.create("ann", "viewer")
+        assert victim.read_text() == "kept"
+        link.unlink()
+    # Older releases wrote to a name that could be foretold.
+    (tmp_path / "tokens.json.tmp").symlink_to(victim)
+    tokens.create("ann", "viewer")
+    assert victim.read_text() == "kept"
+
+
+def test_full_disk_is_a_clear_error_and_no_token_is_lost(tokens: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = tokens.create("ann", "admin")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    (token,) = tokens.list()
+    for change in (
+        lambda: tokens.create("bob", "viewer"), lambda: tokens.revoke(token.id), lambda: tokens.rotate(token.id)
+    ):  # fmt: skip
+        with pytest.raises(FileUnusableError, match=r"nothing was changed.*No space left on device"):
+            change()
+    assert tokens.list() == [token]
+    assert tokens.caller(text) is not None
+
+
+def test_token_of_a_command_expires_in_a_year_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    runner, file = CliRunner(), str(tmp_path / "tokens.json")
+    for options in ([], ["--days", "30"], ["--never-expires"]):
+        assert runner.invoke(app, ["token", "create", "ann", *options, "--tokens", file]).exit_code == 0
+    found = TokenFile(file, clock_ms=lambda: 0).list()
+    assert sorted((each.lasts_ms is None, each.lasts_ms or 0) for each in found) == [
+        (False, 30 * DAY_MS), (False, 365 * DAY_MS), (True, 0),
+    ]  # fmt: skip
+
+
+def test_rotated_token_is_replaced_at_once_by_one_of_the_same_owner_and_lifetime(
+    tokens: TokenFile, clock: list[int]
+) -> None:
+    old = tokens.create("bob", "tenant_admin", tenant="acme", days=30)
+    before = tokens.caller(old)
+    assert before is not None
+    clock[0] += 29 * DAY_MS
+    new = tokens.rotate(before.token_id)
+    after = tokens.caller(new)
+    assert after is not None
+    assert (after.name, after.role, after.tenant) == ("bob", "tenant_admin", "acme")
+    assert after.token_id != before.token_id
+    assert tokens.caller(old) is None
+    (token,) = tokens.list()
+    assert (token.created_ms, token.expires_ms) == (clock[0], clock[0] + 30 * DAY_MS)
+
+
+def test_rotated_token_is_accepted_beside_the_new_one_for_the_minutes_of_the_overlap(
+    tokens: TokenFile, clock: list[int]
+) -> None:
+    old = tokens.create("ann", "admin")
+    (token,) = tokens.list()
+    new = tokens.rotate(token.id, overlap_minutes=10, days=7)
+    clock[0] += 10 * 60_000 - 1
+    assert tokens.caller(old) is not None
+    clock[0] += 1
+    assert tokens.caller(old) is None
+    assert tokens.caller(new) is not None
+    clock[0] = START_MS + 7 * DAY_MS
+    assert tokens.caller(new) is None
+
+
+def test_overlap_does_not_lengthen_the_life_of_a_token(tokens: TokenFile, clock: list[int]) -> None:
+    old = tokens.create("ann", "admin", days=1)
+    clock[0] += DAY_MS - 1
+    tokens.rotate(tokens.list()[0].id, overlap_minutes=60)
+    clock[0] += 1
+    assert tokens.caller(old) is None
+
+
+@pytest.mark.parametrize("options", [{"days": 0}, {"overlap_minutes": -1}, {"overlap_minutes": 100_000}])
+def test_rotation_that_makes_no_sense_changes_nothing(tokens: TokenFile, options: dict[str, int]) -> None:
+    text = tokens.create("ann", "admin")
+    with pytest.raises(ConfigurationError):
+        tokens.rotate(tokens.list()[0].id, **options)
+    with pytest.raises(NotFoundError):
+        tokens.rotate("abc")
+    assert tokens.caller(text) is not None
+
+
+def test_last_use_is_listed_and_written_at_most_once_a_minute(in_memory: ServedApp) -> None:
+    file, client = in_memory.token_file, in_memory.client("viewer")
+    (token,) = [each for each in file.list() if each.role == "viewer"]
+    other = TokenFile(file.path, clock_ms=lambda: 0)
+    assert other.uses.last_used_ms() == {}
+    assert client.get(STATUS).status_code == 200
+    assert other.uses.last_used_ms() == {token.id: START_MS}
+    in_memory.clock[0] += SAVE_EVERY_MS - 1
+    client.get(STATUS)
+    assert other.uses.last_used_ms() == {token.id: START_MS}
+    in_memory.clock[0] += 1
+    client.get(STATUS)
+    assert other.uses.last_used_ms() == {token.id: START_MS + SAVE_EVERY_MS}
+    assert file.uses.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_last_use_is_written_when_the_server_ends(in_memory: ServedApp) -> None:
+    other = TokenFile(in_memory.token_file.path, clock_ms=lambda: 0)
+    with in_memory.client("viewer") as client:
+        client.get(STATUS)
+        in_memory.clock[0] += 5
+        client.get(STATUS)
+        assert list(other.uses.last_used_ms().values()) == [START_MS]
+    assert list(other.uses.last_used_ms().values()) == [START_MS + 5]
+
+
+def test_two_servers_keep_the_newest_use_and_forget_tokens_that_are_gone(tokens: TokenFile, clock: list[int]) -> None:
+    one, gone = tokens.create("ann", "admin"), tokens.create("bob", "viewer")
+    twin = TokenFile(tokens.path, clock_ms=lambda: clock[0])
+    for text in (one, gone):
+        tokens.caller(text)
+    tokens.save_uses()
+    clock[0] += 7
+    twin.caller(one)
+    twin.save_uses()
+    kept = {token.name: token.id for token in tokens.list()}
+    assert tokens.uses.last_used_ms() == {kept["ann"]: START_MS + 7, kept["bob"]: START_MS}
+    tokens.revoke(kept["bob"])
+    clock[0] += 1
+    tokens.caller(one)
+    tokens.save_uses()
+    assert json.loads(tokens.uses.path.read_text())["used"] == {kept["ann"]: START_MS + 8}
+
+
+@pytest.mark.parametrize("harm", ["damaged", "full", "busy"])
+def test_uses_that_cannot_be_written_fail_no_request(
+    in_memory: ServedApp, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    uses = in_memory.token_file.uses
+    if harm == "damaged":
+        uses.path.touch(0o600)
+        uses.path.write_text("{")
+    elif harm == "full":
+        monkeypatch.setattr(os, "fsync", full_disk)
+    else:
+        uses.path.with_name(uses.path.name + ".lock").mkdir()
+    client = in_memory.client()
+    with caplog.at_level(logging.WARNING):
+        assert [client.get(STATUS).status_code for _ in range(5)] == [200] * 5
+    assert len([record for record in caplog.records if record.name.endswith("token_uses")]) == 1
+
+
+def test_time_that_no_calendar_has_is_damage(tokens: TokenFile) -> None:
+    tokens.create("ann", "admin")
+    kept = json.loads(tokens.path.read_text())
+    kept["tokens"][0]["expires_ms"] = 10**30
+    tokens.path.write_text(json.dumps(kept))
+    with pytest.raises(DamagedError, match="expires_ms"):
+        tokens.list()
