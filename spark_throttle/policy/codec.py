@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel, ValidationError
-from yaml.emitter import ScalarAnalysis
 
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import PolicyError, did_you_mean
@@ -27,12 +24,12 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
+from spark_throttle.policy.yaml_dump import dump_yaml
 from spark_throttle.policy.yaml_text import read_yaml
 
 _MOST_LISTED: Final = 10
 _LONGEST_PART: Final = 64
 _PLAIN_PART = re.compile(r"[\w/:@…-]+")
-_UNICODE_BREAK = re.compile("[\x85\u2028\u2029\ufeff]")
 
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "resource_groups": ScopePolicy,
@@ -88,28 +85,7 @@ def dump_policies(document: PolicyDocument) -> str:
     <BLANKLINE>
     """
     values = {"version": document.version, **document.model_dump(exclude_defaults=True)}
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the base class's signature
-        return True
-
-    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
-        analysis = super().analyze_scalar(scalar)
-        if _UNICODE_BREAK.search(scalar):
-            # PyYAML would write these as they are, and readers would fold them into spaces; double quotes escape them.
-            analysis.allow_flow_plain = analysis.allow_block_plain = False
-            analysis.allow_single_quoted = analysis.allow_block = False
-        return analysis
-
-
-def _represent_decimal(dumper: yaml.SafeDumper, value: Decimal) -> yaml.ScalarNode:
-    tag = "tag:yaml.org,2002:float" if value % 1 else "tag:yaml.org,2002:int"
-    return dumper.represent_scalar(tag, f"{value:f}")
-
-
-_Dumper.add_representer(Decimal, _represent_decimal)
+    return dump_yaml(values)
 
 
 def _as_policy_error(error: ValidationError) -> PolicyError:

@@ -32,6 +32,7 @@ from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
 from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
 from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
@@ -42,7 +43,6 @@ from spark_throttle.store.store import PolicyStore
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PORT: Final = 8642
 REQUESTS_PER_SECOND: Final = 100
 ANONYMOUS_REQUESTS_PER_SECOND: Final = 20
 """The rate limit shared by all callers without a token."""
@@ -137,6 +137,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     tls_key: str | None = None,
     requests_per_second: int = REQUESTS_PER_SECOND,
     is_plain_allowed: bool = False,
+    is_created: bool = False,
     bounds: ServerBounds | None = None,
     life_bounds: LifeBounds | None = None,
 ) -> None:
@@ -145,7 +146,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     Parameters
     ----------
     store
-        The policy store's location, as `open_store` takes it; the store is created if it does not exist.
+        The policy store's location, as `open_store` takes it.
     host, port
         Where to listen.
     control
@@ -158,6 +159,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Rate limit of each token.
     is_plain_allowed
         Whether to speak plain HTTP on any address; TLS then ends at a proxy in front of the server.
+    is_created
+        Whether to create the store if it does not exist.
     bounds
         Bounds on connections and on how long clients may keep the server waiting.
     life_bounds
@@ -167,6 +170,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
     ------
     ConfigurationError
         If the arguments contradict each other, or if there is no token yet.
+    StoreUnavailableError
+        If the store does not exist and must not be created.
     """
     if (tls_certificate is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")
@@ -184,7 +189,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
         raise ConfigurationError(
             f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
-    opened = open_store(store, is_created=True)
+    opened = open_store(store, is_created=is_created)
     watch = JobWatch(control or {}, bounds=life_bounds)
     app = make_app(opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second)
     server = make_server(

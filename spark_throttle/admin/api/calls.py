@@ -40,7 +40,9 @@ def _caller(request: Request) -> Caller:
 
 
 def refuse_unknown_query(request: Request) -> None:
-    """Refuse a query parameter that the API's description lacks: as in a policy, a misspelt key must not be ignored.
+    """Refuse a query parameter that the API's description lacks, or that is given twice.
+
+    As in a policy, no key may be ignored: neither a misspelt one, nor the first of two.
 
     Raises
     ------
@@ -52,10 +54,13 @@ def refuse_unknown_query(request: Request) -> None:
     paths = request.app.openapi()["paths"]
     call = paths.get(request.scope["route"].path, {}).get(request.method.lower(), {})
     known = [parameter["name"] for parameter in call.get("parameters", ()) if parameter["in"] == "query"]
-    for name in request.query_params:
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
         if name not in known:
             hint = did_you_mean(name[:64], known)
             raise PolicyError(name[:64], f"the call has no such query parameter{hint}")
+        if given.count(name) > 1:
+            raise PolicyError(name[:64], "the query parameter is repeated; keep one of them")
 
 
 ApiContext: TypeAlias = Annotated[Context, Depends(_context)]

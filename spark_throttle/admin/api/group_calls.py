@@ -27,10 +27,11 @@ from spark_throttle.admin.api.resource_group_fields import (
     fields_of_values,
     values_of_fields,
 )
+from spark_throttle.admin.api.strict_body import StrictRoute
 from spark_throttle.errors import NotFoundError, PolicyError
 from spark_throttle.store.service import PolicyService
 
-router = APIRouter(prefix="/admin/v2/resourcegroup", tags=["resource groups"])
+router = APIRouter(prefix="/admin/v2/resourcegroup", tags=["resource groups"], route_class=StrictRoute)
 
 Fields = Annotated[ResourceGroupFields, Body()]
 _ETAG: dict[str, Any] = {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The entry's revision."}}}

@@ -29,13 +29,14 @@ from spark_throttle.admin.api.calls import (
     not_modified,
     readable_tenant,
 )
+from spark_throttle.admin.api.strict_body import StrictRoute
 from spark_throttle.admin.tokens import Caller
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, StoredEntry
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Kind
 
-router = APIRouter(prefix="/admin/v2", tags=["policies"])
+router = APIRouter(prefix="/admin/v2", tags=["policies"], route_class=StrictRoute)
 
 NamedSection: TypeAlias = Literal["resource_groups", "tenants", "namespaces", "exempt"]
 SingleSection: TypeAlias = Literal["defaults", "job", "queue"]

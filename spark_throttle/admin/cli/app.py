@@ -6,6 +6,7 @@ A command imports only what it needs, when it runs, so that it starts at once. T
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
 from typing import Annotated
 
@@ -14,6 +15,7 @@ import typer
 from spark_throttle.admin.cli import capacity, imports, policy, tokens, watch
 from spark_throttle.admin.cli.entries import named_app, single_app
 from spark_throttle.admin.cli.options import HangingAfter, ReportingGroup, SilentAfter, Store
+from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.errors import ConfigurationError
 
 _EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \
@@ -39,12 +41,28 @@ app.command()(watch.status)
 app.command()(capacity.capacity)
 
 
+def _say_version(is_asked: bool) -> None:  # noqa: FBT001 - called by typer
+    if is_asked:
+        typer.echo(f"spark-throttle {importlib.metadata.version('spark-throttle')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version, and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 @app.command()
 def serve(
     tokens: Annotated[str, typer.Option(metavar="FILE", help="The file of hashed tokens.")],
     store: Store = "",
+    is_created: Annotated[bool, typer.Option("--init", help="Create the store if it does not exist.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8182,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = DEFAULT_PORT,
     job: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="A job to show and its control directory; repeatable.")
     ] = None,
@@ -57,12 +75,16 @@ def serve(
     hanging_after: HangingAfter = None,
 ) -> None:
     """Serve the admin API and its page."""
-    control = {}
+    control: dict[str, str] = {}
     for named in job or []:
         name, equals, path = named.partition("=")
         if not (name and equals and path):
             raise ConfigurationError(
                 f"--job {named}: write it as NAME=PATH, such as ingest=/checkpoints/ingest/throttle"
+            )
+        if name in control:
+            raise ConfigurationError(
+                f"--job {name}: the name is given twice, for {control[name]} and {path}; give each job its own name"
             )
         control[name] = path
     if not store:
@@ -70,7 +92,8 @@ def serve(
     life_bounds = importlib.import_module("spark_throttle.status.liveness").LifeBounds
     importlib.import_module("spark_throttle.admin.api.app").serve(
         store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
-        is_plain_allowed=is_plain_allowed, life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
+        is_plain_allowed=is_plain_allowed, is_created=is_created,
+        life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
     )  # fmt: skip
 
 

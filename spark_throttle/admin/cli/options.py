@@ -52,7 +52,7 @@ OutputForm = Annotated[
     Form,
     typer.Option(
         "--output", "-o", envvar="SPARK_THROTTLE_OUTPUT", is_eager=True, callback=_remembered,
-        help="Tables for people, or JSON for programs.",
+        help="Tables for people; JSON or YAML for programs.",
     ),
 ]  # fmt: skip
 Who = Annotated[str, typer.Option("--who", envvar="SPARK_THROTTLE_WHO", help="Who makes the change; by default you.")]
@@ -120,9 +120,13 @@ def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not path:
             raise ConfigurationError(f"{setting!r} is not a setting; write one such as publish.messages_per_second=500")
         *scopes, key = path.split(".")
-        here = values
+        here: Any = values
         for scope in scopes:
             here = here.setdefault(scope, {})
+            if not isinstance(here, dict):
+                break
+        if not isinstance(here, dict) or key in here:
+            raise ConfigurationError(f"{path} is set twice, the second time by {setting!r}; keep one of the settings")
         here[key] = read_yaml(text) if text else None
     return values
 

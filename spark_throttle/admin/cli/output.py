@@ -1,7 +1,7 @@
-"""How commands answer: tables for people, JSON for programs, and exit codes that tell a caller what to do next.
+"""How commands answer: tables for people, JSON or YAML for programs, and exit codes that tell what to do next.
 
-Both forms show everything; control characters in a name, which a terminal would obey, are escaped in tables and exact
-in JSON. Answers go to stdout, errors to stderr.
+All forms show everything. Characters that a terminal would obey or that nobody sees, such as bidirectional controls,
+are escaped in all of them; JSON and YAML read back as the exact name. Answers go to stdout, errors to stderr.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Form(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    YAML = "yaml"
 
 
 def exit_of(error: ThrottleError) -> Exit:
@@ -101,18 +102,17 @@ class Output:
 
     def show(self, value: object, table: Callable[[], RenderableType | str]) -> None:
         """Write an answer: `value` for programs, `table()` for people."""
-        if self.form is Form.JSON:
-            sys.stdout.write(as_json(value) + "\n")
-        else:
+        if self.form is Form.TEXT:
             console().print(table(), highlight=False)
+        else:
+            sys.stdout.write(in_form(value, self.form))
 
     def fail(self, error: ThrottleError) -> Exit:
         """Write an error to stderr, and return the exit code for it."""
         code = exit_of(error)
-        if self.form is Form.JSON:
-            sys.stderr.write(
-                as_json({"error": type(error).__name__, "exit_code": int(code), "message": str(error)}) + "\n"
-            )
+        if self.form is not Form.TEXT:
+            said = {"error": type(error).__name__, "exit_code": int(code), "message": str(error)}
+            sys.stderr.write(in_form(said, self.form))
         else:
             Console(stderr=True, soft_wrap=True).print(
                 f"[bold red]error:[/] {escape(shown(str(error)))}", highlight=False
@@ -125,6 +125,21 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=160)
 
 
+def in_form(value: object, form: Form) -> str:
+    r"""Return a value as whole lines for programs, in JSON or YAML.
+
+    Examples
+    --------
+    >>> in_form({"quota": Decimal("0.2"), "name": "a\u202eb"}, Form.YAML)
+    'quota: 0.2\nname: "a\\u202Eb"\n'
+    """
+    if form is Form.JSON:
+        return as_json(value) + "\n"
+    from spark_throttle.policy.yaml_dump import dump_yaml
+
+    return dump_yaml(json.loads(as_json(value)), width=1000)
+
+
 def as_json(value: object) -> str:
     """Return a value as JSON, dataclasses as mappings.
 
@@ -133,7 +148,8 @@ def as_json(value: object) -> str:
     >>> as_json({"quota": Decimal("0.2"), "pair": (1, None)})
     '{"quota": 0.2, "pair": [1, null]}'
     """
-    return json.dumps(value, default=_plain, ensure_ascii=False)
+    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes

@@ -21,7 +21,7 @@ from spark_throttle.admin.cli.options import (
     author_of,
     service_of,
 )
-from spark_throttle.admin.cli.output import Exit, Form, Output, as_json, shown, table_of
+from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, table_of
 
 if TYPE_CHECKING:
     from spark_throttle.store.entries import Difference
@@ -89,7 +89,7 @@ def show(store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> No
     from spark_throttle.policy.yaml_text import read_yaml
 
     text = dump_policies(service_of(store).document(at=at))
-    typer.echo(as_json(read_yaml(text)) if output is Form.JSON else text, nl=output is Form.JSON)
+    typer.echo(in_form(read_yaml(text), output) if output is Form.JSON else text, nl=False)
 
 
 @app.command()
@@ -167,8 +167,6 @@ def _as_diff(found: list[Difference]) -> Any:  # noqa: ANN401 - what rich prints
 
 
 def _lines(values: dict[str, Any] | None) -> list[str]:
-    import yaml
+    from spark_throttle.policy.yaml_dump import dump_yaml
 
-    if not values:
-        return []
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000).splitlines()
+    return dump_yaml(values, width=1000).splitlines() if values else []

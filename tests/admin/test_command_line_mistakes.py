@@ -1,0 +1,145 @@
+"""Mistakes at the command line: each is an error that says what to do, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from spark_throttle.admin.cli.app import app
+from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.default_port import DEFAULT_PORT
+from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.files.storage import Directory
+from spark_throttle.store.delta_store import DeltaStore
+from tests.sessions import ROOT
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DeltaStore:
+    monkeypatch.setenv("SPARK_THROTTLE_STORE", f"delta:{tmp_path / 'store'}")
+    monkeypatch.setenv("SPARK_THROTTLE_WHO", "ann")
+    monkeypatch.setenv("COLUMNS", "200")
+    return DeltaStore.create(str(tmp_path / "store"))
+
+
+def run(*arguments: str, code: Exit = Exit.DONE) -> Result:
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def answer(*arguments: str, code: Exit = Exit.DONE) -> Any:
+    return json.loads(run(*arguments, "--output", "json", code=code).stdout)
+
+
+# ------------------------------------------------------------------------------------------------- stores
+
+
+@pytest.mark.parametrize("scheme", ["delta", "file"])
+def test_server_refuses_a_store_that_is_not_there_and_makes_none(tmp_path: Path, scheme: str) -> None:
+    tokens = TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
+    tokens.create("ann", "admin")
+    where = tmp_path / "none" / "policies.yaml"
+    said = run("serve", "--tokens", str(tokens.path), "--store", f"{scheme}:{where}", code=Exit.UNAVAILABLE).stderr
+    assert "is not available: there is no" in said
+    assert not where.parent.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["group", "list"], ["group", "create", "gold"], ["group", "update", "gold"], ["tenant", "delete", "acme"],
+        ["namespace", "attach", "acme/x", "gold"], ["defaults", "get"], ["job", "update"], ["policy", "show"],
+        ["policy", "diff"], ["policy", "history"], ["policy", "rollback", "0"], ["explain", "acme/x"],
+        ["policy", "apply", "conf/policies/example.yaml"],
+        ["policy", "apply", "conf/policies/example.yaml", "--init", "--dry-run"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+@pytest.mark.parametrize("scheme", ["delta", "file"])
+def test_no_command_makes_a_store_that_is_not_there(tmp_path: Path, scheme: str, command: list[str]) -> None:
+    where = tmp_path / "none" / "policies.yaml"
+    run(*command, "--store", f"{scheme}:{where}", code=Exit.UNAVAILABLE)
+    assert not where.parent.exists()
+
+
+# ---------------------------------------------------------------------------------------------- arguments
+
+
+def test_doubled_name_of_a_job_is_an_error_that_names_both_directories(tmp_path: Path) -> None:
+    said = run("serve", "--tokens", "t", "--job", "a=/one", "--job", "a=/two", code=Exit.INVALID).stderr
+    assert "--job a: the name is given twice, for /one and /two" in said
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["publish.weight=2", "publish.weight=3"],
+        ["publish.weight=2", "publish="],
+        ["publish=2", "publish.weight=3"],
+        ["resource_group=a", "resource_group="],
+    ],
+    ids=" ".join,
+)
+def test_setting_given_twice_is_an_error(store: DeltaStore, settings: list[str]) -> None:
+    said = run("tenant", "create", "acme", *settings, code=Exit.INVALID).stderr
+    assert "is set twice" in said
+    assert store.revision() == 0
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert re.fullmatch(r"spark-throttle \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+def test_directory_without_a_job_is_not_found_by_every_command_that_takes_one(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for where in ("/nowhere", str(tmp_path / "empty")):
+        for command in (["status"], ["explain", "acme/x"]):
+            assert "there is no control directory" in run(*command, "--control", where, code=Exit.NOT_FOUND).stderr
+    bind(Directory(str(tmp_path / "begun")), shards=1, direction="publish")
+    said = run("explain", "acme/x", "--control", str(tmp_path / "begun"), code=Exit.NOT_FOUND).stderr
+    assert "the job has begun and planned none yet" in said
+
+
+# --------------------------------------------------------------------------------------------------- port
+
+
+def test_default_port_is_one_and_the_docs_have_it() -> None:
+    from inspect import signature
+
+    from spark_throttle.admin.api import app as api
+    from spark_throttle.admin.cli import app as cli
+
+    assert DEFAULT_PORT == 8182
+    for serve in (api.serve, cli.serve):
+        assert signature(serve).parameters["port"].default == DEFAULT_PORT
+    named = re.compile(r"(?:127\.0\.0\.1|localhost|--port)[: ](\d{4,5})")
+    texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "conf").rglob("*.*")]
+    found = {port for path in texts for port in named.findall(path.read_text()) if path.name != "kafka.md"}
+    assert found == {str(DEFAULT_PORT)}
+
+
+# --------------------------------------------------------------------------------------------------- YAML
+
+
+def test_yaml_says_the_same_as_json() -> None:
+    run("group", "create", "gold", "publish.messages_per_second=0.5", "publish.bytes_per_second=8MiB")
+    run("tenant", "create", "acme", "resource_group=gold")
+    for command in (
+        ["group", "get", "gold"], ["tenant", "list"], ["policy", "history"], ["policy", "diff"], ["policy", "show"],
+        ["explain", "acme/x"], ["policy", "validate", "conf/policies/example.yaml"],
+        ["capacity", "--cores", "32", "--tenants", "50"], ["tenant", "update", "acme"],
+    ):  # fmt: skip
+        assert yaml.safe_load(run(*command, "-o", "yaml").stdout) == answer(*command), command
+    failed = run("group", "get", "golt", "-o", "yaml", code=Exit.NOT_FOUND)
+    assert failed.stdout == ""
+    assert yaml.safe_load(failed.stderr)["exit_code"] == Exit.NOT_FOUND
