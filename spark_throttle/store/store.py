@@ -77,6 +77,10 @@ class Author:
     """The tenant whose administrator makes the change; `None` for an administrator. Only code that has authenticated
     the author sets it."""
 
+    is_confirmed: bool = True
+    """Whether the author accepts what the change costs (`protection`). A caller that asks people sets it to what they
+    have said."""
+
 
 @dataclass(frozen=True, slots=True)
 class Revision:

@@ -64,7 +64,7 @@ def test_created_group_is_got_and_listed(gold: None) -> None:
 def test_update_changes_what_it_names_and_an_empty_value_takes_away(gold: None) -> None:
     run("group", "update", "gold", "publish.weight=3", "publish.bytes_per_second=")
     assert answer("group", "get", "gold")["policy"] == {"publish": {"messages_per_second": 500, "weight": 3}}
-    run("group", "update", "gold", "dispatch.weight=2", "--replace")
+    run("group", "update", "gold", "dispatch.weight=2", "--replace", "--yes")
     assert answer("group", "get", "gold")["policy"] == {"dispatch": {"weight": 2}}
 
 
@@ -75,8 +75,8 @@ def test_namespace_and_tenant_are_attached_and_detached(gold: None) -> None:
     answer("tenant", "attach", "acme", "gold")
     assert answer("namespace", "get", "acme/x")["policy"] == {"resource_group": "gold"}
     assert [each["name"] for each in answer("tenant", "list", "--group", "gold")] == ["acme"]
-    run("namespace", "detach", "acme/x")
-    run("tenant", "detach", "acme")
+    run("namespace", "detach", "acme/x", "--yes")
+    run("tenant", "detach", "acme", "--yes")
     assert answer("namespace", "list") == answer("tenant", "list") == []
 
 
@@ -85,7 +85,7 @@ def test_moved_namespace_needs_the_flag(gold: None) -> None:
     run("namespace", "attach", "acme/x", "gold")
     said = failure("namespace", "attach", "acme/x", "iron", code=Exit.DUPLICATE)
     assert "is attached to 'gold'" in said["message"]
-    run("namespace", "attach", "acme/x", "iron", "--move")
+    run("namespace", "attach", "acme/x", "iron", "--move", "--yes")
 
 
 def test_single_entries_are_got_and_updated() -> None:
@@ -189,7 +189,7 @@ def test_document_is_validated_applied_shown_and_rolled_back(tmp_path: Path) -> 
     example = "conf/policies/example.yaml"
     assert answer("policy", "validate", example)["valid"]
     planned = answer("policy", "apply", example, "--dry-run")
-    assert {each["path"] for each in planned} >= {"resource_groups.gold", "job"}
+    assert {each["path"] for each in planned["differences"]} >= {"resource_groups.gold", "job"}
     assert answer("policy", "apply", example, "-m", "first")["revision"] == 1
     shown = tmp_path / "shown.yaml"
     shown.write_text(run("policy", "show").stdout)
@@ -342,7 +342,7 @@ def test_every_command_that_answers_takes_the_output_option() -> None:
 
 
 def test_entry_is_locked_and_unlocked() -> None:
-    run("namespace", "create", "acme/x", "locked=true", "publish.messages_per_second=0")
+    run("namespace", "create", "acme/x", "locked=true", "publish.messages_per_second=0", "--yes")
     assert answer("namespace", "get", "acme/x")["policy"] == {"publish": {"messages_per_second": 0}, "locked": True}
     assert "locked=True" in run("namespace", "list").stdout
     run("namespace", "update", "acme/x", "publish.messages_per_second=1")

@@ -143,3 +143,90 @@ def test_yaml_says_the_same_as_json() -> None:
     failed = run("group", "get", "golt", "-o", "yaml", code=Exit.NOT_FOUND)
     assert failed.stdout == ""
     assert yaml.safe_load(failed.stderr)["exit_code"] == Exit.NOT_FOUND
+
+
+# -------------------------------------------------------------------------------------------- confirmation
+
+
+@pytest.fixture
+def acme() -> None:
+    run("group", "create", "gold", "publish.messages_per_second=500", "publish.bytes_per_second=8MiB")
+    run("tenant", "create", "acme", "resource_group=gold", "dispatch.messages_per_second=50")
+    run("defaults", "update", "publish.messages_per_second=50")
+
+
+@pytest.mark.parametrize(
+    ("command", "costs"),
+    [
+        (["policy", "rollback", "0"], "no limit is left in the whole policy"),
+        (["policy", "rollback", "2"], "defaults.publish.messages_per_second is lifted (it was 50)"),
+        (
+            ["group", "update", "gold", "publish.bytes_per_second="],
+            "publish.bytes_per_second is lifted (it was 8388608)",
+        ),
+        (["group", "update", "gold", "publish.weight=2", "--replace"], "publish.messages_per_second is lifted"),
+        (["group", "update", "gold", "publish.on_excess=observe"], "publish.messages_per_second is lifted"),
+        (["group", "update", "gold", "publish.messages_per_second=0"], "becomes 0 (it was 500)"),
+        (["tenant", "detach", "acme"], "of resource_groups.gold is lifted"),
+        (["tenant", "delete", "acme"], "tenants.acme.dispatch.messages_per_second is lifted (it was 50)"),
+        (["namespace", "create", "acme/x"], "publish.messages_per_second of defaults is lifted (it was 50)"),
+        (["namespace", "create", "acme/*"], "publish.messages_per_second of defaults is lifted (it was 50)"),
+        (["defaults", "update", "publish.messages_per_second="], "defaults.publish.messages_per_second is lifted"),
+        (["job", "update", "publish.bytes_per_second=0"], "job.publish.bytes_per_second becomes 0 (it was unlimited)"),
+        (["exempt", "create", "acme/x"], "publish.messages_per_second of defaults is lifted (it was 50)"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else "",
+)
+def test_change_that_costs_protection_says_so_and_wants_yes(
+    acme: None, store: DeltaStore, command: list[str], costs: str
+) -> None:
+    failed = run(*command, "-o", "json", code=Exit.UNCONFIRMED)
+    said = json.loads(failed.stderr)
+    assert (said["error"], said["exit_code"]) == ("UnconfirmedError", 12)
+    assert any(costs in loss for loss in said["losses"]), said
+    assert (failed.stdout, store.revision()) == ("", 3)
+    assert answer(*command, "--yes")["revision"] == 4
+
+
+def test_document_that_leaves_no_policy_wants_yes(acme: None, store: DeltaStore, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("{}")
+    apply = ["policy", "apply", str(tmp_path / "empty.yaml")]
+    assert "no limit is left in the whole policy" in run(*apply, code=Exit.UNCONFIRMED).stderr
+    assert answer(*apply, "--dry-run")["losses"][0].startswith("no limit is left")
+    assert store.revision() == 3
+    run(*apply, "--yes")
+    assert answer("policy", "show") == {"version": 1}
+
+
+def test_rollback_is_shown_first_and_made_only_on_the_revision_that_was_seen(acme: None, store: DeltaStore) -> None:
+    planned = answer("policy", "rollback", "2", "--dry-run")
+    assert planned == {
+        "revision": 3,
+        "differences": [
+            {"kind": "defaults", "name": "", "path": "defaults",
+             "before": {"publish": {"messages_per_second": 50}}, "after": None},
+        ],
+        "losses": ["defaults.publish.messages_per_second is lifted (it was 50)"],
+    }  # fmt: skip
+    text = run("policy", "rollback", "2", "--dry-run").stdout
+    assert "defaults  removed" in text
+    assert "costs protection (--yes): defaults.publish.messages_per_second is lifted (it was 50)" in text
+    assert store.revision() == 3
+    run("tenant", "update", "acme", "publish.weight=3")
+    for rollback in (
+        ["policy", "rollback", "2", "--expected", "3"],
+        ["policy", "rollback", "2", "--dry-run", "--expected", "3"],
+    ):
+        assert (
+            "is at revision 4 and the change was made for revision 3"
+            in run(*rollback, "--yes", code=Exit.CONFLICT).stderr
+        )
+    assert answer("policy", "rollback", "2", "--expected", "4", "--yes")["revision"] == 5
+
+
+def test_tightening_wants_no_confirmation(acme: None) -> None:
+    run("group", "update", "gold", "publish.messages_per_second=5")
+    run("tenant", "update", "acme", "publish.messages_per_second=5")
+    run("namespace", "create", "acme/x", "publish.messages_per_second=5")
+    run("group", "create", "iron")
+    run("group", "delete", "iron")

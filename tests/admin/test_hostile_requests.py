@@ -37,7 +37,8 @@ def test_name_of_any_text_is_kept_exactly(served: ServedApp, name: str) -> None:
         assert admin.get(attached).json() == name
         assert admin.get("/admin/v2/explain/" + quote(f"t/{name}", safe="")).json()["resource_group"] == name
         assert admin.delete(group).status_code == 412
-        assert admin.delete(attached).status_code == 200
+        assert admin.delete(attached).status_code == 428
+        assert admin.delete(attached, params={"yes": "true"}).status_code == 200
     assert admin.delete(group).status_code == 200
 
 

@@ -79,6 +79,7 @@ def make_app(
     clock_ms: Callable[[], int],
     monotonic_ms: Callable[[], int] = monotonic_clock_ms,
     requests_per_second: int = REQUESTS_PER_SECOND,
+    is_confirmed: bool = False,
 ) -> FastAPI:
     """Return the application over a store.
 
@@ -93,6 +94,8 @@ def make_app(
     requests_per_second
         Rate limit of each token; all callers without a token share a fifth of it. What needs no token may be asked for
         so often from each address.
+    is_confirmed
+        Whether changes that cost protection need no confirmation of their own.
     """
 
     @asynccontextmanager
@@ -106,7 +109,7 @@ def make_app(
         title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
         docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
     )  # fmt: skip
-    app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch)
+    app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch, is_confirmed)
     answer_errors(app)
     for router in (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
@@ -138,6 +141,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     requests_per_second: int = REQUESTS_PER_SECOND,
     is_plain_allowed: bool = False,
     is_created: bool = False,
+    is_confirmed: bool = False,
     bounds: ServerBounds | None = None,
     life_bounds: LifeBounds | None = None,
 ) -> None:
@@ -161,6 +165,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Whether to speak plain HTTP on any address; TLS then ends at a proxy in front of the server.
     is_created
         Whether to create the store if it does not exist.
+    is_confirmed
+        Whether changes that cost protection need no confirmation: for clients that cannot give one.
     bounds
         Bounds on connections and on how long clients may keep the server waiting.
     life_bounds
@@ -191,7 +197,10 @@ def serve(  # noqa: PLR0913 - what the command line offers
         )
     opened = open_store(store, is_created=is_created)
     watch = JobWatch(control or {}, bounds=life_bounds)
-    app = make_app(opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second)
+    app = make_app(
+        opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second,
+        is_confirmed=is_confirmed,
+    )  # fmt: skip
     server = make_server(
         app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()
     )

@@ -11,7 +11,7 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, etag, expected_revision
+from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, etag, expected_revision
 from spark_throttle.admin.tokens import Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
@@ -27,6 +27,9 @@ class Context:
 
     service: PolicyService
     watch: JobWatch
+
+    is_confirmed: bool = False
+    """Whether every change counts as confirmed."""
 
 
 def _context(request: Request) -> Context:
@@ -156,6 +159,7 @@ class ChangeRequest:
     why: str
     if_match: str | None
     if_none_match: str | None
+    is_confirmed: bool
 
     def author(self, caller: Caller) -> Author:
         """Return the author of the change; a tenant admin's is judged as such.
@@ -166,9 +170,9 @@ class ChangeRequest:
             With status 403 if the caller's role may change nothing.
         """
         if caller.role == "admin":
-            return Author(caller.who, self.why)
+            return Author(caller.who, self.why, is_confirmed=self.is_confirmed)
         if caller.role == "tenant_admin" and caller.tenant:
-            return Author(caller.who, self.why, caller.tenant)
+            return Author(caller.who, self.why, caller.tenant, is_confirmed=self.is_confirmed)
         raise HTTPException(HTTPStatus.FORBIDDEN, f"the role {caller.role!r} may change nothing")
 
     def expected(self, kind: Kind, name: str) -> int | None:
@@ -193,14 +197,15 @@ def _asked(
     context: ApiContext,
     response: Response,
     why: Why = "",
+    yes: Yes = False,  # noqa: FBT002 - a query parameter
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> ChangeRequest:
-    return ChangeRequest(context, response, why, if_match, if_none_match)
+    return ChangeRequest(context, response, why, if_match, if_none_match, yes or context.is_confirmed)
 
 
-def _told(context: ApiContext, response: Response, why: Why = "") -> ChangeRequest:
-    return ChangeRequest(context, response, why, None, None)
+def _told(context: ApiContext, response: Response, why: Why = "", yes: Yes = False) -> ChangeRequest:  # noqa: FBT002
+    return ChangeRequest(context, response, why, None, None, yes or context.is_confirmed)
 
 
 Change: TypeAlias = Annotated[ChangeRequest, Depends(_asked)]

@@ -71,7 +71,7 @@ def get_resource_group(
     return fields_of_values(stored.values)
 
 
-@router.post("/{resourcegroup}", status_code=201, responses=documented(404, 409))
+@router.post("/{resourcegroup}", status_code=201, responses=documented(404, 409, 428))
 def create_resource_group(
     served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: UnconditionalChange
 ) -> ChangeResponse:
@@ -83,7 +83,7 @@ def create_resource_group(
     return asked.answer(made)
 
 
-@router.put("/{resourcegroup}", responses=documented(412))
+@router.put("/{resourcegroup}", responses=documented(412, 428))
 def put_resource_group(
     served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change
 ) -> ChangeResponse:
@@ -98,7 +98,7 @@ def put_resource_group(
     return asked.answer(made)
 
 
-@router.delete("/{resourcegroup}", responses=documented(404, 412))
+@router.delete("/{resourcegroup}", responses=documented(404, 412, 428))
 def delete_resource_group(served: ApiContext, caller: Admin, resourcegroup: Segment, asked: Change) -> ChangeResponse:
     """Delete a resource group; while tenants, namespaces or the defaults are attached to it, the answer is 412."""
     revision = asked.expected("resource_group", resourcegroup)

@@ -106,7 +106,7 @@ def get_policy(
     return _answered(stored, if_none_match, response)
 
 
-@router.put("/policies/{section}/{name}", responses=documented(404, 412))
+@router.put("/policies/{section}/{name}", responses=documented(404, 412, 428))
 def put_policy(
     served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, values: Values, asked: Change
 ) -> ChangeResponse:
@@ -118,7 +118,7 @@ def put_policy(
     return asked.answer(made)
 
 
-@router.delete("/policies/{section}/{name}", responses=documented(404, 412))
+@router.delete("/policies/{section}/{name}", responses=documented(404, 412, 428))
 def delete_policy(
     served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, asked: Change
 ) -> ChangeResponse:
@@ -139,7 +139,7 @@ def get_single_policy(
     return _answered(served.service.get(_KINDS[section]), if_none_match, response)
 
 
-@router.put("/policy/{section}", responses=documented(404, 412))
+@router.put("/policy/{section}", responses=documented(404, 412, 428))
 def put_single_policy(
     served: ApiContext, caller: Admin, section: SingleSection, values: Values, asked: Change
 ) -> ChangeResponse:

@@ -20,7 +20,8 @@ from spark_throttle.errors import ConfigurationError
 
 _EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \
 7 another change came first, nothing was changed; 8 the store is not available, nothing was changed; 9 it is unknown \
-whether anything was changed; 10 a difference; 11 no job is listening."""
+whether anything was changed; 10 a difference; 11 no job is listening; 12 the change \
+costs protection and wants --yes, nothing was changed."""
 
 app = typer.Typer(
     name="spark-throttle", cls=ReportingGroup, no_args_is_help=True, pretty_exceptions_enable=False, epilog=_EXITS,
@@ -71,6 +72,9 @@ def serve(
     is_plain_allowed: Annotated[
         bool, typer.Option("--allow-plain-http", help="TLS ends at a proxy in front of the server.")
     ] = False,
+    is_confirmed: Annotated[
+        bool, typer.Option("--yes", help="Ask no caller for confirmation: for clients that cannot say yes=true.")
+    ] = False,
     silent_after: SilentAfter = None,
     hanging_after: HangingAfter = None,
 ) -> None:
@@ -93,6 +97,7 @@ def serve(
     importlib.import_module("spark_throttle.admin.api.app").serve(
         store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
         is_plain_allowed=is_plain_allowed, is_created=is_created,
+        is_confirmed=is_confirmed,
         life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
     )  # fmt: skip
 

@@ -63,6 +63,13 @@ Expected = Annotated[
         "--expected", metavar="REVISION", help="Change it only if it is at this revision; 0: if it does not exist."
     ),
 ]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes", "-y",
+        help="Make the change although it leaves no limit, sets a quota to 0, or lifts a limit of a scope in use.",
+    ),
+]  # fmt: skip
 At = Annotated[int | None, typer.Option("--at", metavar="REVISION", help="Read this revision instead of the newest.")]
 Control = Annotated[
     str | None,
@@ -97,11 +104,11 @@ def service_of(location: str, *, is_created: bool = False) -> PolicyService:
     return PolicyService(open_store(location, is_created=is_created), clock_ms=_wall_clock_ms)
 
 
-def author_of(who: str, why: str) -> Author:
+def author_of(who: str, why: str, *, is_confirmed: bool) -> Author:
     """Return the author of a change: the one named, or the user of this process."""
     from spark_throttle.store.store import Author
 
-    return Author(who or getpass.getuser(), why)
+    return Author(who or getpass.getuser(), why, is_confirmed=is_confirmed)
 
 
 def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from spark_throttle.errors import (
     StoredFormatError,
     StoreUnavailableError,
     ThrottleError,
+    UnconfirmedError,
 )
 
 
@@ -61,9 +62,13 @@ class Exit(IntEnum):
     SILENT = 11
     """`status`: no job is listening, because it is silent, hangs or has ended."""
 
+    UNCONFIRMED = 12
+    """The change costs protection; nothing was changed: look at what it costs, then confirm it with --yes."""
+
 
 _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
     (NotFoundError, Exit.NOT_FOUND), (DuplicateError, Exit.DUPLICATE), (InUseError, Exit.IN_USE),
+    (UnconfirmedError, Exit.UNCONFIRMED),
     (ConflictError, Exit.CONFLICT), (StoreUnavailableError, Exit.UNAVAILABLE), (OutcomeUnknownError, Exit.UNKNOWN),
     (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
 )  # fmt: skip
@@ -111,7 +116,9 @@ class Output:
         """Write an error to stderr, and return the exit code for it."""
         code = exit_of(error)
         if self.form is not Form.TEXT:
-            said = {"error": type(error).__name__, "exit_code": int(code), "message": str(error)}
+            said: dict[str, Any] = {"error": type(error).__name__, "exit_code": int(code), "message": str(error)}
+            if isinstance(error, UnconfirmedError):
+                said["losses"] = error.losses
             sys.stderr.write(in_form(said, self.form))
         else:
             Console(stderr=True, soft_wrap=True).print(
