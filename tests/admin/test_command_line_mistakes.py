@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.files.storage import Directory
 from spark_throttle.store.delta_store import DeltaStore
+from tests.admin.conftest import served_over
 from tests.sessions import ROOT
 
 RUNNER = CliRunner()
@@ -70,6 +72,20 @@ def test_no_command_makes_a_store_that_is_not_there(tmp_path: Path, scheme: str,
     where = tmp_path / "none" / "policies.yaml"
     run(*command, "--store", f"{scheme}:{where}", code=Exit.UNAVAILABLE)
     assert not where.parent.exists()
+
+
+def test_server_says_of_a_truncated_commit_what_the_command_line_says(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    served = served_over(DeltaStore(str(path), clock_ns=lambda: 0), tmp_path)
+    admin = served.client()
+    for number in range(24):
+        assert admin.put(f"/admin/v2/policies/tenants/t{number}", json={}).json()["revision"] == number + 1
+    commits = sorted((path / "_delta_log").glob("*.json"))
+    os.truncate(commits[20], 100)
+    said = json.loads(run("tenant", "list", "-o", "json", code=Exit.UNAVAILABLE).stderr)["message"]
+    for answered in (admin.put("/admin/v2/policies/tenants/late", json={}), admin.get("/admin/v2/policies/tenants")):
+        assert (answered.status_code, answered.json()["detail"]) == (503, said)
+    assert sorted((path / "_delta_log").glob("*.json")) == commits
 
 
 # ---------------------------------------------------------------------------------------------- arguments
