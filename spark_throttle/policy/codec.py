@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from spark_throttle.core.arithmetic.units import describe
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.model import (
     NamespacePolicy,
@@ -146,4 +147,4 @@ def _part(part: int | str) -> str:
     text = str(part)
     if len(text) > _LONGEST_PART:
         text = text[:_LONGEST_PART] + "…"
-    return text if _PLAIN_PART.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN_PART.fullmatch(text) else visible(json.dumps(text, ensure_ascii=False))

@@ -32,6 +32,7 @@ from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
 from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
 from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.api.visible_json import VisibleJSONResponse
 from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
@@ -107,7 +108,8 @@ def make_app(
     # The interactive documents would load scripts from elsewhere; only the description itself is served.
     app = FastAPI(
         title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
-        docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
+        default_response_class=VisibleJSONResponse, docs_url=None, redoc_url=None, openapi_url=None,
+        redirect_slashes=False,
     )  # fmt: skip
     app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch, is_confirmed)
     answer_errors(app)

@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import (
     ConflictError,
     DuplicateError,
@@ -29,6 +30,10 @@ from spark_throttle.errors import (
     ThrottleError,
     UnconfirmedError,
 )
+
+
+shown: Final = visible
+"""Every name and message in a table or a line passes it: a terminal would obey its control characters."""
 
 
 class Exit(IntEnum):
@@ -165,17 +170,6 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes
     if isinstance(value, Decimal):
         return float(value) if value % 1 else int(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def shown(text: str) -> str:
-    r"""Return a text with the characters escaped that a terminal would obey.
-
-    Examples
-    --------
-    >>> shown("acme/ü"), shown("a\x1b[2Jb\n")
-    ('acme/ü', 'a\\x1b[2Jb\\n')
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def table_of(columns: Iterable[tuple[str, bool]], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
