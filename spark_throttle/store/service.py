@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -47,8 +47,8 @@ from spark_throttle.store.entries import (
     parse_policy,
     resource_group_of,
 )
-from spark_throttle.store.protection.loss import Loss
 from spark_throttle.store.protection.lost_protection import ProtectionCheck
+from spark_throttle.store.protection.planned_change import PlannedChange
 from spark_throttle.store.store import KINDS, SINGLE_KINDS, Author, Change, Entry, Kind, PolicyStore, Revision
 
 _USERS_NAMED: Final = 10
@@ -58,19 +58,6 @@ _MOVE: Final = (
     "attach it would have no group"
 )
 _MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedChange:
-    """What a change of many entries would do, if it were made now."""
-
-    revision: int
-    """The store's revision that it would change; `expected` makes sure of it."""
-
-    differences: tuple[Difference, ...]
-
-    losses: tuple[Loss, ...]
-    """What it costs; if there is any, it must be confirmed."""
 
 
 class PolicyService:
@@ -389,11 +376,7 @@ class PolicyService:
     # ------------------------------------------------------------------------------------------- inside
 
     def _planned(self, changes: list[Change], before: Mapping[tuple[Kind, str], str], revision: int) -> PlannedChange:
-        differences = [
-            Difference.of(change.kind, change.name, before.get((change.kind, change.name)), change.body)
-            for change in changes
-        ]
-        return PlannedChange(revision, tuple(differences), tuple(self._protection.losses(changes, revision)))
+        return PlannedChange.of(changes, before, revision, self._protection.losses(changes, revision))
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:

@@ -30,9 +30,9 @@ from spark_throttle.admin.api import (
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
+from spark_throttle.admin.api.json_bodies import VisibleJSONResponse
 from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
 from spark_throttle.admin.api.server.request_rate import RequestRates
-from spark_throttle.admin.api.visible_json import VisibleJSONResponse
 from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch

@@ -21,13 +21,13 @@ from spark_throttle.admin.api.calls import (
     not_modified,
     readable_tenant,
 )
+from spark_throttle.admin.api.json_bodies import StrictRoute
 from spark_throttle.admin.api.resource_group_fields import (
     ResourceGroupFields,
     error_of_field,
     fields_of_values,
     values_of_fields,
 )
-from spark_throttle.admin.api.strict_body import StrictRoute
 from spark_throttle.errors import NotFoundError, PolicyError
 from spark_throttle.store.service import PolicyService
 

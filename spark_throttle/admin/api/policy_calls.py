@@ -29,7 +29,7 @@ from spark_throttle.admin.api.calls import (
     not_modified,
     readable_tenant,
 )
-from spark_throttle.admin.api.strict_body import StrictRoute
+from spark_throttle.admin.api.json_bodies import StrictRoute
 from spark_throttle.admin.tokens import Caller
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, StoredEntry

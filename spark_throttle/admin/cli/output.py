@@ -31,7 +31,6 @@ from spark_throttle.errors import (
     UnconfirmedError,
 )
 
-
 shown: Final = visible
 """Every name and message in a table or a line passes it: a terminal would obey its control characters."""
 

@@ -28,7 +28,7 @@ from spark_throttle.errors import ConflictError
 
 if TYPE_CHECKING:
     from spark_throttle.store.entries import Difference
-    from spark_throttle.store.service import PlannedChange
+    from spark_throttle.store.protection.planned_change import PlannedChange
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."

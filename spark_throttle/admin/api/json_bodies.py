@@ -1,4 +1,6 @@
-"""Bodies that say everything once: a repeated key of a JSON object is an error, as it is in a policy's YAML.
+"""JSON as the API takes and gives it: a body says everything once, and an answer shows every character.
+
+A repeated key of a JSON object is an error, as it is in a policy's YAML.
 
 Python's JSON reader takes the last of several equal keys, so ``{"publishWeight": 5, "publishWeight": 50}`` would set
 what half of its readers do not see.
@@ -12,6 +14,7 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse
 
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import PolicyError
@@ -59,3 +62,20 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise PolicyError(repeated[:64], f"the key {describe(repeated)} is repeated; keep one of them")
     return values
+
+
+class VisibleJSONResponse(JSONResponse):
+    r"""A JSON answer with what has no glyph of its own escaped, such as a bidirectional control in a name.
+
+    Examples
+    --------
+    >>> print(VisibleJSONResponse({"name": "acme/ü\u202e"}).body.decode())
+    {"name":"acme/ü\u202e"}
+    """
+
+    def render(self, content: Any) -> bytes:  # noqa: ANN401 - as Starlette's
+        """Return the text of an answer."""
+        text = super().render(content).decode()
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+        return text.encode()
