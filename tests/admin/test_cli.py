@@ -56,7 +56,9 @@ def gold() -> None:
 
 def test_created_group_is_got_and_listed(gold: None) -> None:
     says = {"publish": {"messages_per_second": 500, "bytes_per_second": 8388608}}
-    assert answer("group", "get", "gold") == {"kind": "resource_group", "name": "gold", "revision": 1, "policy": says}
+    assert answer("group", "get", "gold") == {
+        "kind": "resource_group", "name": "gold", "revision": 1, "author": "administrator", "policy": says,
+    }  # fmt: skip
     assert [each["name"] for each in answer("group", "list")] == ["gold"]
     assert "publish.bytes_per_second" in run("group", "get", "gold").stdout
 

@@ -16,11 +16,14 @@ from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.control.clock import Clock
 from spark_throttle.files.storage import Directory
 from spark_throttle.store.delta_store import DeltaStore
 from tests.admin.conftest import served_over
 from tests.sessions import ROOT
+from tests.status.test_explain import run_batch
 
 RUNNER = CliRunner()
 
@@ -246,3 +249,59 @@ def test_tightening_wants_no_confirmation(acme: None) -> None:
     run("namespace", "create", "acme/x", "publish.messages_per_second=5")
     run("group", "create", "iron")
     run("group", "delete", "iron")
+
+
+# ----------------------------------------------------------------------------------------- names of fields
+
+
+def test_fields_have_the_same_names_at_the_command_line_and_in_the_api(
+    acme: None, store: DeltaStore, tmp_path: Path
+) -> None:
+    admin = served_over(store, tmp_path).client()
+    v2 = "/admin/v2"
+    for command, path in (
+        (["group", "get", "gold"], "policies/resource_groups/gold"), (["job", "get"], "policy/job"),
+        (["explain", "acme/x"], "explain/acme%2Fx"), (["policy", "rollback", "1", "--dry-run"], "rollback/1"),
+        (["policy", "diff", "0", "3"], "diff?before=0&after=3"), (["policy", "history"], "history"),
+    ):  # fmt: skip
+        assert answer(*command) == admin.get(f"{v2}/{path}").json(), command
+    listed = admin.get(f"{v2}/policies/tenants").json()["policies"]
+    assert answer("tenant", "list") == listed
+    changed = answer("tenant", "update", "acme", "publish.weight=2")
+    made = admin.put(
+        f"{v2}/policies/tenants/acme", json={"resource_group": "gold", "dispatch": {"messages_per_second": 5}}
+    )
+    assert changed.keys() == made.json().keys() - {"acting"}
+    control = tmp_path / "control"
+    run_batch(control, ["acme/x"] * 7)
+    watch = JobWatch({"ingest": str(control)}, clock=Clock.system())
+    watch.look()
+    folder = tmp_path / "watched"
+    folder.mkdir()
+    (job,) = served_over(store, folder, watch=watch).client().get(f"{v2}/status").json()["jobs"]
+    shown = answer("status", "--control", str(control), "--level", "job")
+    assert shown.keys() - job.keys() == {"epoch"}
+    assert job["scopes"][0].keys() - shown["scopes"][0].keys() == {"balance_messages", "balance_bytes"}
+    assert {key: shown[key] for key in ("batch", "batch_time_ms", "store_revision", "listening")} == {
+        key: job[key] for key in ("batch", "batch_time_ms", "store_revision", "listening")
+    }
+
+
+def test_locked_entries_are_listed_and_followed(store: DeltaStore, tmp_path: Path) -> None:
+    served = served_over(store, tmp_path)
+    admin, path = served.client(), "/admin/v2/policies/namespaces"
+    for name in ("acme/a", "acme/b", "blue/*"):
+        run("namespace", "create", name, "locked=true")
+    run("namespace", "create", "acme/open")
+
+    def locked(role: str = "admin", **query: str) -> list[str]:
+        page = served.client(role).get(path, params={"locked": "true", **query}).json()
+        return [entry["name"] for entry in page["policies"]]
+
+    assert (locked(), locked("tenant_admin")) == (["acme/a", "acme/b", "blue/*"], ["acme/a", "acme/b"])
+    assert (locked(limit="1"), locked(limit="1", after="acme/a")) == (["acme/a"], ["acme/b"])
+    run("namespace", "update", "acme/a", "locked=false")
+    run("namespace", "delete", "acme/b")
+    assert locked() == ["blue/*"]
+    refused = admin.get("/admin/v2/policies/tenants", params={"locked": "true"})
+    assert (refused.status_code, refused.json()["path"]) == (422, "locked")

@@ -38,6 +38,7 @@ from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.status.liveness import LifeBounds
+from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
@@ -111,7 +112,7 @@ def make_app(
         default_response_class=VisibleJSONResponse, docs_url=None, redoc_url=None, openapi_url=None,
         redirect_slashes=False,
     )  # fmt: skip
-    app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch, is_confirmed)
+    app.state.context = Context(PolicyService(store, clock_ms=clock_ms), watch, LockedEntries(store), is_confirmed)
     answer_errors(app)
     for router in (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,

@@ -16,6 +16,7 @@ from spark_throttle.admin.tokens import Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.store.committer import CommitResult
+from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.entries import StoredEntry
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Kind
@@ -27,7 +28,7 @@ class Context:
 
     service: PolicyService
     watch: JobWatch
-
+    locked: LockedEntries
     is_confirmed: bool = False
     """Whether every change counts as confirmed."""
 

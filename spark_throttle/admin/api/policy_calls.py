@@ -31,6 +31,7 @@ from spark_throttle.admin.api.calls import (
 )
 from spark_throttle.admin.api.json_bodies import StrictRoute
 from spark_throttle.admin.tokens import Caller
+from spark_throttle.errors import PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, StoredEntry
 from spark_throttle.store.service import PolicyService
@@ -50,6 +51,7 @@ _KINDS: Final[dict[str, Kind]] = {section: kind for kind, section in SECTIONS.it
 class Policy(BaseModel):
     """One entry of the store."""
 
+    kind: Kind
     name: str
     revision: int
     """Revision of the commit that wrote the entry: its ETag."""
@@ -77,11 +79,17 @@ def list_policies(
     after: After = "",
     limit: Limit = 100,
     resource_group: Annotated[str | None, Query(max_length=MAX_NAME_BYTES)] = None,
+    locked: Annotated[bool, Query(description="Whether only locked entries are returned.")] = False,  # noqa: FBT002
 ) -> PolicyPage:
     """Return a page of a section's entries; if `resource_group` is given, only entries that name this group."""
     kind = _KINDS[section]
     tenant = readable_tenant(caller)
-    if tenant is None:
+    if locked and kind == "namespace":
+        entries = map(StoredEntry.of, served.locked.after(after, tenant=tenant))
+        page = list(islice((each for each in entries if resource_group in (None, each.resource_group)), limit))
+    elif locked:
+        raise PolicyError("locked", f"only entries of namespaces can be locked, not those of {section}")
+    elif tenant is None:
         page = served.service.page(kind, after=after, limit=limit, resource_group=resource_group)
     else:
         page = _page_of_tenant(served.service, tenant, kind, after, limit)
@@ -152,7 +160,7 @@ def put_single_policy(
 
 def _policy(stored: StoredEntry) -> Policy:
     author: Literal["administrator", "tenant"] = "administrator" if stored.given is None else "tenant"
-    return Policy(name=stored.name, revision=stored.revision, author=author, policy=stored.values)
+    return Policy(kind=stored.kind, name=stored.name, revision=stored.revision, author=author, policy=stored.values)
 
 
 def _answered(stored: StoredEntry, if_none_match: str | None, response: Response) -> Policy | Response:

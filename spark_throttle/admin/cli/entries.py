@@ -47,7 +47,7 @@ def show_made(made: CommitResult, form: Form, what: str) -> None:
         said = f"{what}: revision {made.revision}" if made.is_changed else f"{what}: nothing to change"
         return "\n".join([shown(said), *(f"note: {shown(note)}" for note in made.notes)])
 
-    Output(form).show(made, text)
+    Output(form).show({"revision": made.revision, "changed": made.is_changed, "notes": made.notes}, text)
 
 
 def show_stored(found: list[StoredEntry], form: Form) -> None:
@@ -63,7 +63,10 @@ def show_stored(found: list[StoredEntry], form: Form) -> None:
 
 
 def _answer(stored: StoredEntry) -> dict[str, Any]:
-    return {"kind": stored.kind, "name": stored.name, "revision": stored.revision, "policy": stored.values}
+    return {
+        "kind": stored.kind, "name": stored.name, "revision": stored.revision,
+        "author": "administrator" if stored.given is None else "tenant", "policy": stored.values,
+    }  # fmt: skip
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:

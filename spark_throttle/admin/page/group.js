@@ -2,6 +2,7 @@
 
 import { RateChart } from "./charts.js";
 import { Refused, Rows, call, count, element, quantity, segment, size, typed } from "./client.js";
+import { confirmed } from "./confirm.js";
 
 const DIRECTIONS = ["publish", "dispatch"];
 const QUOTA = [
@@ -158,7 +159,11 @@ export class GroupCard {
       if (value !== null && !(field.endsWith("OnExcess") && value === "delay")) body[field] = value;
     }
     const reason = new URLSearchParams({ why });
-    const { value } = await call(`${this.path}?${reason}`, { method: "PUT", body, ifMatch: etag });
+    const shown = (field, value) => (value ?? null) === null ? "–" : field.endsWith("InBytes") ? size(value) : String(value);
+    const differences = Object.keys(inputs).map((field) => [field, this.fields[field] ?? null, body[field] ?? null])
+      .filter(([, before, after]) => before !== after)
+      .map(([field, before, after]) => [field, shown(field, before), shown(field, after)]);
+    const { value } = await confirmed(`${this.path}?${reason}`, { method: "PUT", body, ifMatch: etag }, differences);
     this.change = { ...value, sent: Date.now() };
     this.acted.textContent = value.changed ? `Revision ${value.revision} is committed.` : "Nothing was changed.";
     await this.read();
