@@ -80,6 +80,7 @@ export function element(tag, attributes = {}, ...children) {
     if (value === false || value === null || value === undefined) continue;
     if (name === "class") made.className = value;
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "title" || name === "aria-label") made.setAttribute(name, visible(value));
     else made.setAttribute(name, value === true ? "" : value);
   }
   made.append(...children.filter((child) => child !== null && child !== undefined)

@@ -1,7 +1,7 @@
 // One resource group: its numbers, its chart, who shares it, and its quotas, which an admin edits in place.
 
 import { RateChart } from "./charts.js";
-import { Refused, Rows, call, count, element, quantity, segment, size, typed } from "./client.js";
+import { Refused, Rows, call, count, element, quantity, segment, size, typed, visible } from "./client.js";
 import { confirmed } from "./confirm.js";
 
 const DIRECTIONS = ["publish", "dispatch"];
@@ -26,7 +26,7 @@ export class GroupCard {
     this.said = element("p");
     this.acted = element("p", { class: "acted", role: "status" });
     this.editButton = element("button", { type: "button", hidden: !isAdmin, onclick: () => this.edit() }, "Edit quota");
-    this.editButton.setAttribute("aria-label", `Edit the quota of ${name}`);
+    this.editButton.setAttribute("aria-label", visible(`Edit the quota of ${name}`));
     this.form = element("div");
     this.fairness = element("p", { class: "quiet" });
     this.members = element("tbody");
@@ -175,7 +175,7 @@ export class GroupCard {
     if (input) { input.setAttribute("aria-invalid", "true"); input.focus(); }
     problem.textContent = error.status === 412
       ? "Somebody else has changed this group meanwhile; nothing was saved. Cancel, look at its new quota, and edit again."
-      : (error.path ? `${error.path}: ` : "") + error.message;
+      : visible((error.path ? `${error.path}: ` : "") + error.message);
     if (error.status === 412) this.read();
   }
 
