@@ -21,6 +21,7 @@
         ├── NotFoundError           ask for an entity that exists, or create it first
         ├── DuplicateError          update it instead, or choose another name
         ├── NotPermittedError       ask an administrator: the change is not its author's to make
+        ├── UnconfirmedError        look at what the change costs, then confirm it: nothing was changed
         ├── InUseError              detach the users that it names, then try again
         ├── ConflictError           read it again, then decide whether to try again: nothing was changed
         ├── StoreUnavailableError   try again later, or repair the store: nothing was changed
@@ -35,6 +36,7 @@ import difflib
 from collections.abc import Callable, Iterable
 
 _LONGEST_NAME = 80
+_MOST_LOSSES = 10
 
 
 class ThrottleError(Exception):
@@ -295,6 +297,27 @@ class NotPermittedError(StoreError):
 
 def _not_permitted(kind: str, name: str, problem: str, path: str | None) -> NotPermittedError:
     return NotPermittedError(kind, name, problem, path=path)
+
+
+class UnconfirmedError(StoreError):
+    """The change costs protection, and its author has not confirmed that; nothing was changed.
+
+    Examples
+    --------
+    >>> print(UnconfirmedError(["no limit is left"]))
+    this costs protection, and nothing was changed: no limit is left; confirm it (yes) if it is meant
+    """
+
+    def __init__(self, losses: Iterable[str]) -> None:
+        self.losses = tuple(losses)
+        unlisted = len(self.losses) - _MOST_LOSSES
+        listed = [*self.losses[:_MOST_LOSSES], *([f"and {unlisted} more"] if unlisted > 0 else [])]
+        super().__init__(
+            f"this costs protection, and nothing was changed: {'; '.join(listed)}; confirm it (yes) if it is meant"
+        )
+
+    def __reduce__(self) -> tuple[type[UnconfirmedError], tuple[tuple[str, ...]]]:
+        return (type(self), (self.losses,))
 
 
 class InUseError(StoreError):

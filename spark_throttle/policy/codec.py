@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-import yaml
 from pydantic import BaseModel, ValidationError
-from yaml.emitter import ScalarAnalysis
 
 from spark_throttle.core.arithmetic.units import describe
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.model import (
     NamespacePolicy,
@@ -27,12 +25,12 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
+from spark_throttle.policy.yaml_dump import dump_yaml
 from spark_throttle.policy.yaml_text import read_yaml
 
 _MOST_LISTED: Final = 10
 _LONGEST_PART: Final = 64
 _PLAIN_PART = re.compile(r"[\w/:@…-]+")
-_UNICODE_BREAK = re.compile("[\x85\u2028\u2029\ufeff]")
 
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
     "resource_groups": ScopePolicy,
@@ -88,28 +86,7 @@ def dump_policies(document: PolicyDocument) -> str:
     <BLANKLINE>
     """
     values = {"version": document.version, **document.model_dump(exclude_defaults=True)}
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the base class's signature
-        return True
-
-    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
-        analysis = super().analyze_scalar(scalar)
-        if _UNICODE_BREAK.search(scalar):
-            # PyYAML would write these as they are, and readers would fold them into spaces; double quotes escape them.
-            analysis.allow_flow_plain = analysis.allow_block_plain = False
-            analysis.allow_single_quoted = analysis.allow_block = False
-        return analysis
-
-
-def _represent_decimal(dumper: yaml.SafeDumper, value: Decimal) -> yaml.ScalarNode:
-    tag = "tag:yaml.org,2002:float" if value % 1 else "tag:yaml.org,2002:int"
-    return dumper.represent_scalar(tag, f"{value:f}")
-
-
-_Dumper.add_representer(Decimal, _represent_decimal)
+    return dump_yaml(values)
 
 
 def _as_policy_error(error: ValidationError) -> PolicyError:
@@ -170,4 +147,4 @@ def _part(part: int | str) -> str:
     text = str(part)
     if len(text) > _LONGEST_PART:
         text = text[:_LONGEST_PART] + "…"
-    return text if _PLAIN_PART.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN_PART.fullmatch(text) else visible(json.dumps(text, ensure_ascii=False))

@@ -28,6 +28,7 @@ from pydantic_core import PydanticCustomError
 from spark_throttle.core.arithmetic.units import describe, parse_duration_ms, parse_rate, parse_size
 from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
+from spark_throttle.core.names.visible_text import BIDIRECTIONAL
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
 from spark_throttle.errors import PolicyError
 
@@ -117,6 +118,16 @@ def _check_name(name: str) -> str:
         raise _refused("a name is empty; give it at least one character")
     if length_bytes > MAX_NAME_BYTES:
         raise _refused(f"the name has {length_bytes} bytes of UTF-8; it may have at most {MAX_NAME_BYTES}")
+    if len(name) > 1 and name.endswith("/"):
+        stem = name.rstrip("/")
+        msg = f"a name that ends with '/' is another than {describe(stem)}, and is easily taken for it; write that name"
+        raise _refused(f"{msg}, or {describe(stem + '/*')} for all names below it")
+    if any(segment in (".", "..") for segment in name.split("/")):
+        raise _refused("the segments '.' and '..' are steps of a path to many tools; give another name, or a glob")
+    hidden = BIDIRECTIONAL.search(name)
+    if hidden is not None:
+        code = f"U+{ord(hidden[0]):04X}"
+        raise _refused(f"the bidirectional control {code} makes a name look like another; leave it out, or give a glob")
     return name
 
 

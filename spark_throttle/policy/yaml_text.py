@@ -113,7 +113,7 @@ class _Builder:
 
     def _build_mapping(self, depth: int) -> dict[str, object]:
         own: dict[str, object] = {}
-        merged: dict[str, object] = {}
+        merged: dict[str, object] | None = None
         while type(key := self._next_event()) is not yaml.MappingEndEvent:
             if type(key) is not yaml.ScalarEvent:
                 _refuse(key, "a key is not plain text; write it as text")
@@ -121,13 +121,16 @@ class _Builder:
                 _refuse(key, f"the key {describe(key.value)} is repeated; keep one of them")
             value = self._build(self._next_event(), depth)
             if key.value == "<<" and key.implicit[0]:
-                merged = self._merge(key, value, merged)
+                if merged is not None:
+                    _refuse(key, "the key '<<' is repeated; give it a list: <<: [*one, *other]")
+                merged = self._merge(key, value)
             else:
                 own[key.value] = value
-        return merged | own
+        return (merged or {}) | own
 
     @staticmethod
-    def _merge(key: Any, value: object, merged: dict[str, object]) -> dict[str, object]:  # noqa: ANN401
+    def _merge(key: Any, value: object) -> dict[str, object]:  # noqa: ANN401
+        merged: dict[str, object] = {}
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(source, dict):
                 _refuse(key, f"<< takes a mapping, but this is {describe(source)}")

@@ -39,7 +39,7 @@ from spark_throttle.core.quota import (
     OnExcess,
 )
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
@@ -170,7 +170,7 @@ def explain_job(control_path: str, namespace: str) -> Explanation:
 
     Raises
     ------
-    ConfigurationError
+    NotFoundError
         If no batch of a job was planned there.
     """
     _check_name(namespace)
@@ -178,8 +178,10 @@ def explain_job(control_path: str, namespace: str) -> Explanation:
     manifest = read_manifest(directory)
     epochs = directory.names("epochs")
     if manifest is None or not epochs:
-        msg = f"{control_path!r} is not the control directory of a job that has run: give <checkpoint>/throttle"
-        raise ConfigurationError(msg)
+        hint = "; give <checkpoint>/throttle of a job that has been started"
+        if manifest is not None:
+            hint = " with a planned batch: the job has begun and planned none yet; try again later"
+        raise NotFoundError("control directory", control_path, hint)
     direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
     epoch = unpack_epoch(directory.read(f"epochs/{epochs[-1]}") or b"", f"the epoch file {epochs[-1]}")
     content = directory.read(f"policies/{epoch.revision}")

@@ -23,6 +23,7 @@ few changes since. Only `scan` reads everything, a batch of rows at a time.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import time
@@ -33,8 +34,10 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -56,6 +59,7 @@ from spark_throttle.store.delta_rows import (
 from spark_throttle.store.delta_snapshot import SNAPSHOT_APP, write_snapshot
 from spark_throttle.store.delta_view import View, merged, scanned, view_at, with_changes, with_tail
 from spark_throttle.store.entries import resource_group_of
+from spark_throttle.store.log_stamps import LogStamps
 from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_revision
 
 logger = logging.getLogger(__name__)
@@ -72,6 +76,7 @@ _APP: Final = "spark-throttle-policies"
 _MOST_RACES: Final = 100
 _ABSENT: Final = "there is no policy store; make one with `spark-throttle policy apply --init`, or correct the path"
 _FACTS: Final = ["revision", "at", "who", "why", "door", "caller"]
+_NOTHING_READ: Final = View(0, None, 0, 0, {})
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -108,8 +113,8 @@ class DeltaStore:
         self._changed_ns = -1
         """Modification time of the log's folder when it was last read; -1 if it must be read in any case."""
 
-        self._mark: tuple[int, int, int] | None = None
-        """A commit of the table; while its file stays the same, no other table has replaced this one."""
+        self._stamps = None if self._log_folder is None else LogStamps(self._log_folder)
+        """The log's files that were read; while they stay the same, no other table has replaced this one."""
 
         self._newest = self._newest_snapshot = 0
         """Revisions of the newest commit and the newest snapshot when the table was last read."""
@@ -118,7 +123,7 @@ class DeltaStore:
             self._table = self._opened()
         self._id = self._table.metadata().id
         self._note()
-        self._view = View(0, None, 0, 0, {})
+        self._view = _NOTHING_READ
 
     @classmethod
     def create(cls, location: str, *, storage_options: Mapping[str, str] | None = None) -> DeltaStore:
@@ -237,6 +242,7 @@ class DeltaStore:
             with self._guarded():
                 self._refresh()
                 self._check_newest(expected_revision)
+                self._check_files()
             self._append(rows, expected_revision + 1, commit_id)
             if self._view.revision == expected_revision:
                 self._view = with_changes(self._view, entries_in(rows.select(ENTRY_COLUMNS).to_batches()))
@@ -297,6 +303,31 @@ class DeltaStore:
         if newest != expected_revision:
             raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
 
+    def _check_files(self) -> None:
+        """Refuse to add to a table on a disk with a file that nobody can read whole any more."""
+        if self._log_folder is None:
+            return
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        newest = pc.max(files["max.revision"].filter(pc.equal(files["partition.form"], "change"))).as_py() or 0
+        if newest > self._newest:
+            raise StoreUnavailableError(
+                self.location,
+                f"it has rows of revision {newest}, and its log ends with {self._newest}: the end of a commit is "
+                f"missing, and nothing was changed; restore the log from a backup",
+            )
+        folder = str(self._log_folder.parent)
+        for path, size_bytes in zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True):
+            try:
+                found_bytes = os.stat(f"{folder}/{unquote(path)}").st_size  # noqa: PTH116 - of hundreds of files
+            except FileNotFoundError:
+                found_bytes = 0
+            if found_bytes != size_bytes:
+                raise StoreUnavailableError(
+                    self.location,
+                    f"its file {path} has {found_bytes} of the {size_bytes} bytes that were written, and nothing was "
+                    f"changed; restore the file from a backup",
+                )
+
     @contextmanager
     def _guarded(self) -> Iterator[None]:
         """Turn the errors of delta-rs and Arrow into `StoreUnavailableError`."""
@@ -321,22 +352,29 @@ class DeltaStore:
 
         A table that was deleted or replaced by another is noticed here: delta-rs would go on with what it has read.
         """
-        if self._log_folder is None:
+        if self._log_folder is None or self._stamps is None:
             self._replace(self._opened())
             self._note()
+            if self._view.revision > self._newest:
+                self._view = _NOTHING_READ
             return
         try:
             changed_ns = self._log_folder.stat().st_mtime_ns
         except FileNotFoundError as error:
             raise StoreUnavailableError(self.location, _ABSENT) from error
-        if changed_ns == self._changed_ns and not is_forced:
+        is_known = self._stamps.are_unchanged()
+        if is_known and changed_ns == self._changed_ns and not is_forced:
             return
-        if self._mark is not None and self._mark == _stamp(self._log_folder, self._mark[0]):
+        if is_known:
             self._table.update_incremental()
         else:
+            # A file that was read is another now: what was read from it may be gone for everybody else.
+            self._changed_ns = -1
+            self._stamps.forget()
             self._replace(self._opened())
+            self._view = _NOTHING_READ
         self._note()
-        self._mark = _stamp(self._log_folder, self._table.version())
+        self._stamps.note(self._table.version())
         is_settling = 0 <= self._clock_ns() - changed_ns < SETTLING_NS
         self._changed_ns = -1 if is_settling else changed_ns
 
@@ -391,15 +429,6 @@ def _local_log(location: str) -> Path | None:
     if "://" in location:
         return Path(location.removeprefix("file://")) / "_delta_log" if location.startswith("file://") else None
     return Path(location) / "_delta_log"
-
-
-def _stamp(log_folder: Path, version: int) -> tuple[int, int, int] | None:
-    """Return what distinguishes a commit's file from that of another table; `None` if there is no such file."""
-    try:
-        status = (log_folder / f"{version:020d}.json").stat()
-    except FileNotFoundError:
-        return None
-    return version, status.st_mtime_ns, status.st_ino
 
 
 def _said(error: Exception) -> str:

@@ -47,6 +47,11 @@ def _snapshot_view(table: DeltaTable, revision: int, rows: int) -> View:
 def with_tail(view: View, table: DeltaTable, revision: int) -> View:
     """Return the entries of a later revision: those of `view`, and the changes in the log since."""
     rows = changes_in(table, view.revision, revision, ENTRY_COLUMNS)
+    found = set(rows["entry_revision"].unique().to_pylist())
+    missing = next((each for each in range(view.revision + 1, revision + 1) if each not in found), None)
+    if missing is not None:
+        # Without it the policies would have a hole that nobody wrote.
+        raise OSError(f"revision {missing} is missing, though {revision} is there: restore the table from a backup")
     return replace(with_changes(view, entries_in(rows.to_batches())), revision=revision)
 
 

@@ -18,7 +18,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +67,7 @@ class FileStore:
         self._lock = threading.RLock()
         self._memory = MemoryStore(self.location)
         self._log_bytes = 0
+        self._last_line = b""
         self._digest = ""
         self._signature: tuple[int, ...] = ()
         self._refresh()
@@ -198,7 +199,8 @@ class FileStore:
     def _write(self, commit: Commit) -> None:
         """Write a commit: the pending file, the document and the log, in this order."""
         after = MemoryStore()
-        after.replay([Commit(commit.revision, tuple(_as_changes(self._memory.scan())) + commit.changes)])
+        first = replace(commit.revision, revision=1)
+        after.replay([Commit(first, tuple(_as_changes(self._memory.scan())) + commit.changes)])
         content = dump_policies(document_of(after.scan(), what=self.location)).encode()
         line = _line(commit, _digest(content))
         _replace(self._pending, line.encode())
@@ -222,19 +224,35 @@ class FileStore:
         self._read_log()
 
     def _read_log(self) -> None:
-        """Read the commits that were appended since the log was last read."""
-        if not self._log.exists():
+        """Read the commits that were appended since the log was last read; all of them, if it is not that log any more.
+
+        Somebody may have cut it or put a backup in its place: then this process knows commits that no other can find.
+        """
+        try:
+            file = self._log.open("rb")
+        except FileNotFoundError:
+            self._forget()
             return
-        with self._log.open("rb") as file:
-            file.seek(self._log_bytes)
+        with file:
+            file.seek(self._log_bytes - len(self._last_line))
             lines = file.read()
+            if not lines.startswith(self._last_line):
+                self._forget()
+                file.seek(0)
+                lines = file.read()
+        lines = lines[len(self._last_line) :]
         complete = lines[: lines.rfind(b"\n") + 1]
         for line in complete.splitlines():
             commit, self._digest = _parsed(line, f"the policy log {self._log}")
             self._memory.replay([commit])
+            self._last_line = line + b"\n"
         self._log_bytes += len(complete)
         if len(complete) < len(lines):  # a crash cut off the last line; its commit is pending or was never made
             os.truncate(self._log, self._log_bytes)
+
+    def _forget(self) -> None:
+        self._memory = MemoryStore(self.location)
+        self._log_bytes, self._last_line, self._digest = 0, b"", ""
 
 
 def _as_changes(entries: Iterator[Entry]) -> Iterator[Change]:

@@ -7,6 +7,9 @@ the store already says commits nothing.
 A change by the administrator of a tenant (`Author.tenant`) is judged by its effect on every name of the tenant
 (`tenant_changes`), on exactly the revision that it is committed on. Whichever use case makes it, it passes this check.
 
+A change that costs protection (`protection`) is refused until its author has confirmed it (`Author.is_confirmed`): one
+that leaves no limit at all, sets a quota to 0, or lifts a limit of a scope in use.
+
 `expected` makes a change conditional (If-Match of an ETag): it is the revision of the entry that the caller has read,
 or 0 for an entry that must not exist. Changes of other entries do not matter to it.
 """
@@ -25,10 +28,12 @@ from spark_throttle.errors import (
     InUseError,
     NotFoundError,
     PolicyError,
+    UnconfirmedError,
     did_you_mean,
 )
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
+from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES, TenantChanges
 from spark_throttle.store.effects import idle_parts, idle_parts_of
 from spark_throttle.store.entries import (
@@ -43,6 +48,8 @@ from spark_throttle.store.entries import (
     parse_policy,
     resource_group_of,
 )
+from spark_throttle.store.protection.lost_protection import ProtectionCheck
+from spark_throttle.store.protection.planned_change import PlannedChange
 from spark_throttle.store.store import KINDS, SINGLE_KINDS, Author, Change, Entry, Kind, PolicyStore, Revision
 
 _USERS_NAMED: Final = 10
@@ -96,7 +103,9 @@ class PolicyService:
     ) -> None:
         self.store = store
         self._committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
-        self._tenant_changes = TenantChanges(store, most_entries=most_tenant_entries)
+        index = NamespaceIndex(store)
+        self._tenant_changes = TenantChanges(store, index, most_entries=most_tenant_entries)
+        self._protection = ProtectionCheck(store, index)
 
     # ------------------------------------------------------------------------------------------ entries
 
@@ -305,14 +314,11 @@ class PolicyService:
         made = self._commit(plan, author, is_document=True)
         return replace(made, notes=(*made.notes, *islice(idle_parts_of(document), _NOTES)))
 
-    def planned(self, document: PolicyDocument) -> list[Difference]:
-        """Return the differences that `apply` would make."""
+    def planned(self, document: PolicyDocument) -> PlannedChange:
+        """Return what `apply` would change, and what that costs."""
         revision = self.store.revision()
         before = _bodies(self.store, revision)
-        return [
-            Difference.of(change.kind, change.name, before.get((change.kind, change.name)), change.body)
-            for change in changes_between(before, entries_of(document))
-        ]
+        return self._planned(changes_between(before, entries_of(document)), before, revision)
 
     # ----------------------------------------------------------------------------------------- revisions
 
@@ -335,20 +341,50 @@ class PolicyService:
                 found.append(Difference.of(kind, name, old, new))
         return found
 
-    def rollback(self, to: int, author: Author) -> CommitResult:
-        """Restore the policies of a revision, in one commit; the changes since then stay in the history."""
+    def rollback(self, to: int, author: Author, *, expected: int | None = None) -> CommitResult:
+        """Restore the policies of a revision, in one commit; the changes since then stay in the history.
+
+        Parameters
+        ----------
+        expected
+            The revision of the whole store that the author has looked at.
+
+        Raises
+        ------
+        ConflictError
+            If the store is at another revision than `expected`.
+        """
 
         def plan(revision: int) -> list[Change]:
-            changes = []
-            for kind, name in self._touched(to, revision):
-                old, new = (change_to(self.store, kind, name, at) for at in (to, revision))
-                if old != new:
-                    changes.append(old)
-            return changes
+            if expected is not None and expected != revision:
+                raise ConflictError(f"the policy store {self.store.location}", expected, revision)
+            return self._restoring(to, revision)
 
         return self._commit(plan, author)
 
+    def planned_rollback(self, to: int) -> PlannedChange:
+        """Return what `rollback` would change, and what that costs."""
+        revision = self.store.revision()
+        changes = self._restoring(to, revision)
+        before = {
+            (each.kind, each.name): body
+            for each in changes
+            if (body := change_to(self.store, each.kind, each.name, revision).body) is not None
+        }
+        return self._planned(changes, before, revision)
+
+    def _restoring(self, to: int, revision: int) -> list[Change]:
+        changes = []
+        for kind, name in self._touched(to, revision):
+            old, new = (change_to(self.store, kind, name, at) for at in (to, revision))
+            if old != new:
+                changes.append(old)
+        return changes
+
     # ------------------------------------------------------------------------------------------- inside
+
+    def _planned(self, changes: list[Change], before: Mapping[tuple[Kind, str], str], revision: int) -> PlannedChange:
+        return PlannedChange.of(changes, before, revision, self._protection.losses(changes, revision))
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
@@ -365,8 +401,13 @@ class PolicyService:
             Whether the plan says the whole policy, so that tenants' entries which it overtakes become administrators'.
         """
         notes: list[str] = []
-
         planned: list[Change] = []
+
+        def confirmed(changes: list[Change], revision: int) -> list[Change]:
+            losses = [] if author.is_confirmed else self._protection.losses(changes, revision)
+            if losses:
+                raise UnconfirmedError(str(loss) for loss in losses)
+            return changes
 
         def checked(revision: int) -> list[Change]:
             notes.clear()
@@ -374,7 +415,7 @@ class PolicyService:
             changes = plan(revision)
             planned.extend(changes)
             if author.tenant is not None:
-                return self._tenant_changes.permitted(changes, author.tenant, revision)
+                return confirmed(self._tenant_changes.permitted(changes, author.tenant, revision), revision)
             for entry in self._tenant_changes.overtaken(changes, revision):
                 body = entry.body if is_document else entry.given or None
                 changes = [*changes, Change(entry.kind, entry.name, body)]
@@ -388,7 +429,7 @@ class PolicyService:
                 notes.append(
                     f"namespaces.{entry.name}, which the tenant wrote, is looser than this allows: it {outcome}"
                 )
-            return changes
+            return confirmed(changes, revision)
 
         made = self._committer.commit(checked, author, planned)
         left = len(notes) - _NOTES

@@ -90,6 +90,9 @@ class Author:
     caller: str | None = None
     """What was authenticated: the token or the sign-in of a caller of the API, the system's user of the command line;
     `None` if nothing was."""
+    is_confirmed: bool = True
+    """Whether the author accepts what the change costs (`protection`). A caller that asks people sets it to what they
+    have said."""
 
 
 @dataclass(frozen=True, slots=True)

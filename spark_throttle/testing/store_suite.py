@@ -21,7 +21,7 @@ from spark_throttle.store.store import KINDS, NOTHING, Author, Change, Entry, Ki
 ANN, BOB = Author("ann", "first customers"), Author("bob", "näher an der Grenze / „Grund“ \U0001f511")
 HEAVY = '{"publish":{"weight":3}}'
 ODD_NAMES = (
-    "acme/a/b", "acme/..", "../../etc/passwd", "a.b.c/d", "acme/*", "%2e%2e/x", "ÄÖÜ/ß", "中文/命名", "\U0001f511/key",
+    "acme/a/b", "acme/..x", "..x/etc/passwd", "a.b.c/d", "acme/*", "%2e%2e/x", "ÄÖÜ/ß", "中文/命名", "\U0001f511/key",
     "a b/c\td", "quote'\"/x", "line\nbreak", "null\x00byte", "=SUM(1)", "-1", "null", "x" * 1024, "{}", "#", ":",
 )  # fmt: skip
 

@@ -83,7 +83,8 @@ class Life:
     def _pattern(self, prefix: str) -> str:
         draw = self.random
         text = "".join(draw.choice(draw.choice([LETTERS, "ab*"])) for _ in range(draw.randrange(5)))
-        return prefix + text or "*"
+        # A name that ends with a slash is refused.
+        return prefix + (text or draw.choice("ab*") if prefix.endswith("/") else text) or "*"
 
     def _quotas(self) -> Values:
         return {direction: self._quota() for direction in ("publish", "dispatch") if self.random.random() < 0.5}

@@ -169,6 +169,38 @@ def test_edit_that_another_overtook_is_refused(shown: Shown) -> None:
     assert shown.served.service.get("resource_group", "gold").values == {"publish": {"messages_per_second": 99}}
 
 
+def test_change_that_costs_protection_is_shown_and_confirmed(shown: Shown) -> None:
+    shown.sign_in()
+    shown.edit("publishRateInMsgs", "0")
+    shown.wait_for("#confirmation[open] .losses li", text="messages_per_second becomes 0 (it was 20)")
+    shown.wait_for("#confirmation td", text="publishRateInMsgs")
+    shown.driver.find_element("css selector", "#confirmation button[value=no]").click()
+    shown.wait_for("form.edit .problem", text="It was not confirmed, and nothing was changed.")
+    assert shown.served.store.revision() == 2
+    shown.driver.find_element("css selector", "form.edit button[type=submit]").click()
+    shown.wait_for("#confirmation[open] button[value=yes]").click()
+    shown.wait_for("#facts", text="store revision 3")
+    assert [message for message in shown.complaints() if "428" not in message] == []
+
+
+def test_rollback_shows_the_difference_first(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("[aria-label='Roll back to revision 1']").click()
+    shown.wait_for("#confirmation[open] td", text="tenants.acme")
+    shown.driver.find_element("css selector", "#confirmation button[value=yes]").click()
+    shown.wait_for("#history tbody tr", text="back to revision 1")
+    assert shown.served.store.revision() == 3
+    assert shown.complaints() == []
+
+
+def test_locked_entries_are_shown_and_every_character_of_a_name(shown: Shown) -> None:
+    shown.served.service.put("namespace", "acme/x", {"locked": True}, Author("ann"))
+    shown.served.service.put("namespace", "acme/\u200by", {"locked": True}, Author("ann"))
+    shown.sign_in("viewer")
+    shown.wait_for("#locks tbody th", text="acme/x")
+    shown.wait_for("#locks tbody th", text="acme/\\u{200b}y")
+
+
 def test_wrong_token_is_refused_and_not_kept(shown: Shown) -> None:
     shown.served.tokens["admin"] = "throttle_000000000000_" + "A" * 43
     shown.sign_in()

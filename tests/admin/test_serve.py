@@ -60,7 +60,8 @@ def test_server_speaks_tls_and_logs_no_token(tokens: TokenFile, tmp_path: Path) 
         port = free.getsockname()[1]
     command = [
         sys.executable, "-m", "spark_throttle.admin.cli", "serve", "--store", f"delta:{tmp_path / 'policies'}",
-        "--tokens", str(tokens.path), "--port", str(port), "--tls-certificate", str(certificate), "--tls-key", str(key),
+        "--init", "--tokens", str(tokens.path), "--port", str(port),
+        "--tls-certificate", str(certificate), "--tls-key", str(key),
     ]  # fmt: skip
     with log.open("w") as written, subprocess.Popen(command, stdout=written, stderr=written) as server:
         try:

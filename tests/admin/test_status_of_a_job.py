@@ -109,7 +109,7 @@ def test_status_of_a_job_that_ended_or_hangs_has_the_same_exit_code(job: MadeUpJ
 def test_status_of_a_job_of_an_older_release_is_read(job: MadeUpJob) -> None:
     job.batch({"acme/a": 30})
     found = answer()
-    assert (found["state"], found["sign_age_ms"], found["batch_id"]) == ("unknown", None, 0)
+    assert (found["state"], found["sign_age_ms"], found["batch"]) == ("unknown", None, 0)
 
 
 def test_status_shows_rates_beside_quotas_at_any_trigger(job: MadeUpJob) -> None:

@@ -69,6 +69,8 @@ def test_key_is_text_as_written(key: str) -> None:
     [
         ("a: 1\nb: 2\na: 3", "line 3: the key 'a' is repeated; keep one of them"),
         ("a: {x: 1, 'x': 2}", "line 1: the key 'x'"),
+        ('{"a": {"x": 1, "\\u0078": 2}}', "line 1: the key 'x'"),
+        ("a: &a {x: 1}\nb: &b {x: 2}\nc: {<<: *a, <<: *b}", "line 3: the key '<<' is repeated; give it a list"),
         ("a: [1, }", "line 1, column 8: this is not YAML"),
         ("a:\n\tb: 1", "line 2, column 1: this is not YAML"),
         ("a: 1\n---\nb: 2", "line 2: a second document starts"),

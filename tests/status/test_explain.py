@@ -14,7 +14,7 @@ from spark_throttle.control.plane import ControlPlane
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.state import Grants, ShardState
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import revision_of
@@ -157,5 +157,5 @@ def test_problem_of_the_policies_is_a_note(tmp_path: Path) -> None:
 
 
 def test_directory_without_a_job_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is not the control directory of a job that has run"):
+    with pytest.raises(NotFoundError, match=r"there is no control directory .*; give <checkpoint>/throttle"):
         explain_job(str(tmp_path), "acme/x")

@@ -41,6 +41,14 @@ def test_job_that_follows_the_file_sees_what_was_committed(store: FileStore, pat
     assert PolicyFile(path).current().document.tenants["acme"].publish.weight == 3
 
 
+def test_document_says_after_every_commit_what_the_store_says(store: FileStore, path: Path) -> None:
+    for number, (name, body) in enumerate([("acme", HEAVY), ("blue", "{}"), ("cora", HEAVY), ("acme", None)]):
+        commit(store, number, name, body)
+        document = PolicyFile(path).current().document
+        assert list(document.tenants) == [entry.name for entry in store.page("tenant")]
+        assert [each.who for each in FileStore(path).history()] == ["ann"] * (number + 1)
+
+
 def test_edit_by_hand_becomes_a_commit(store: FileStore, path: Path) -> None:
     commit(store, 0)
     edit(path, "tenants: {acme: {publish: {weight: 3}}, blue: {}}")

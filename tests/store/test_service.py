@@ -224,7 +224,7 @@ def test_apply_makes_the_store_say_what_the_document_says_and_nothing_else(servi
     service.create("tenant", "old", FIVE, ANN)
     service.create("tenant", "kept", FIVE, ANN)
     document = PolicyDocument.model_validate({"tenants": {"kept": FIVE, "new": TEN}})
-    assert [(each.path, each.before, each.after) for each in service.planned(document)] == [
+    assert [(each.path, each.before, each.after) for each in service.planned(document).differences] == [
         ("tenants.old", FIVE, None),
         ("tenants.new", None, TEN),
     ]

@@ -74,6 +74,13 @@ TenantSegment: TypeAlias = Annotated[Segment, AfterValidator(_checked_tenant)]
 Why: TypeAlias = Annotated[
     str, Query(max_length=500, description="Why the change is made; the history keeps it with the caller.")
 ]
+Yes: TypeAlias = Annotated[
+    bool,
+    Query(
+        description="Whether the change is made although it leaves no limit at all, sets a quota to 0, or lifts a "
+        "limit of a scope in use. Without it the answer is 428, and says what would be lost.",
+    ),
+]
 IfMatch: TypeAlias = Annotated[
     str | None,
     Header(

@@ -7,7 +7,7 @@ Every answer has the security headers, also those that the server gives by itsel
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
@@ -29,6 +29,7 @@ from spark_throttle.errors import (
     StoreError,
     StoreUnavailableError,
     ThrottleError,
+    UnconfirmedError,
 )
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -53,6 +54,7 @@ _STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
     (ConfigurationError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (NotFoundError, HTTPStatus.NOT_FOUND),
     (NotPermittedError, HTTPStatus.FORBIDDEN),
+    (UnconfirmedError, HTTPStatus.PRECONDITION_REQUIRED),
     (DuplicateError, HTTPStatus.CONFLICT),
     (InUseError, HTTPStatus.PRECONDITION_FAILED),
     (ConflictError, HTTPStatus.PRECONDITION_FAILED),
@@ -62,6 +64,7 @@ _STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
     (ThrottleError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 _LONGEST_DETAIL: Final = 2000
+_MOST_LOSSES: Final = 100
 
 
 class Problem(BaseModel):
@@ -73,15 +76,28 @@ class Problem(BaseModel):
     path: str | None = None
     """The field of the request that is wrong."""
 
+    losses: list[str] | None = None
+    """What the change would cost, where it must be confirmed (428)."""
+
 
 def security_headers(scheme: str) -> dict[str, str]:
     """Return the headers of every answer over a scheme, `http` or `https`."""
     return {**HEADERS, **(_TLS_HEADERS if scheme == "https" else {})}
 
 
-def problem(status: int, detail: str, *, path: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
+def problem(
+    status: int,
+    detail: str,
+    *,
+    path: str | None = None,
+    losses: Sequence[str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
     """Return an answer that gives the reason for a failure."""
-    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path)
+    body = Problem(
+        title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path,
+        losses=None if losses is None else list(losses[:_MOST_LOSSES]),
+    )  # fmt: skip
     text = json.dumps(body.model_dump(exclude_none=True))
     return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))
 
@@ -117,6 +133,8 @@ def answer_errors(app: FastAPI) -> None:
             return problem(status, error.problem, path=error.path)
         if isinstance(error, NotPermittedError):
             return problem(status, str(error), path=error.path)
+        if isinstance(error, UnconfirmedError):
+            return problem(status, str(error), path="yes", losses=error.losses)
         headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
         return problem(status, str(error), headers=headers)
 
@@ -142,4 +160,4 @@ def answer_errors(app: FastAPI) -> None:
 
 
 def _is_conditional(request: Request) -> bool:
-    return any(name in request.headers for name in ("if-match", "if-none-match"))
+    return "expected" in request.query_params or any(name in request.headers for name in ("if-match", "if-none-match"))

@@ -30,15 +30,18 @@ from spark_throttle.admin.api import (
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
+from spark_throttle.admin.api.json_bodies import VisibleJSONResponse
 from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
 from spark_throttle.admin.api.server.forwarded import ForwardedFor, check_proxies
 from spark_throttle.admin.api.server.request_audit import RequestAudit
 from spark_throttle.admin.api.server.request_rate import RequestRates
 from spark_throttle.admin.audit import AuditLog
+from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.status.liveness import LifeBounds
+from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_PORT: Final = 8642
 REQUESTS_PER_SECOND: Final = 100
 ANONYMOUS_REQUESTS_PER_SECOND: Final = 20
 """The rate limit shared by all callers without a token."""
@@ -90,6 +92,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     proxies: Sequence[str] = (),
     sign_in: SignIn | None = None,
     most_tenant_entries: int = MOST_TENANT_ENTRIES,
+    is_confirmed: bool = False,
 ) -> FastAPI:
     """Return the application over a store.
 
@@ -112,6 +115,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         Identifies callers with a token of an OpenID Connect provider; `None` lets only the server's own tokens in.
     most_tenant_entries
         For how many single namespaces the administrator of one tenant may make an entry.
+    is_confirmed
+        Whether changes that cost protection need no confirmation of their own.
     """
 
     @asynccontextmanager
@@ -124,10 +129,11 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     # The interactive documents would load scripts from elsewhere; only the description itself is served.
     app = FastAPI(
         title="spark-throttle admin API", version="2", description=_DESCRIPTION, lifespan=lifespan,
-        docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False,
+        default_response_class=VisibleJSONResponse, docs_url=None, redoc_url=None, openapi_url=None,
+        redirect_slashes=False,
     )  # fmt: skip
     service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
-    app.state.context = Context(service, watch)
+    app.state.context = Context(service, watch, LockedEntries(store), is_confirmed)
     answer_errors(app)
     for router in (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
@@ -162,6 +168,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
     tls_key: str | None = None,
     requests_per_second: int = REQUESTS_PER_SECOND,
     is_plain_allowed: bool = False,
+    is_created: bool = False,
+    is_confirmed: bool = False,
     bounds: ServerBounds | None = None,
     life_bounds: LifeBounds | None = None,
     audit: str | None = None,
@@ -174,7 +182,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
     Parameters
     ----------
     store
-        The policy store's location, as `open_store` takes it; the store is created if it does not exist.
+        The policy store's location, as `open_store` takes it.
     host, port
         Where to listen.
     control
@@ -187,6 +195,10 @@ def serve(  # noqa: PLR0913 - what the command line offers
         Rate limit of each token.
     is_plain_allowed
         Whether to speak plain HTTP on any address; TLS then ends at a proxy in front of the server.
+    is_created
+        Whether to create the store if it does not exist.
+    is_confirmed
+        Whether changes that cost protection need no confirmation: for clients that cannot give one.
     bounds
         Bounds on connections and on how long clients may keep the server waiting.
     life_bounds
@@ -204,6 +216,8 @@ def serve(  # noqa: PLR0913 - what the command line offers
     ------
     ConfigurationError
         If the arguments contradict each other, or if there is no token yet.
+    StoreUnavailableError
+        If the store does not exist and must not be created.
     """
     if (tls_certificate is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")
@@ -225,11 +239,11 @@ def serve(  # noqa: PLR0913 - what the command line offers
     check_proxies(proxies)
     audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
     audit_log.check()
-    opened = open_store(store, is_created=True)
+    opened = open_store(store, is_created=is_created)
     watch = JobWatch(control or {}, bounds=life_bounds)
     app = make_app(
         opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second, audit=audit_log,
-        proxies=proxies, sign_in=sign_in, most_tenant_entries=most_tenant_entries,
+        proxies=proxies, sign_in=sign_in, most_tenant_entries=most_tenant_entries, is_confirmed=is_confirmed,
     )  # fmt: skip
     server = make_server(
         app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()

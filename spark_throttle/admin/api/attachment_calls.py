@@ -41,7 +41,7 @@ def get_namespace_attachment(
     return _attached(served, "namespace", f"{tenant}/{namespace}", response)
 
 
-@router.put(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 409, 412))
+@router.put(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 409, 412, 428))
 def attach_namespace(
     served: ApiContext,
     caller: AnyCaller,
@@ -58,7 +58,7 @@ def attach_namespace(
     return asked.answer(made)
 
 
-@router.delete(_NAMESPACE, responses=documented(404, 412))
+@router.delete(_NAMESPACE, responses=documented(404, 412, 428))
 def detach_namespace(caller: AnyCaller, tenant: TenantSegment, namespace: Segment, asked: Change) -> ChangeResponse:
     """Detach a namespace from its resource group."""
     name = f"{tenant}/{namespace}"
@@ -66,7 +66,7 @@ def detach_namespace(caller: AnyCaller, tenant: TenantSegment, namespace: Segmen
     return _detach(asked, caller, "namespace", name, None)
 
 
-@router.delete(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 412))
+@router.delete(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 412, 428))
 def detach_namespace_from(
     caller: AnyCaller, tenant: TenantSegment, namespace: Segment, resourcegroup: Segment, asked: Change
 ) -> ChangeResponse:
@@ -83,7 +83,7 @@ def get_tenant_attachment(served: ApiContext, caller: AnyCaller, tenant: TenantS
     return _attached(served, "tenant", tenant, response)
 
 
-@router.put(_TENANT + "/{resourcegroup}", responses=documented(404, 409, 412))
+@router.put(_TENANT + "/{resourcegroup}", responses=documented(404, 409, 412, 428))
 def attach_tenant(
     served: ApiContext, caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change
 ) -> ChangeResponse:
@@ -93,13 +93,13 @@ def attach_tenant(
     return asked.answer(made)
 
 
-@router.delete(_TENANT, responses=documented(404, 412))
+@router.delete(_TENANT, responses=documented(404, 412, 428))
 def detach_tenant(caller: Admin, tenant: TenantSegment, asked: Change) -> ChangeResponse:
     """Detach a tenant from its resource group."""
     return _detach(asked, caller, "tenant", tenant, None)
 
 
-@router.delete(_TENANT + "/{resourcegroup}", responses=documented(404, 412))
+@router.delete(_TENANT + "/{resourcegroup}", responses=documented(404, 412, 428))
 def detach_tenant_from(caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change) -> ChangeResponse:
     """Detach a tenant from a resource group, if that is its group."""
     return _detach(asked, caller, "tenant", tenant, resourcegroup)

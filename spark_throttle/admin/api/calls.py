@@ -11,11 +11,12 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, etag, expected_revision
+from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, etag, expected_revision
 from spark_throttle.admin.caller import Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.store.committer import CommitResult
+from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.entries import StoredEntry
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Door, Kind
@@ -27,6 +28,9 @@ class Context:
 
     service: PolicyService
     watch: JobWatch
+    locked: LockedEntries
+    is_confirmed: bool = False
+    """Whether every change counts as confirmed."""
 
 
 def _context(request: Request) -> Context:
@@ -40,7 +44,9 @@ def _caller(request: Request) -> Caller:
 
 
 def refuse_unknown_query(request: Request) -> None:
-    """Refuse a query parameter that the API's description lacks: as in a policy, a misspelt key must not be ignored.
+    """Refuse a query parameter that the API's description lacks, or that is given twice.
+
+    As in a policy, no key may be ignored: neither a misspelt one, nor the first of two.
 
     Raises
     ------
@@ -52,10 +58,13 @@ def refuse_unknown_query(request: Request) -> None:
     paths = request.app.openapi()["paths"]
     call = paths.get(request.scope["route"].path, {}).get(request.method.lower(), {})
     known = [parameter["name"] for parameter in call.get("parameters", ()) if parameter["in"] == "query"]
-    for name in request.query_params:
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
         if name not in known:
             hint = did_you_mean(name[:64], known)
             raise PolicyError(name[:64], f"the call has no such query parameter{hint}")
+        if given.count(name) > 1:
+            raise PolicyError(name[:64], "the query parameter is repeated; keep one of them")
 
 
 ApiContext: TypeAlias = Annotated[Context, Depends(_context)]
@@ -152,6 +161,7 @@ class ChangeRequest:
     why: str
     if_match: str | None
     if_none_match: str | None
+    is_confirmed: bool
 
     def author(self, caller: Caller) -> Author:
         """Return the author of the change; a tenant admin's is judged as such.
@@ -163,9 +173,9 @@ class ChangeRequest:
         """
         door: Door = self.request.state.door
         if caller.role == "admin":
-            return Author(caller.who, self.why, door=door, caller=caller.identity)
+            return Author(caller.who, self.why, None, door, caller.identity, self.is_confirmed)
         if caller.role == "tenant_admin" and caller.tenant:
-            return Author(caller.who, self.why, caller.tenant, door, caller.identity)
+            return Author(caller.who, self.why, caller.tenant, door, caller.identity, self.is_confirmed)
         raise HTTPException(HTTPStatus.FORBIDDEN, f"the role {caller.role!r} may change nothing")
 
     def expected(self, kind: Kind, name: str) -> int | None:
@@ -193,14 +203,21 @@ def _asked(
     request: Request,
     response: Response,
     why: Why = "",
+    yes: Yes = False,  # noqa: FBT002 - a query parameter
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> ChangeRequest:
-    return ChangeRequest(context, request, response, why, if_match, if_none_match)
+    return ChangeRequest(context, request, response, why, if_match, if_none_match, yes or context.is_confirmed)
 
 
-def _told(context: ApiContext, request: Request, response: Response, why: Why = "") -> ChangeRequest:
-    return ChangeRequest(context, request, response, why, None, None)
+def _told(
+    context: ApiContext,
+    request: Request,
+    response: Response,
+    why: Why = "",
+    yes: Yes = False,  # noqa: FBT002 - a query parameter
+) -> ChangeRequest:
+    return ChangeRequest(context, request, response, why, None, None, yes or context.is_confirmed)
 
 
 Change: TypeAlias = Annotated[ChangeRequest, Depends(_asked)]

@@ -21,6 +21,7 @@ from spark_throttle.admin.api.calls import (
     not_modified,
     readable_tenant,
 )
+from spark_throttle.admin.api.json_bodies import StrictRoute
 from spark_throttle.admin.api.resource_group_fields import (
     ResourceGroupFields,
     error_of_field,
@@ -30,7 +31,7 @@ from spark_throttle.admin.api.resource_group_fields import (
 from spark_throttle.errors import NotFoundError, PolicyError
 from spark_throttle.store.service import PolicyService
 
-router = APIRouter(prefix="/admin/v2/resourcegroup", tags=["resource groups"])
+router = APIRouter(prefix="/admin/v2/resourcegroup", tags=["resource groups"], route_class=StrictRoute)
 
 Fields = Annotated[ResourceGroupFields, Body()]
 _ETAG: dict[str, Any] = {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The entry's revision."}}}
@@ -70,7 +71,7 @@ def get_resource_group(
     return fields_of_values(stored.values)
 
 
-@router.post("/{resourcegroup}", status_code=201, responses=documented(404, 409))
+@router.post("/{resourcegroup}", status_code=201, responses=documented(404, 409, 428))
 def create_resource_group(
     served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: UnconditionalChange
 ) -> ChangeResponse:
@@ -82,7 +83,7 @@ def create_resource_group(
     return asked.answer(made)
 
 
-@router.put("/{resourcegroup}", responses=documented(412))
+@router.put("/{resourcegroup}", responses=documented(412, 428))
 def put_resource_group(
     served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change
 ) -> ChangeResponse:
@@ -97,7 +98,7 @@ def put_resource_group(
     return asked.answer(made)
 
 
-@router.delete("/{resourcegroup}", responses=documented(404, 412))
+@router.delete("/{resourcegroup}", responses=documented(404, 412, 428))
 def delete_resource_group(served: ApiContext, caller: Admin, resourcegroup: Segment, asked: Change) -> ChangeResponse:
     """Delete a resource group; while tenants, namespaces or the defaults are attached to it, the answer is 412."""
     revision = asked.expected("resource_group", resourcegroup)

@@ -17,6 +17,7 @@ _TYPES: Final = {
     "app.js": "text/javascript; charset=utf-8",
     "charts.js": "text/javascript; charset=utf-8",
     "client.js": "text/javascript; charset=utf-8",
+    "confirm.js": "text/javascript; charset=utf-8",
     "group.js": "text/javascript; charset=utf-8",
     "uPlot.iife.min.js": "text/javascript; charset=utf-8",
     "uPlot.min.css": "text/css; charset=utf-8",

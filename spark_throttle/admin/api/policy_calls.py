@@ -29,13 +29,15 @@ from spark_throttle.admin.api.calls import (
     not_modified,
     readable_tenant,
 )
+from spark_throttle.admin.api.json_bodies import StrictRoute
 from spark_throttle.admin.caller import Caller
+from spark_throttle.errors import PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, StoredEntry
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Kind
 
-router = APIRouter(prefix="/admin/v2", tags=["policies"])
+router = APIRouter(prefix="/admin/v2", tags=["policies"], route_class=StrictRoute)
 
 NamedSection: TypeAlias = Literal["resource_groups", "tenants", "namespaces", "exempt"]
 SingleSection: TypeAlias = Literal["defaults", "job", "queue"]
@@ -49,6 +51,7 @@ _KINDS: Final[dict[str, Kind]] = {section: kind for kind, section in SECTIONS.it
 class Policy(BaseModel):
     """One entry of the store."""
 
+    kind: Kind
     name: str
     revision: int
     """Revision of the commit that wrote the entry: its ETag."""
@@ -76,11 +79,17 @@ def list_policies(
     after: After = "",
     limit: Limit = 100,
     resource_group: Annotated[str | None, Query(max_length=MAX_NAME_BYTES)] = None,
+    locked: Annotated[bool, Query(description="Whether only locked entries are returned.")] = False,  # noqa: FBT002
 ) -> PolicyPage:
     """Return a page of a section's entries; if `resource_group` is given, only entries that name this group."""
     kind = _KINDS[section]
     tenant = readable_tenant(caller)
-    if tenant is None:
+    if locked and kind == "namespace":
+        entries = map(StoredEntry.of, served.locked.after(after, tenant=tenant))
+        page = list(islice((each for each in entries if resource_group in (None, each.resource_group)), limit))
+    elif locked:
+        raise PolicyError("locked", f"only entries of namespaces can be locked, not those of {section}")
+    elif tenant is None:
         page = served.service.page(kind, after=after, limit=limit, resource_group=resource_group)
     else:
         page = _page_of_tenant(served.service, tenant, kind, after, limit)
@@ -105,7 +114,7 @@ def get_policy(
     return _answered(stored, if_none_match, response)
 
 
-@router.put("/policies/{section}/{name}", responses=documented(404, 412))
+@router.put("/policies/{section}/{name}", responses=documented(404, 412, 428))
 def put_policy(
     served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, values: Values, asked: Change
 ) -> ChangeResponse:
@@ -117,7 +126,7 @@ def put_policy(
     return asked.answer(made)
 
 
-@router.delete("/policies/{section}/{name}", responses=documented(404, 412))
+@router.delete("/policies/{section}/{name}", responses=documented(404, 412, 428))
 def delete_policy(
     served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, asked: Change
 ) -> ChangeResponse:
@@ -138,7 +147,7 @@ def get_single_policy(
     return _answered(served.service.get(_KINDS[section]), if_none_match, response)
 
 
-@router.put("/policy/{section}", responses=documented(404, 412))
+@router.put("/policy/{section}", responses=documented(404, 412, 428))
 def put_single_policy(
     served: ApiContext, caller: Admin, section: SingleSection, values: Values, asked: Change
 ) -> ChangeResponse:
@@ -151,7 +160,7 @@ def put_single_policy(
 
 def _policy(stored: StoredEntry) -> Policy:
     author: Literal["administrator", "tenant"] = "administrator" if stored.given is None else "tenant"
-    return Policy(name=stored.name, revision=stored.revision, author=author, policy=stored.values)
+    return Policy(kind=stored.kind, name=stored.name, revision=stored.revision, author=author, policy=stored.values)
 
 
 def _answered(stored: StoredEntry, if_none_match: str | None, response: Response) -> Policy | Response:

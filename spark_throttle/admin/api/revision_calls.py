@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from spark_throttle.admin.api.addresses import Limit
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, Admin, ApiContext, ChangeResponse, UnconditionalChange
+from spark_throttle.store import entries
 from spark_throttle.store.store import Door, Kind
 
 router = APIRouter(prefix="/admin/v2", tags=["revisions"])
@@ -47,6 +48,18 @@ class Difference(BaseModel):
     after: dict[str, Any] | None
 
 
+class Planned(BaseModel):
+    """What a change would do, if it were made now."""
+
+    revision: int
+    """The store's revision that it would change; `expected` makes sure of it."""
+
+    differences: list[Difference]
+
+    losses: list[str]
+    """What it would cost; if there is any, the change must be confirmed (`yes`)."""
+
+
 @router.get("/history", dependencies=READERS, responses=documented(404))
 def get_history(
     served: ApiContext,
@@ -69,15 +82,33 @@ def get_diff(
     after: Annotated[int, Query(ge=0, le=_MOST)],
 ) -> list[Difference]:
     """Return the entries that differ between two revisions."""
-    return [
-        Difference(kind=d.kind, name=d.name, path=d.path, before=d.before, after=d.after)
-        for d in served.service.diff(before, after)
-    ]
+    return [_difference(each) for each in served.service.diff(before, after)]
 
 
-@router.post("/rollback/{revision}", responses=documented(404))
+@router.get("/rollback/{revision}", dependencies=READERS, responses=documented(404))
+def plan_rollback(served: ApiContext, revision: RevisionNumber) -> Planned:
+    """Return what a rollback to a revision would change, and what that would cost; nothing is changed."""
+    planned = served.service.planned_rollback(revision)
+    return Planned(
+        revision=planned.revision,
+        differences=[_difference(each) for each in planned.differences],
+        losses=[str(loss) for loss in planned.losses],
+    )
+
+
+@router.post("/rollback/{revision}", responses=documented(404, 412, 428))
 def roll_back(
-    served: ApiContext, caller: Admin, revision: RevisionNumber, asked: UnconditionalChange
+    served: ApiContext,
+    caller: Admin,
+    revision: RevisionNumber,
+    asked: UnconditionalChange,
+    expected: Annotated[
+        int | None, Query(ge=0, le=_MOST, description="Roll back only if the store is at this revision; else 412.")
+    ] = None,
 ) -> ChangeResponse:
     """Restore the policies of a revision, in one commit; the changes since then stay in the history."""
-    return asked.answer(served.service.rollback(revision, asked.author(caller)), is_entry=False)
+    return asked.answer(served.service.rollback(revision, asked.author(caller), expected=expected), is_entry=False)
+
+
+def _difference(each: entries.Difference) -> Difference:
+    return Difference(kind=each.kind, name=each.name, path=each.path, before=each.before, after=each.after)

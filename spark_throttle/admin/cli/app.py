@@ -6,6 +6,7 @@ A command imports only what it needs, when it runs, so that it starts at once. T
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
 from typing import Annotated
 
@@ -15,11 +16,13 @@ from spark_throttle.admin.cli import capacity, imports, policy, tokens, watch
 from spark_throttle.admin.cli.audited import Audit
 from spark_throttle.admin.cli.entries import named_app, single_app
 from spark_throttle.admin.cli.options import HangingAfter, ReportingGroup, SilentAfter, Store
+from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.errors import ConfigurationError
 
 _EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \
 7 another change came first, nothing was changed; 8 the store is not available, nothing was changed; 9 it is unknown \
-whether anything was changed; 10 a difference; 11 no job is listening."""
+whether anything was changed; 10 a difference; 11 no job is listening; 12 the change \
+costs protection and wants --yes, nothing was changed."""
 
 app = typer.Typer(
     name="spark-throttle", cls=ReportingGroup, no_args_is_help=True, pretty_exceptions_enable=False, epilog=_EXITS,
@@ -40,12 +43,28 @@ app.command()(watch.status)
 app.command()(capacity.capacity)
 
 
+def _say_version(is_asked: bool) -> None:  # noqa: FBT001 - called by typer
+    if is_asked:
+        typer.echo(f"spark-throttle {importlib.metadata.version('spark-throttle')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Show the version, and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 @app.command()
 def serve(
     tokens: Annotated[str, typer.Option(metavar="FILE", help="The file of hashed tokens.")],
     store: Store = "",
+    is_created: Annotated[bool, typer.Option("--init", help="Create the store if it does not exist.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8182,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = DEFAULT_PORT,
     job: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="A job to show and its control directory; repeatable.")
     ] = None,
@@ -53,6 +72,9 @@ def serve(
     tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
     is_plain_allowed: Annotated[
         bool, typer.Option("--allow-plain-http", help="TLS ends at a proxy in front of the server.")
+    ] = False,
+    is_confirmed: Annotated[
+        bool, typer.Option("--yes", help="Ask no caller for confirmation: for clients that cannot say yes=true.")
     ] = False,
     silent_after: SilentAfter = None,
     hanging_after: HangingAfter = None,
@@ -71,12 +93,16 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the admin API and its page."""
-    control = {}
+    control: dict[str, str] = {}
     for named in job or []:
         name, equals, path = named.partition("=")
         if not (name and equals and path):
             raise ConfigurationError(
                 f"--job {named}: write it as NAME=PATH, such as ingest=/checkpoints/ingest/throttle"
+            )
+        if name in control:
+            raise ConfigurationError(
+                f"--job {name}: the name is given twice, for {control[name]} and {path}; give each job its own name"
             )
         control[name] = path
     if not store:
@@ -84,9 +110,9 @@ def serve(
     life_bounds = importlib.import_module("spark_throttle.status.liveness").LifeBounds
     importlib.import_module("spark_throttle.admin.api.app").serve(
         store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
-        is_plain_allowed=is_plain_allowed, life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
-        audit=audit, proxies=proxy or (), openid=openid,
-        most_tenant_entries=most_tenant_entries,
+        is_plain_allowed=is_plain_allowed, is_created=is_created, is_confirmed=is_confirmed,
+        life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
+        audit=audit, proxies=proxy or (), openid=openid, most_tenant_entries=most_tenant_entries,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from spark_throttle.admin.cli.options import (
     Store,
     Who,
     Why,
+    Yes,
     author_of,
     merged,
     service_of,
@@ -46,7 +47,7 @@ def show_made(made: CommitResult, form: Form, what: str) -> None:
         said = f"{what}: revision {made.revision}" if made.is_changed else f"{what}: nothing to change"
         return "\n".join([shown(said), *(f"note: {shown(note)}" for note in made.notes)])
 
-    Output(form).show(made, text)
+    Output(form).show({"revision": made.revision, "changed": made.is_changed, "notes": made.notes}, text)
 
 
 def show_stored(found: list[StoredEntry], form: Form) -> None:
@@ -62,7 +63,10 @@ def show_stored(found: list[StoredEntry], form: Form) -> None:
 
 
 def _answer(stored: StoredEntry) -> dict[str, Any]:
-    return {"kind": stored.kind, "name": stored.name, "revision": stored.revision, "policy": stored.values}
+    return {
+        "kind": stored.kind, "name": stored.name, "revision": stored.revision,
+        "author": "administrator" if stored.given is None else "tenant", "policy": stored.values,
+    }  # fmt: skip
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
@@ -78,11 +82,15 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
 
     @app.command("create", help=f"Create a {noun} that does not exist yet.")
     def create(
-        name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "",
+        name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "", yes: Yes = False,
         output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         values = merged({}, values_of_settings(settings or []))
-        show_made(service_of(store).create(kind, name, values, author_of(who, why)), output, f"{noun} {name}")
+        show_made(
+            service_of(store).create(kind, name, values, author_of(who, why, is_confirmed=yes)),
+            output,
+            f"{noun} {name}",
+        )
 
     @app.command("get", help=f"Show one {noun}.")
     def get(name: Name, store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> None:
@@ -93,22 +101,22 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
     def update(
         name: Name, store: Store = "", settings: Settings = None,
         is_whole: Annotated[bool, typer.Option("--replace", help="Drop all settings that are not given.")] = False,
-        expected: Expected = None, who: Who = "", why: Why = "", output: OutputForm = Form.TEXT,
+        expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         service, changes = service_of(store), values_of_settings(settings or [])
         stored = service.get(kind, name)
         values = merged({} if is_whole else stored.values, changes)
         # The entry that the settings are merged into must not have changed when they are written.
         at = expected if expected is not None else None if is_whole else stored.revision
-        made = service.update(kind, name, values, author_of(who, why), expected=at)
+        made = service.update(kind, name, values, author_of(who, why, is_confirmed=yes), expected=at)
         show_made(made, output, f"{noun} {name}")
 
     @app.command("delete", help=f"Delete a {noun}.")
     def delete(
-        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
+        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
         output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
-        made = service_of(store).delete(kind, name, author_of(who, why), expected=expected)
+        made = service_of(store).delete(kind, name, author_of(who, why, is_confirmed=yes), expected=expected)
         show_made(made, output, f"{noun} {name} deleted")
 
     @app.command("list", help="List them by name, page by page.")
@@ -133,19 +141,19 @@ def _add_attachments(app: typer.Typer, kind: Kind, noun: str) -> None:
     def attach(
         name: Name, group: Group, store: Store = "",
         is_moved: Annotated[bool, typer.Option("--move", help="Take it from another group if it is in one.")] = False,
-        expected: Expected = None, who: Who = "", why: Why = "", output: OutputForm = Form.TEXT,
+        expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         made = service_of(store).attach(
-            kind, name, group, author_of(who, why), expected=expected, is_moved=is_moved
+            kind, name, group, author_of(who, why, is_confirmed=yes), expected=expected, is_moved=is_moved
         )  # fmt: skip
         show_made(made, output, f"{noun} {name} attached to {group}")
 
     @app.command("detach", help=f"Detach a {noun} from its resource group.")
     def detach(
-        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
+        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
         output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
-        made = service_of(store).detach(kind, name, author_of(who, why), expected=expected)
+        made = service_of(store).detach(kind, name, author_of(who, why, is_confirmed=yes), expected=expected)
         show_made(made, output, f"{noun} {name} detached")
 
 
@@ -161,12 +169,12 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
     @app.command("update", help=f"Change {noun}; settings that are not given stay as they are.")
     def update(
         settings: Settings = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
-        output: OutputForm = Form.TEXT,
+        yes: Yes = False, output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         service, changes = service_of(store), values_of_settings(settings or [])
         stored = service.get(kind)
         at = stored.revision if expected is None else expected
-        made = service.put(kind, "", merged(stored.values, changes), author_of(who, why), expected=at)
+        made = service.put(kind, "", merged(stored.values, changes), author_of(who, why, is_confirmed=yes), expected=at)
         show_made(made, output, kind)
 
     return app

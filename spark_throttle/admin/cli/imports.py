@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
-from spark_throttle.admin.cli.output import Exit, Form, as_json, shown
+from spark_throttle.admin.cli.output import Exit, Form, in_form, shown
 from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def _answer(found: ImportResult, form: Form) -> None:
     from spark_throttle.policy.yaml_text import read_yaml
 
     text = dump_policies(found.document)
-    if form is Form.JSON:
-        typer.echo(as_json({"policy": read_yaml(text), "unexpressed": found.unexpressed}))
+    if form is not Form.TEXT:
+        typer.echo(in_form({"policy": read_yaml(text), "unexpressed": found.unexpressed}, form), nl=False)
     else:
         typer.echo(text, nl=False)
         for line in found.unexpressed:

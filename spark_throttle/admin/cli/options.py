@@ -64,7 +64,7 @@ OutputForm = Annotated[
     Form,
     typer.Option(
         "--output", "-o", envvar="SPARK_THROTTLE_OUTPUT", is_eager=True, callback=_remembered,
-        help="Tables for people, or JSON for programs.",
+        help="Tables for people; JSON or YAML for programs.",
     ),
 ]  # fmt: skip
 Who = Annotated[str, typer.Option("--who", envvar="SPARK_THROTTLE_WHO", help="Who makes the change; by default you.")]
@@ -75,6 +75,13 @@ Expected = Annotated[
         "--expected", metavar="REVISION", help="Change it only if it is at this revision; 0: if it does not exist."
     ),
 ]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes", "-y",
+        help="Make the change although it leaves no limit, sets a quota to 0, or lifts a limit of a scope in use.",
+    ),
+]  # fmt: skip
 At = Annotated[int | None, typer.Option("--at", metavar="REVISION", help="Read this revision instead of the newest.")]
 Control = Annotated[
     str | None,
@@ -112,13 +119,13 @@ def service_of(location: str, *, is_created: bool = False) -> PolicyService:
     )
 
 
-def author_of(who: str, why: str) -> Author:
+def author_of(who: str, why: str, *, is_confirmed: bool) -> Author:
     """Return the author of a change: the one named, or the user of this process, who is kept in any case."""
     from spark_throttle.admin.cli.system_user import system_user
     from spark_throttle.store.store import Author
 
     name, uid = system_user()
-    return Author(who or name, why, door="cli", caller=f"{name} (uid {uid})")
+    return Author(who or name, why, door="cli", caller=f"{name} (uid {uid})", is_confirmed=is_confirmed)
 
 
 def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -137,9 +144,13 @@ def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not path:
             raise ConfigurationError(f"{setting!r} is not a setting; write one such as publish.messages_per_second=500")
         *scopes, key = path.split(".")
-        here = values
+        here: Any = values
         for scope in scopes:
             here = here.setdefault(scope, {})
+            if not isinstance(here, dict):
+                break
+        if not isinstance(here, dict) or key in here:
+            raise ConfigurationError(f"{path} is set twice, the second time by {setting!r}; keep one of the settings")
         here[key] = read_yaml(text) if text else None
     return values
 

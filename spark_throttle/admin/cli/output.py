@@ -1,7 +1,7 @@
-"""How commands answer: tables for people, JSON for programs, and exit codes that tell a caller what to do next.
+"""How commands answer: tables for people, JSON or YAML for programs, and exit codes that tell what to do next.
 
-Both forms show everything; control characters in a name, which a terminal would obey, are escaped in tables and exact
-in JSON. Answers go to stdout, errors to stderr.
+All forms show everything. Characters that a terminal would obey or that nobody sees, such as bidirectional controls,
+are escaped in all of them; JSON and YAML read back as the exact name. Answers go to stdout, errors to stderr.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import (
     ConflictError,
     DuplicateError,
@@ -28,7 +29,11 @@ from spark_throttle.errors import (
     StoredFormatError,
     StoreUnavailableError,
     ThrottleError,
+    UnconfirmedError,
 )
+
+shown: Final = visible
+"""Every name and message in a table or a line passes it: a terminal would obey its control characters."""
 
 
 class Exit(IntEnum):
@@ -62,9 +67,13 @@ class Exit(IntEnum):
     SILENT = 11
     """`status`: no job is listening, because it is silent, hangs or has ended."""
 
+    UNCONFIRMED = 12
+    """The change costs protection; nothing was changed: look at what it costs, then confirm it with --yes."""
+
 
 _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
     (NotFoundError, Exit.NOT_FOUND), (DuplicateError, Exit.DUPLICATE), (InUseError, Exit.IN_USE),
+    (UnconfirmedError, Exit.UNCONFIRMED),
     (ConflictError, Exit.CONFLICT), (StoreUnavailableError, Exit.UNAVAILABLE), (OutcomeUnknownError, Exit.UNKNOWN),
     (FileUnusableError, Exit.UNAVAILABLE), (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
 )  # fmt: skip
@@ -75,6 +84,7 @@ class Form(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    YAML = "yaml"
 
 
 def exit_of(error: ThrottleError) -> Exit:
@@ -102,18 +112,19 @@ class Output:
 
     def show(self, value: object, table: Callable[[], RenderableType | str]) -> None:
         """Write an answer: `value` for programs, `table()` for people."""
-        if self.form is Form.JSON:
-            sys.stdout.write(as_json(value) + "\n")
-        else:
+        if self.form is Form.TEXT:
             console().print(table(), highlight=False)
+        else:
+            sys.stdout.write(in_form(value, self.form))
 
     def fail(self, error: ThrottleError) -> Exit:
         """Write an error to stderr, and return the exit code for it."""
         code = exit_of(error)
-        if self.form is Form.JSON:
-            sys.stderr.write(
-                as_json({"error": type(error).__name__, "exit_code": int(code), "message": str(error)}) + "\n"
-            )
+        if self.form is not Form.TEXT:
+            said: dict[str, Any] = {"error": type(error).__name__, "exit_code": int(code), "message": str(error)}
+            if isinstance(error, UnconfirmedError):
+                said["losses"] = error.losses
+            sys.stderr.write(in_form(said, self.form))
         else:
             Console(stderr=True, soft_wrap=True).print(
                 f"[bold red]error:[/] {escape(shown(str(error)))}", highlight=False
@@ -126,6 +137,21 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=160)
 
 
+def in_form(value: object, form: Form) -> str:
+    r"""Return a value as whole lines for programs, in JSON or YAML.
+
+    Examples
+    --------
+    >>> in_form({"quota": Decimal("0.2"), "name": "a\u202eb"}, Form.YAML)
+    'quota: 0.2\nname: "a\\u202Eb"\n'
+    """
+    if form is Form.JSON:
+        return as_json(value) + "\n"
+    from spark_throttle.policy.yaml_dump import dump_yaml
+
+    return dump_yaml(json.loads(as_json(value)), width=1000)
+
+
 def as_json(value: object) -> str:
     """Return a value as JSON, dataclasses as mappings.
 
@@ -134,7 +160,8 @@ def as_json(value: object) -> str:
     >>> as_json({"quota": Decimal("0.2"), "pair": (1, None)})
     '{"quota": 0.2, "pair": [1, null]}'
     """
-    return json.dumps(value, default=_plain, ensure_ascii=False)
+    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes
@@ -143,17 +170,6 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes
     if isinstance(value, Decimal):
         return float(value) if value % 1 else int(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def shown(text: str) -> str:
-    r"""Return a text with the characters escaped that a terminal would obey.
-
-    Examples
-    --------
-    >>> shown("acme/ü"), shown("a\x1b[2Jb\n")
-    ('acme/ü', 'a\\x1b[2Jb\\n')
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def table_of(columns: Iterable[tuple[str, bool]], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:

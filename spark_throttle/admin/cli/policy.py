@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,13 +19,16 @@ from spark_throttle.admin.cli.options import (
     Store,
     Who,
     Why,
+    Yes,
     author_of,
     service_of,
 )
-from spark_throttle.admin.cli.output import Exit, Form, Output, as_json, shown, table_of
+from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, table_of
+from spark_throttle.errors import ConflictError
 
 if TYPE_CHECKING:
     from spark_throttle.store.entries import Difference
+    from spark_throttle.store.protection.planned_change import PlannedChange
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."
@@ -34,6 +38,7 @@ PolicyFile = Annotated[
     str,
     typer.Argument(metavar="FILE", help="A policy document in YAML or JSON: a path, a URI such as s3://…, or a store."),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and what it would cost.")]
 RevisionNumber = Annotated[int, typer.Argument(metavar="REVISION", help="A revision of the store.")]
 
 
@@ -65,10 +70,11 @@ def apply(
     file: PolicyFile,
     store: Store = "",
     is_created: Annotated[bool, typer.Option("--init", help="Create the store if it does not exist.")] = False,
-    is_dry: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    is_dry: DryRun = False,
     expected: Expected = None,
     who: Who = "",
     why: Why = "",
+    yes: Yes = False,
     output: OutputForm = Form.TEXT,
 ) -> None:
     """Replace all policies of the store by a document, in one commit."""
@@ -77,9 +83,10 @@ def apply(
     document = load_policies(file)
     service = service_of(store, is_created=is_created and not is_dry)
     if is_dry:
-        _show_differences(service.planned(document), output)
+        _show_planned(service.planned(document), expected, output)
         return
-    show_made(service.apply(document, author_of(who, why), expected=expected), output, f"{shown(file)} applied")
+    author = author_of(who, why, is_confirmed=yes)
+    show_made(service.apply(document, author, expected=expected), output, f"{shown(file)} applied")
 
 
 @app.command()
@@ -89,7 +96,7 @@ def show(store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> No
     from spark_throttle.policy.yaml_text import read_yaml
 
     text = dump_policies(service_of(store).document(at=at))
-    typer.echo(as_json(read_yaml(text)) if output is Form.JSON else text, nl=output is Form.JSON)
+    typer.echo(in_form(read_yaml(text), output) if output is Form.JSON else text, nl=False)
 
 
 @app.command()
@@ -143,11 +150,25 @@ def history(
 
 @app.command()
 def rollback(
-    revision: RevisionNumber, store: Store = "", who: Who = "", why: Why = "", output: OutputForm = Form.TEXT
+    revision: RevisionNumber,
+    store: Store = "",
+    is_dry: DryRun = False,
+    expected: Annotated[
+        int | None, typer.Option(metavar="REVISION", help="Roll back only if the store is at this revision.")
+    ] = None,
+    who: Who = "",
+    why: Why = "",
+    yes: Yes = False,
+    output: OutputForm = Form.TEXT,
 ) -> None:
     """Restore the policies of a revision; the history keeps the changes since then."""
-    author = author_of(who, why or f"back to revision {revision}")
-    show_made(service_of(store).rollback(revision, author), output, f"rolled back to revision {revision}")
+    service = service_of(store)
+    if is_dry:
+        _show_planned(service.planned_rollback(revision), expected, output)
+        return
+    author = author_of(who, why or f"back to revision {revision}", is_confirmed=yes)
+    made = service.rollback(revision, author, expected=expected)
+    show_made(made, output, f"rolled back to revision {revision}")
 
 
 def _when(at_ms: int) -> str:
@@ -155,11 +176,33 @@ def _when(at_ms: int) -> str:
 
 
 def _show_differences(found: list[Difference], form: Form) -> None:
-    values = [{"path": each.path, "before": each.before, "after": each.after} for each in found]
-    Output(form).show(values, lambda: _as_diff(found))
+    Output(form).show([_values_of(each) for each in found], lambda: _as_diff(found))
 
 
-def _as_diff(found: list[Difference]) -> Any:  # noqa: ANN401 - what rich prints
+def _show_planned(planned: PlannedChange, expected: int | None, form: Form) -> None:
+    """Show a change that is not made, and what it would cost."""
+    if expected is not None and expected != planned.revision:
+        raise ConflictError("the policy store", expected, planned.revision)
+    values = {
+        "revision": planned.revision, "differences": [_values_of(each) for each in planned.differences],
+        "losses": [str(loss) for loss in planned.losses],
+    }  # fmt: skip
+
+    def text() -> Any:  # noqa: ANN401 - what rich prints
+        from rich.console import Group
+        from rich.text import Text
+
+        costs = [Text(shown(f"costs protection (--yes): {loss}"), style="bold red") for loss in planned.losses]
+        return Group(_as_diff(planned.differences), *costs)
+
+    Output(form).show(values, text)
+
+
+def _values_of(each: Difference) -> dict[str, Any]:
+    return {"kind": each.kind, "name": each.name, "path": each.path, "before": each.before, "after": each.after}
+
+
+def _as_diff(found: Sequence[Difference]) -> Any:  # noqa: ANN401 - what rich prints
     from rich.text import Text
 
     text = Text()
@@ -178,8 +221,6 @@ def _as_diff(found: list[Difference]) -> Any:  # noqa: ANN401 - what rich prints
 
 
 def _lines(values: dict[str, Any] | None) -> list[str]:
-    import yaml
+    from spark_throttle.policy.yaml_dump import dump_yaml
 
-    if not values:
-        return []
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000).splitlines()
+    return dump_yaml(values, width=1000).splitlines() if values else []

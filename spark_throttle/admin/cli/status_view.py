@@ -34,12 +34,13 @@ def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
     life = found.life
     return {
         "state": "unknown" if life is None else life.state,
+        "listening": life is None or life.is_listening,
         "life": "" if life is None else life.detail,
         "sign_age_ms": None if life is None else life.sign_age_ms,
         "asked_age_ms": None if life is None else life.asked_age_ms,
         "batch_age_ms": found.batch_age_ms,
         "elapsed_ms": found.elapsed_ms,
-        "batch_id": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
+        "batch": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
         "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
         "scopes": [{**asdict(scope), **_rates(found, scope)} for scope in scopes],
     }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store, service_of
-from spark_throttle.admin.cli.output import Exit, Form, Output, as_json, console, count, shown, size, table_of, wait
+from spark_throttle.admin.cli.output import Exit, Form, Output, console, count, in_form, shown, size, table_of, wait
 from spark_throttle.admin.cli.status_view import (
     LEVELS,
     both,
@@ -131,9 +131,9 @@ def status(
 def _watch(look: Callable[[], tuple[Status, list[ScopeStatus]]], every: float, form: Form) -> None:
     """Show the status again and again until interrupted."""
     pause = threading.Event()
-    if form is Form.JSON:
+    if form is not Form.TEXT:
         while True:
-            typer.echo(as_json(status_values(*look())))
+            typer.echo(("---\n" if form is Form.YAML else "") + in_form(status_values(*look()), form), nl=False)
             pause.wait(every)
     if not sys.stdout.isatty():
         from spark_throttle.control.clock import Clock

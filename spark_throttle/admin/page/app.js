@@ -1,11 +1,13 @@
 // The page: signs in, asks for news once a second, and hands it to the groups' cards and the tables.
 
 import { GroupCard } from "./group.js";
-import { Rows, call, count, duration, element, quantity, segment, session, size } from "./client.js";
+import { Rows, call, count, duration, element, quantity, segment, session, size, visible } from "./client.js";
+import { rollBack } from "./confirm.js";
 
 const EVERY_MS = 1000;
 const HISTORY_EVERY = 3;
 const GROUPS = 60;
+const LOCKS = 50;
 const $ = (id) => document.getElementById(id);
 
 const cards = new Map();
@@ -17,7 +19,8 @@ let turn = 0;
 let timer = null;
 let knownRevision = -1;
 
-function showAlert(text) {
+function showAlert(problem) {
+  const text = visible(problem);
   const place = $("alerts");
   if (place.textContent !== text) place.textContent = text;
 }
@@ -72,6 +75,7 @@ async function update() {
   showFacts(status, job);
   if (status.store_revision !== knownRevision) {
     await readGroups();
+    await showLocks();
     knownRevision = status.store_revision;
     await showHistory();
   } else if (turn % (HISTORY_EVERY * 10) === 0) {
@@ -121,7 +125,8 @@ function showFacts(status, job) {
   else showProblem("");
 }
 
-function showProblem(text) {
+function showProblem(problem) {
+  const text = visible(problem);
   let place = $("job-problem");
   if (!place) {
     place = element("p", { id: "job-problem", class: "problem", role: "alert" });
@@ -182,7 +187,7 @@ async function explain(namespace) {
   const rates = (pair) => [pair[0] === null ? null : `${count(pair[0])} messages`, pair[1] === null ? null : size(pair[1])]
     .filter(Boolean).join(", ") || "–";
   const seconds = (ms) => (ms === null ? "–" : `${count(ms / 1000)} s`);
-  $("explanation-title").textContent = `Why is ${namespace} held?`;
+  $("explanation-title").textContent = visible(`Why is ${namespace} held?`);
   const seen = value.last_batch;
   $("explanation-text").replaceChildren(
     element("h3", {}, "Which rule applies, and why"),
@@ -211,7 +216,33 @@ async function showHistory() {
     element("td", {}, new Date(entry.at_ms).toISOString().replace("T", " ").slice(0, 19) + " UTC"),
     element("td", {}, entry.who), element("td", {}, [entry.door, entry.caller].filter(Boolean).join(": ") || "–"),
     element("td", { class: "wide" }, entry.why || "–"),
-    element("td", { class: "number" }, count(entry.changes)))));
+    element("td", { class: "number" }, count(entry.changes)),
+    element("td", {}, element("button", { type: "button", hidden: !isAdmin || entry === value[0],
+      "aria-label": `Roll back to revision ${entry.revision}`, onclick: () => goBack(entry.revision) }, "Roll back")))));
+}
+
+async function goBack(revision) {
+  try {
+    await rollBack(revision);
+    await refresh();
+  } catch (error) {
+    await refresh();
+    showAlert(error.message);
+  }
+}
+
+async function showLocks() {
+  const { value } = await call(`/admin/v2/policies/namespaces?locked=true&limit=${LOCKS}`);
+  $("locks").tBodies[0].replaceChildren(...value.policies.map((entry) => {
+    const { locked, ...policy } = entry.policy;
+    return element("tr", {}, element("th", { scope: "row" }, entry.name),
+      element("td", { class: "wide" }, locked ? JSON.stringify(policy) : "–"),
+      element("td", { class: "number" }, count(entry.revision)));
+  }));
+  $("locks").hidden = value.policies.length === 0;
+  $("locks-count").textContent = !value.policies.length ? "No entry is locked."
+    : value.next === null ? "Only an administrator changes or removes these entries."
+      : `Only an administrator changes or removes these entries; the first ${LOCKS} are shown.`;
 }
 
 $("sign-in").addEventListener("submit", (event) => {

@@ -14,6 +14,7 @@ export class Refused extends Error {
     super(problem.detail || `the server answered ${status}`);
     this.status = status;
     this.path = problem.path;
+    this.losses = problem.losses || [];
   }
 }
 
@@ -31,6 +32,10 @@ export async function call(path, { method = "GET", body, ifMatch } = {}) {
   if (!answer.ok) throw new Refused(answer.status, value);
   return { value, etag: answer.headers.get("ETag") };
 }
+
+// A text with every character visible: one without a glyph of its own could make a name look like another.
+export const visible = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
+  (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
 
 export const segment = (name) => encodeURIComponent(name);
 
@@ -75,9 +80,11 @@ export function element(tag, attributes = {}, ...children) {
     if (value === false || value === null || value === undefined) continue;
     if (name === "class") made.className = value;
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "title" || name === "aria-label") made.setAttribute(name, visible(value));
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
+  made.append(...children.filter((child) => child !== null && child !== undefined)
+    .map((child) => (typeof child === "string" ? visible(child) : child)));
   return made;
 }
 
@@ -101,7 +108,7 @@ export class Rows {
         const cell = row.children[at + 1];
         cell.className = kind;
         if (typeof content !== "string") cell.replaceChildren(content);
-        else if (cell.textContent !== content) cell.textContent = content;
+        else if (cell.textContent !== visible(content)) cell.textContent = visible(content);
       });
       kept.set(name, row);
     }

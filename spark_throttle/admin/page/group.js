@@ -1,7 +1,8 @@
 // One resource group: its numbers, its chart, who shares it, and its quotas, which an admin edits in place.
 
 import { RateChart } from "./charts.js";
-import { Refused, Rows, call, count, element, quantity, segment, size, typed } from "./client.js";
+import { Refused, Rows, call, count, element, quantity, segment, size, typed, visible } from "./client.js";
+import { confirmed } from "./confirm.js";
 
 const DIRECTIONS = ["publish", "dispatch"];
 const QUOTA = [
@@ -25,7 +26,7 @@ export class GroupCard {
     this.said = element("p");
     this.acted = element("p", { class: "acted", role: "status" });
     this.editButton = element("button", { type: "button", hidden: !isAdmin, onclick: () => this.edit() }, "Edit quota");
-    this.editButton.setAttribute("aria-label", `Edit the quota of ${name}`);
+    this.editButton.setAttribute("aria-label", visible(`Edit the quota of ${name}`));
     this.form = element("div");
     this.fairness = element("p", { class: "quiet" });
     this.members = element("tbody");
@@ -158,7 +159,11 @@ export class GroupCard {
       if (value !== null && !(field.endsWith("OnExcess") && value === "delay")) body[field] = value;
     }
     const reason = new URLSearchParams({ why });
-    const { value } = await call(`${this.path}?${reason}`, { method: "PUT", body, ifMatch: etag });
+    const shown = (field, value) => (value ?? null) === null ? "–" : field.endsWith("InBytes") ? size(value) : String(value);
+    const differences = Object.keys(inputs).map((field) => [field, this.fields[field] ?? null, body[field] ?? null])
+      .filter(([, before, after]) => before !== after)
+      .map(([field, before, after]) => [field, shown(field, before), shown(field, after)]);
+    const { value } = await confirmed(`${this.path}?${reason}`, { method: "PUT", body, ifMatch: etag }, differences);
     this.change = { ...value, sent: Date.now() };
     this.acted.textContent = value.changed ? `Revision ${value.revision} is committed.` : "Nothing was changed.";
     await this.read();
@@ -170,7 +175,7 @@ export class GroupCard {
     if (input) { input.setAttribute("aria-invalid", "true"); input.focus(); }
     problem.textContent = error.status === 412
       ? "Somebody else has changed this group meanwhile; nothing was saved. Cancel, look at its new quota, and edit again."
-      : (error.path ? `${error.path}: ` : "") + error.message;
+      : visible((error.path ? `${error.path}: ` : "") + error.message);
     if (error.status === 412) this.read();
   }
 

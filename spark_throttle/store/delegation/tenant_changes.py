@@ -50,10 +50,10 @@ class TenantChanges:
         For how many single namespaces the administrator of one tenant may make an entry.
     """
 
-    def __init__(self, store: PolicyStore, *, most_entries: int = MOST_TENANT_ENTRIES) -> None:
+    def __init__(self, store: PolicyStore, index: NamespaceIndex, *, most_entries: int = MOST_TENANT_ENTRIES) -> None:
         self._store = store
+        self._index = index
         self._most_entries = most_entries
-        self._index = NamespaceIndex(store)
 
     def permitted(self, changes: Sequence[Change], tenant: str, revision: int) -> list[Change]:
         """Return the changes with what administrators gave (`Change.given`), if the tenant's administrator may make it.

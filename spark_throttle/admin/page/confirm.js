@@ -1,0 +1,46 @@
+// Asks before a change is made that costs protection, or that undoes others: what would be lost, and the difference.
+
+import { Refused, call, element } from "./client.js";
+
+// Make a change; if the server wants it confirmed, show what it costs and `differences` first: [path, before, after].
+export async function confirmed(path, options, differences) {
+  try {
+    return await call(path, options);
+  } catch (error) {
+    if (error.status !== 428) throw error;
+    if (!await ask("This costs protection", error.losses, differences)) {
+      throw new Refused(428, { detail: "It was not confirmed, and nothing was changed." });
+    }
+    return call(`${path}${path.includes("?") ? "&" : "?"}yes=true`, options);
+  }
+}
+
+// Show what a rollback would change, and make it if that is confirmed, unless somebody has changed anything meanwhile.
+export async function rollBack(revision) {
+  const path = `/admin/v2/rollback/${revision}`;
+  const { value: planned } = await call(path);
+  const differences = planned.differences.map(({ path: place, before, after }) => [place, said(before), said(after)]);
+  if (!differences.length) throw new Refused(0, { detail: `Nothing differs from revision ${revision}.` });
+  if (!await ask(`Roll back to revision ${revision}?`, planned.losses, differences)) return null;
+  const query = new URLSearchParams({ yes: "true", expected: planned.revision, why: `back to revision ${revision}` });
+  return (await call(`${path}?${query}`, { method: "POST" })).value;
+}
+
+const said = (policy) => (policy === null ? "–" : JSON.stringify(policy));
+
+// Return whether the reader confirms; Escape and Cancel do not.
+function ask(title, losses, differences) {
+  const dialog = document.getElementById("confirmation");
+  document.getElementById("confirmation-title").textContent = title;
+  const cells = (tag, texts) => element("tr", {}, ...texts.map((text) => element(tag, { class: "wide" }, text)));
+  document.getElementById("confirmation-text").replaceChildren(
+    losses.length ? element("ul", { class: "losses" }, ...losses.map((loss) => element("li", {}, loss))) : "",
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What changes" },
+      element("table", {}, element("thead", {}, cells("th", ["What", "Before", "After"])),
+        element("tbody", {}, ...differences.map((row) => cells("td", row))))));
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}

@@ -1,0 +1,92 @@
+"""What holds the rows of a scope, and what of it is lost between two policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, Literal, TypeAlias
+
+from spark_throttle.core.quota import Level
+from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, QueuePolicy, ScopePolicy
+
+_RATES: Final = ("messages_per_second", "bytes_per_second")
+_STRINGS: Final = ("write_throttling", "write_throttling_by_size", "read_throttling")
+
+Terms: TypeAlias = Mapping[str, str]
+"""The limits of a scope that hold rows back, as text, by their paths, such as ``publish.messages_per_second``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One thing that a change costs."""
+
+    kind: Literal["no_policy", "zero", "lifted"]
+    """`no_policy`: no limit is left anywhere. `zero`: a quota of 0 admits nothing. `lifted`: a limit is gone."""
+
+    path: str
+    """The changed entry in a document, such as ``resource_groups.gold``; empty for the whole policy."""
+
+    key: str = ""
+    """The limit, such as ``publish.messages_per_second``."""
+
+    level: str = ""
+    """The level of the limit, such as ``resource_group``."""
+
+    before: str | None = None
+    after: str | None = None
+    where: str = ""
+    """The place of the limit, if it is not in the changed entry itself."""
+
+    def __str__(self) -> str:
+        """Return the loss in words."""
+        if self.kind == "no_policy":
+            return "no limit is left in the whole policy: every row of every tenant is admitted"
+        place = f"{self.path}: {self.key} of {self.where}" if self.where else f"{self.path}.{self.key}"
+        if self.kind == "zero":
+            return f"{place} becomes 0 (it was {self.before or 'unlimited'}): what it holds is never admitted"
+        return f"{place} is lifted (it was {self.before})"
+
+
+def terms_of(policy: ScopePolicy | QueuePolicy | None) -> Terms:
+    """Return the limits of a policy that hold rows back: none where it only observes.
+
+    Examples
+    --------
+    >>> terms_of(ScopePolicy.model_validate({"publish": {"messages_per_second": 5}, "dispatch": {"weight": 2}}))
+    {'publish.messages_per_second': '5'}
+    """
+    if policy is None or isinstance(policy, QueuePolicy):
+        return {}
+    terms: dict[str, str] = {}
+    for direction in DIRECTIONS:
+        quota = getattr(policy, direction)
+        if quota.on_excess == "observe":
+            continue
+        for key in (*_RATES, "max_message_bytes"):
+            value = getattr(quota, key)
+            if value is not None:
+                terms[f"{direction}.{key}"] = f"{Decimal(value).normalize():f}"
+    if isinstance(policy, NamespacePolicy):
+        terms |= {key: value for key in _STRINGS if (value := getattr(policy, key)) is not None}
+    return terms
+
+
+def losses_between(before: Terms, after: Terms, *, path: str, level: Level, where: str = "") -> Iterator[Loss]:
+    """Yield what is lost between the limits that held rows and those that will.
+
+    Examples
+    --------
+    >>> before, after = {"publish.bytes_per_second": "100"}, {"dispatch.bytes_per_second": "0"}
+    >>> for loss in losses_between(before, after, path="tenants.acme", level=Level.TENANT):
+    ...     print(loss)
+    tenants.acme.publish.bytes_per_second is lifted (it was 100)
+    tenants.acme.dispatch.bytes_per_second becomes 0 (it was unlimited): what it holds is never admitted
+    """
+    name = level.name.lower()
+    for key, value in before.items():
+        if key not in after:
+            yield Loss("lifted", path, key, name, value, None, where)
+    for key, value in after.items():
+        if value == "0" and before.get(key) != "0":
+            yield Loss("zero", path, key, name, before.get(key), value, where)

@@ -1,0 +1,339 @@
+"""What changes of a policy cost, judged by their effect on every name that they can touch.
+
+Every namespace is held by the rule that applies to it (its entry, else the most specific glob, else the defaults), its
+tenant, its group and the job. A change costs protection if for some name
+
+* a limit at one of these levels is gone: it was removed, only observes, or another rule or group took its place;
+* or a quota at one of these levels becomes 0, where it was not 0 before.
+
+Names without end are judged by the rules that they can go from and to: a glob that is removed leaves its names to less
+specific globs and the defaults, a new one takes them from there, and a name with an entry goes exactly one way. Where
+it depends on names that nobody has written whether a limit is lifted, it counts as lifted. Nobody knows which names
+will come, so every namespace, tenant and glob counts as in use, and a group if something is attached to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_throttle.core.names.globs import covers, is_glob, specificity
+from spark_throttle.core.quota import Level
+from spark_throttle.policy.model import NamespacePolicy, ScopePolicy, TenantPolicy
+from spark_throttle.store.delegation.given_rules import PolicyView, namespace_policy
+from spark_throttle.store.delegation.namespace_index import NamespaceIndex
+from spark_throttle.store.entries import SECTIONS, policy_of, resource_group_of
+from spark_throttle.store.memory_store import Commit, MemoryStore
+from spark_throttle.store.protection.loss import Loss, Terms, losses_between, terms_of
+from spark_throttle.store.store import Change, Entry, Kind, PolicyStore, Revision
+
+MOST_LOOKED_UP: Final = 64
+"""Number of changes up to which entries are looked up one by one; for more, the whole store is read once."""
+
+_PAGE: Final = 1000
+
+
+class ProtectionCheck:
+    """Judges changes of one store; safe for use by several threads.
+
+    Examples
+    --------
+    >>> from spark_throttle.store.store import Author
+    >>> store = MemoryStore()
+    >>> gold = Change("resource_group", "gold", '{"publish":{"messages_per_second":5}}')
+    >>> store.commit(
+    ...     [gold, Change("tenant", "acme", '{"resource_group":"gold"}')],
+    ...     expected_revision=0,
+    ...     author=Author("ann"),
+    ...     at_ms=0,
+    ... )
+    1
+    >>> for loss in ProtectionCheck(store, NamespaceIndex(store)).losses([Change("tenant", "acme", None)], 1):
+    ...     print(loss)
+    tenants.acme: publish.messages_per_second of resource_groups.gold is lifted (it was 5)
+    """
+
+    def __init__(self, store: PolicyStore, index: NamespaceIndex) -> None:
+        self._store = store
+        self._index = index
+
+    def losses(self, changes: Sequence[Change], revision: int) -> list[Loss]:
+        """Return what changes of a revision cost, the worst first; nothing is written.
+
+        The first commit of a store costs nothing: no job can have followed it yet.
+        """
+        if not revision:
+            return []
+        if len(changes) <= MOST_LOOKED_UP:
+            return _Judgement(self._store, self._index, changes, revision).losses()
+        memory = _in_memory(self._store, revision)
+        return _Judgement(memory, NamespaceIndex(memory), changes, 1).losses()
+
+
+def _in_memory(store: PolicyStore, revision: int) -> MemoryStore:
+    """Return a copy of a revision, as revision 1."""
+    entries = tuple(Change(each.kind, each.name, each.body, each.given) for each in store.scan(at=revision))
+    memory = MemoryStore(store.location)
+    memory.replay([Commit(Revision(1, 0, "", "", len(entries)), entries)])
+    return memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The group of some names; its name may be empty, for none."""
+
+    name: str
+    terms: Terms
+
+    @property
+    def where(self) -> str:
+        return f"resource_groups.{self.name}"
+
+
+class _Judgement:
+    """The facts that some changes of one revision are judged by."""
+
+    def __init__(self, store: PolicyStore, index: NamespaceIndex, changes: Sequence[Change], revision: int) -> None:
+        self._store, self._changes, self._revision = store, changes, revision
+        self._changed = {(change.kind, change.name) for change in changes}
+        self._before = PolicyView(store, index, revision)
+        self._after = PolicyView(store, index, revision, changes)
+        self._views = (self._before, self._after)
+        groups = [(change, resource_group_of(change.body)) for change in changes]
+        self._groups_named = {group for _, group in groups}
+        self._tenants_without = {
+            change.name.partition("/")[0]
+            for change, group in groups
+            if change.kind == "namespace" and change.body is not None and group is None
+        }
+        """Tenants of which a namespace's entry is written that names no group."""
+
+    def losses(self) -> list[Loss]:
+        found = dict.fromkeys(loss for change in self._changes for loss in self._losses_of(change))
+        if any(loss.kind == "lifted" for loss in found) and not self._has_limit(self._entries_after()):
+            found = {Loss("no_policy", ""): None, **found}
+        return sorted(found, key=lambda loss: ("no_policy", "zero", "lifted").index(loss.kind))
+
+    def _losses_of(self, change: Change) -> Iterator[Loss]:
+        path = SECTIONS[change.kind] + (f".{change.name}" if change.name else "")
+        match change.kind:
+            case "resource_group":
+                yield from self._of_group(change.name, path)
+            case "tenant":
+                yield from self._of_tenant(change.name, path)
+            case "namespace":
+                yield from (
+                    self._of_glob(change.name, path) if is_glob(change.name) else self._of_name(change.name, path)
+                )
+            case "defaults":
+                before, after = (_defaults(view) for view in (self._before, self._after))
+                yield from self._of_rules(before, after, "*", path)
+            case "job":
+                terms = (_terms(view, "job", "") for view in (self._before, self._after))
+                yield from losses_between(*terms, path=path, level=Level.JOB)
+            case "exempt":
+                yield from self._of_exemption(change, path)
+            case "queue":
+                return
+
+    # --------------------------------------------------------------------------------------------- groups, tenants
+
+    def _of_group(self, name: str, path: str) -> Iterator[Loss]:
+        # A group that is removed has no members any more: what they lose is theirs.
+        if self._after.get("resource_group", name) is not None and self._is_used(name):
+            terms = (_terms(view, "resource_group", name) for view in (self._before, self._after))
+            yield from losses_between(*terms, path=path, level=Level.RESOURCE_GROUP)
+
+    def _is_used(self, group: str) -> bool:
+        kinds: tuple[Kind, ...] = ("tenant", "namespace", "defaults")
+        return group in self._groups_named or any(
+            self._store.page(kind, limit=1, at=self._revision, resource_group=group) for kind in kinds
+        )
+
+    def _of_tenant(self, tenant: str, path: str) -> Iterator[Loss]:
+        terms = (_terms(view, "tenant", tenant) for view in (self._before, self._after))
+        yield from losses_between(*terms, path=path, level=Level.TENANT)
+        groups = [_tenants_group(view, tenant) for view in (self._before, self._after)]
+        if groups[0] == groups[1]:
+            return
+        by_default = [group or _defaults(view).group for group, view in zip(groups, self._views, strict=True)]
+        yield from self._of_groups(by_default[0], by_default[1], path)
+        if self._has_rule_without_group(tenant):
+            yield from self._of_groups(groups[0], groups[1], path)
+
+    def _has_rule_without_group(self, tenant: str) -> bool:
+        """Return whether a rule that names no group may apply to a namespace of a tenant."""
+        for view in self._views:
+            entries = [*view.overlapping(f"{tenant}/*"), *view.overlapping(tenant)]
+            own = view.get("namespace", tenant)
+            if any(namespace_policy(entry).resource_group is None for entry in [*entries, *([own] if own else [])]):
+                return True
+        folder = f"{tenant}/"
+        page = self._store.page("namespace", after=folder, limit=_PAGE, at=self._revision)
+        entries = [entry for entry in page if entry.name.startswith(folder)]
+        if len(entries) == _PAGE or tenant in self._tenants_without:
+            return True
+        return any(resource_group_of(entry.body) is None for entry in entries)
+
+    def _of_groups(self, before: str | None, after: str | None, path: str) -> Iterator[Loss]:
+        """Yield what names lose that go from one group to another."""
+        if before == after:
+            return
+        old, new = _group(self._before, before), _group(self._after, after)
+        for loss in losses_between(old.terms, new.terms, path=path, level=Level.RESOURCE_GROUP):
+            yield replace(loss, where=old.where if loss.kind == "lifted" else new.where)
+
+    # -------------------------------------------------------------------------------------------------- namespaces
+
+    def _of_name(self, name: str, path: str) -> Iterator[Loss]:
+        before, after = (_rule(view, name) for view in self._views)
+        yield from self._of_rules(before, after, name, path)
+
+    def _of_glob(self, glob: str, path: str) -> Iterator[Loss]:
+        before, after = (view.get("namespace", glob) for view in self._views)
+        if before is not None and after is not None:
+            yield from self._of_rules(_Rule.of(before), _Rule.of(after), glob, path)
+        elif before is not None:
+            for heir in _others(self._after, glob):
+                yield from self._of_rules(_Rule.of(before), heir, _narrower(glob, heir.name), path)
+        elif after is not None:
+            for loser in _others(self._before, glob):
+                yield from self._of_rules(loser, _Rule.of(after), _narrower(glob, loser.name), path)
+
+    def _of_rules(self, before: _Rule, after: _Rule, names: str, path: str) -> Iterator[Loss]:
+        """Yield what some names lose, a name or a glob, that go from one rule to another."""
+        for loss in losses_between(before.terms, after.terms, path=path, level=Level.NAMESPACE):
+            rule = before if loss.kind == "lifted" else after
+            yield replace(loss, where="" if rule.where == path else rule.where)
+        if (before.group, before.name == "") == (after.group, after.name == ""):
+            return  # whatever becomes of the group is the change of the tenant, or of the group itself
+        tenant, slash, _ = names.partition("/")
+        if not is_glob(tenant) and (slash or not is_glob(names)):
+            old, new = (_tenants_group(view, tenant) for view in self._views)
+            yield from self._of_groups(before.group_in(old), after.group_in(new), path)
+            return
+        for group in self._groups_of_tenants():
+            yield from self._of_groups(before.group_in(group), after.group_in(group), path)
+
+    def _groups_of_tenants(self) -> Iterator[str | None]:
+        """Yield every group that a tenant may have: any, because tenants are too many to be asked."""
+        yield None
+        after = ""
+        while page := self._store.page("resource_group", after=after, limit=_PAGE, at=self._revision):
+            yield from (entry.name for entry in page)
+            after = page[-1].name
+        yield from (name for kind, name in self._changed if kind == "resource_group")
+
+    # -------------------------------------------------------------------------------------------------- exemptions
+
+    def _of_exemption(self, change: Change, path: str) -> Iterator[Loss]:
+        if change.body is None or self._before.get("exempt", change.name) is not None:
+            return
+        if any(covers(entry.name, change.name) for entry in self._exemptions()):
+            return
+        if is_glob(change.name):
+            if self._has_limit(self._before_entries()):
+                yield Loss("lifted", path, "every limit", "", "in force", None, "the names that it matches")
+            return
+        rule, tenant = _rule(self._before, change.name), change.name.partition("/")[0]
+        group = _group(self._before, rule.group_in(_tenants_group(self._before, tenant)))
+        levels: list[tuple[Level, Terms, str]] = [
+            (Level.NAMESPACE, rule.terms, rule.where),
+            (Level.TENANT, _terms(self._before, "tenant", tenant), f"tenants.{tenant}"),
+            (Level.RESOURCE_GROUP, group.terms, group.where),
+            (Level.JOB, _terms(self._before, "job", ""), "job"),
+        ]
+        for level, terms, where in levels:
+            yield from losses_between(terms, {}, path=path, level=level, where=where)
+
+    def _exemptions(self) -> Iterator[Entry]:
+        after = ""
+        while page := self._store.page("exempt", after=after, limit=_PAGE, at=self._revision):
+            yield from page
+            after = page[-1].name
+
+    # --------------------------------------------------------------------------------------------------- all at once
+
+    def _entries_after(self) -> Iterator[Entry]:
+        yield from (Entry(change.kind, change.name, change.body, 0) for change in self._changes if change.body)
+        yield from (entry for entry in self._before_entries() if (entry.kind, entry.name) not in self._changed)
+
+    def _before_entries(self) -> Iterator[Entry]:
+        return self._store.scan(at=self._revision)
+
+    @staticmethod
+    def _has_limit(entries: Iterable[Entry]) -> bool:
+        return any(terms_of(policy_of(entry)) for entry in entries if entry.kind not in ("exempt", "queue"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """An entry, a glob, or the defaults, as it holds names."""
+
+    name: str
+    """Empty for the defaults."""
+
+    policy: NamespacePolicy
+
+    @classmethod
+    def of(cls, entry: Entry) -> _Rule:
+        return cls(entry.name, namespace_policy(entry))
+
+    @property
+    def terms(self) -> Terms:
+        return terms_of(self.policy)
+
+    @property
+    def group(self) -> str | None:
+        return self.policy.resource_group
+
+    @property
+    def where(self) -> str:
+        return f"namespaces.{self.name}" if self.name else "defaults"
+
+    def group_in(self, tenants_group: str | None) -> str | None:
+        """Return the group of the rule's names whose tenant has a certain group."""
+        return self.group or tenants_group if self.name else tenants_group or self.group
+
+
+def _rule(view: PolicyView, name: str) -> _Rule:
+    entry = view.get("namespace", name) or next(iter(view.overlapping(name)), None)
+    return _defaults(view) if entry is None else _Rule.of(entry)
+
+
+def _defaults(view: PolicyView) -> _Rule:
+    entry = view.get("defaults", "")
+    return _Rule("", NamespacePolicy() if entry is None else namespace_policy(entry))
+
+
+def _others(view: PolicyView, glob: str) -> Iterator[_Rule]:
+    """Yield the less specific rules that share names with a glob: those that its names go to, or come from."""
+    for entry in view.overlapping(glob):
+        if entry.name == glob or specificity(entry.name) < specificity(glob):
+            continue
+        yield _Rule.of(entry)
+        if covers(entry.name, glob):
+            return
+    yield _defaults(view)
+
+
+def _narrower(glob: str, other: str) -> str:
+    """Return the one of two globs that says more about the tenant of the names that both match."""
+    return other if other and "/" in other.partition("*")[0] else glob
+
+
+def _tenants_group(view: PolicyView, tenant: str) -> str | None:
+    entry = view.get("tenant", tenant)
+    policy = None if entry is None else policy_of(entry)
+    return policy.resource_group if isinstance(policy, TenantPolicy) else None
+
+
+def _group(view: PolicyView, name: str | None) -> _Group:
+    return _Group("", {}) if name is None else _Group(name, _terms(view, "resource_group", name))
+
+
+def _terms(view: PolicyView, kind: Kind, name: str) -> Terms:
+    entry = view.get(kind, name)
+    policy = None if entry is None else policy_of(entry)
+    return terms_of(policy if isinstance(policy, ScopePolicy) else None)
