@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from spark_throttle.errors import (
     ConflictError,
@@ -171,6 +171,34 @@ class PolicyService:
             return self._writing(kind, name, values, revision, author)
 
         return self._noted(kind, name, values, self._commit(plan, author))
+
+    def edit(
+        self,
+        kind: Kind,
+        name: str,
+        edited: Callable[[Mapping[str, Any]], Mapping[str, object]],
+        author: Author,
+        *,
+        expected: int | None = None,
+    ) -> CommitResult:
+        """Write an entry as `edited` returns it for what it says; for one that does not exist, it is given nothing.
+
+        Parameters
+        ----------
+        edited
+            Called for each attempt, with the values that the change is committed on.
+        """
+        values: Mapping[str, object] = {}
+
+        def plan(revision: int) -> list[Change]:
+            nonlocal values
+            entry = self.store.get(kind, name, at=revision)
+            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            values = edited({} if entry is None else StoredEntry.of(entry).values)
+            return self._writing(kind, name, values, revision, author)
+
+        made = self._commit(plan, author)
+        return self._noted(kind, name, values, made)
 
     def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
         """Remove an entry; `defaults`, `job` and `queue` then have their default values.

@@ -70,6 +70,9 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
+    reason: str
+    """The same as `detail`: Pulsar's clients show an error by this name."""
+
     path: str | None = None
     """The field of the request that is wrong."""
 
@@ -81,7 +84,8 @@ def security_headers(scheme: str) -> dict[str, str]:
 
 def problem(status: int, detail: str, *, path: str | None = None, headers: Mapping[str, str] | None = None) -> Response:
     """Return an answer that gives the reason for a failure."""
-    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path)
+    detail = detail[:_LONGEST_DETAIL]
+    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, reason=detail, path=path)
     text = json.dumps(body.model_dump(exclude_none=True))
     return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))
 
