@@ -144,9 +144,7 @@ class _Shell:
         if self._table is None:
             raise PolicyError("", f"line {number}: the text does not name the table; give --table")
         if self._table in self.tables and not self._is_named_by_shell:
-            raise PolicyError(
-                "", f"line {number}: a second list, and no line `use TABLE` says of which table; keep one"
-            )
+            raise PolicyError("", f"line {number}: a second list, and no line `use TABLE` says whose; keep one")
         self._envs = self.tables[self._table] = {}
 
     def _read_env(self, line: str) -> None:

@@ -125,9 +125,7 @@ def _printed(text: str) -> dict[str, Any]:
             except ValueError as error:
                 raise PolicyError("", f"what stands after the name {name!r} is not JSON: {error}") from None
             if name is None or groups[name] is not _ONLY_NAMED:
-                raise PolicyError(
-                    "", f"rates follow those of the group {name!r}; print each group's name before its rates"
-                )
+                raise PolicyError("", f"rates follow those of the group {name!r}; print the next name before them")
             groups[name] = value
             at += length
             continue

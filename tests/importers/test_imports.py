@@ -288,7 +288,7 @@ def test_pegasus_later_list_of_a_table_takes_the_place_of_the_earlier(printed: C
 
 @FORMS
 def test_pegasus_lists_of_several_tables_need_their_names(printed: Callable[[dict[str, str]], str]) -> None:
-    with pytest.raises(PolicyError, match="a second list, and no line `use TABLE` says of which table"):
+    with pytest.raises(PolicyError, match="a second list, and no line `use TABLE` says whose"):
         import_pegasus(printed(WRITTEN) + printed(WRITTEN), table="temp")
 
 
@@ -392,7 +392,7 @@ def test_pulsar_names_with_their_rates_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"gold\n{PRINTED_BY_GET}{PRINTED_BY_GET}", "rates follow those of the group 'gold'; print each group's name"),
+        (f"gold\n{PRINTED_BY_GET}{PRINTED_BY_GET}", "rates follow those of the group 'gold'; print the next name"),
         ("gold\ngold\n", "the group 'gold' is there twice"),
         ("gold\n{\n", "what stands after the name 'gold' is not JSON"),
     ],

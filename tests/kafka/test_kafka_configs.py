@@ -1,0 +1,64 @@
+"""`kafka-configs --describe` of a real broker, as the importer reads it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_throttle.importers.kafka import import_kafka
+from tests.sessions import JARS, SHORT_LIVED, jars
+
+if TYPE_CHECKING:
+    from tests.kafka.broker import Broker
+
+ALTERED = (
+    (("users", "alice"), "producer_byte_rate=10485760,request_percentage=200.5"),
+    (("users", "alice"), "SCRAM-SHA-256=[iterations=8192,password=hidden]"),
+    (("users", "we are 'here', client-id=5"), "producer_byte_rate=10"),
+    (("users", "bob", "clients", None), "consumer_byte_rate=7000000000"),
+    (("clients", "it, is 'x'"), "consumer_byte_rate=7"),
+)
+
+
+def kafka_configs(broker: Broker, *words: str) -> str:
+    """Return what the tool printed."""
+    jars("kafka-broker")
+    command = ["java", *SHORT_LIVED.split(), "-cp", str(JARS / "kafka-broker" / "*"), "kafka.admin.ConfigCommand"]
+    done = subprocess.run(
+        [*command, "--bootstrap-server", broker.bootstrap, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def entity(*words: str | None) -> list[str]:
+    """Return the options that name an entity; a kind whose name is `None` is the default of its kind."""
+    options: list[str] = []
+    for kind, name in zip(words[::2], words[1::2], strict=True):
+        options += ["--entity-type", str(kind), *(["--entity-default"] if name is None else ["--entity-name", name])]
+    return options
+
+
+@pytest.fixture(scope="module")
+def described(broker: Broker) -> str:
+    """Return the descriptions of users, of users' clients and of clients, one after the other."""
+    for names, configs in ALTERED:
+        kafka_configs(broker, "--alter", "--add-config", configs, *entity(*names))
+    kinds = (["users"], ["users", "clients"], ["clients"])
+    options = [[word for kind in each for word in ("--entity-type", kind)] for each in kinds]
+    return "".join(kafka_configs(broker, "--describe", *each) for each in options)
+
+
+def test_description_of_a_broker_is_imported_whole(described: str) -> None:
+    found = import_kafka(described)
+    groups, namespaces = found.document.resource_groups, found.document.namespaces
+    assert groups["user alice"].publish.bytes_per_second == 10_485_760
+    assert groups["user we are 'here', client-id=5"].publish.bytes_per_second == 10
+    assert groups["client-id it, is 'x'"].dispatch.bytes_per_second == 7
+    assert namespaces["bob/*"].dispatch.bytes_per_second == 7_000_000_000
+    assert sorted(found.unexpressed) == [
+        "user alice: request_percentage = 200.5 has no counterpart in a policy",
+        "user-principal 'alice': SCRAM credentials are not a quota",
+    ]
