@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_throttle.importers.kafka import import_kafka
-from tests.sessions import JARS, SHORT_LIVED, jars
+from tests.kafka.broker import Broker, running_broker
+from tests.sessions import JARS, SHORT_LIVED
 
 if TYPE_CHECKING:
-    from tests.kafka.broker import Broker
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
 
 ALTERED = (
     (("users", "alice"), "producer_byte_rate=10485760,request_percentage=200.5"),
@@ -24,7 +27,6 @@ ALTERED = (
 
 def kafka_configs(broker: Broker, *words: str) -> str:
     """Return what the tool printed."""
-    jars("kafka-broker")
     command = ["java", *SHORT_LIVED.split(), "-cp", str(JARS / "kafka-broker" / "*"), "kafka.admin.ConfigCommand"]
     done = subprocess.run(
         [*command, "--bootstrap-server", broker.bootstrap, *words], capture_output=True, text=True, check=False
@@ -39,6 +41,12 @@ def entity(*words: str | None) -> list[str]:
     for kind, name in zip(words[::2], words[1::2], strict=True):
         options += ["--entity-type", str(kind), *(["--entity-default"] if name is None else ["--entity-name", name])]
     return options
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Pulsar's own command line, with Pulsar's admin client in it, against the server: every call of resource groups.
 
-The jars come from `make pulsar-jars`. One JVM runs all commands (`PulsarAdminSession.java`), each test with groups and
+The jars come from `make tool-jars`. One JVM runs all commands (`PulsarAdminSession.java`), each test with groups and
 namespaces of its own.
 """
 
