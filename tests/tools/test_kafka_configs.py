@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from spark_throttle.importers.kafka import import_kafka
-from tests.kafka.broker import Broker, running_broker
-from tests.sessions import JARS, SHORT_LIVED
+from tests.kafka.broker import running_broker
+from tests.tools.java_session import java_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,16 +24,6 @@ ALTERED = (
 )
 
 
-def kafka_configs(broker: Broker, *words: str) -> str:
-    """Return what the tool printed."""
-    command = ["java", *SHORT_LIVED.split(), "-cp", str(JARS / "kafka-broker" / "*"), "kafka.admin.ConfigCommand"]
-    done = subprocess.run(
-        [*command, "--bootstrap-server", broker.bootstrap, *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def entity(*words: str | None) -> list[str]:
     """Return the options that name an entity; a kind whose name is `None` is the default of its kind."""
     options: list[str] = []
@@ -44,19 +33,19 @@ def entity(*words: str | None) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def described(broker: Broker) -> str:
-    """Return the descriptions of users, of users' clients and of clients, one after the other."""
-    for names, configs in ALTERED:
-        kafka_configs(broker, "--alter", "--add-config", configs, *entity(*names))
-    kinds = (["users"], ["users", "clients"], ["clients"])
-    options = [[word for kind in each for word in ("--entity-type", kind)] for each in kinds]
-    return "".join(kafka_configs(broker, "--describe", *each) for each in options)
+def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the descriptions of users, of users' clients and of clients, one after the other."""
+    folder = tmp_path_factory.mktemp("kafka")
+    with (
+        running_broker(folder) as broker,
+        java_session("KafkaConfigsSession.java", "kafka-broker", folder / "java.log") as kafka_configs,
+    ):
+        server = ("--bootstrap-server", broker.bootstrap)
+        for names, configs in ALTERED:
+            kafka_configs.printed(*server, "--alter", "--add-config", configs, *entity(*names))
+        kinds = (["users"], ["users", "clients"], ["clients"])
+        options = [[word for kind in each for word in ("--entity-type", kind)] for each in kinds]
+        yield "".join(kafka_configs.printed(*server, "--describe", *each) for each in options)
 
 
 def test_description_of_a_broker_is_imported_whole(described: str) -> None:

@@ -7,10 +7,9 @@ namespaces of its own.
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -18,14 +17,13 @@ import pytest
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.importers.pulsar import import_pulsar
 from tests.admin.server_process import server_process
-from tests.sessions import JARS, SHORT_LIVED, jars
+from tests.tools.java_session import JavaSession, java_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 
-SESSION = Path(__file__).with_name("PulsarAdminSession.java")
 CLIENT_CONF = """\
 webServiceUrl=http://127.0.0.1:{port}
 authPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken
@@ -35,32 +33,11 @@ NO_LIMIT = {"publishRateInMsgs": -1, "publishRateInBytes": -1, "dispatchRateInMs
 
 
 @dataclass(frozen=True, slots=True)
-class PulsarAdmin:
+class PulsarAdmin(JavaSession):
     """The command line, and the server that it calls."""
 
-    process: subprocess.Popen[str]
     address: str
     tokens: dict[str, Path]
-
-    def run(self, *words: str) -> dict[str, Any]:
-        """Return whether a command succeeded, and what it printed."""
-        commands, answers = cast("IO[str]", self.process.stdin), cast("IO[str]", self.process.stdout)
-        commands.write(json.dumps(words) + "\n")
-        commands.flush()
-        answer: dict[str, Any] = json.loads(answers.readline())
-        return answer
-
-    def printed(self, *words: str) -> str:
-        """Return what a command printed, which must succeed."""
-        answer = self.run(*words)
-        assert answer["is_done"], answer["complained"]
-        return str(answer["printed"])
-
-    def refusal(self, *words: str) -> str:
-        """Return the complaint of a command, which must fail."""
-        answer = self.run(*words)
-        assert not answer["is_done"]
-        return str(answer["complained"])
 
     def rates(self, group: str) -> dict[str, int]:
         found: dict[str, int] = json.loads(self.printed("resourcegroups", "get", group))
@@ -79,7 +56,6 @@ class PulsarAdmin:
 @pytest.fixture(scope="module")
 def pulsar_admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarAdmin]:
     folder = tmp_path_factory.mktemp("pulsar")
-    jars("pulsar-admin")  # says how to get them when there are none
     token_file = TokenFile(folder / "tokens.json", clock_ms=lambda: 0)
     tokens = {role: folder / f"{role}.token" for role in ("admin", "viewer")}
     for role, path in tokens.items():
@@ -87,15 +63,8 @@ def pulsar_admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarAdm
     with server_process(folder, token_file) as server:
         conf = folder / "client.conf"
         conf.write_text(CLIENT_CONF.format(port=server.port, token=tokens["admin"].as_uri()))
-        command = ["java", *SHORT_LIVED.split(), "-cp", str(JARS / "pulsar-admin" / "*"), str(SESSION), str(conf)]
-        pipe = subprocess.PIPE
-        with (folder / "java.log").open("w") as log, subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=log, text=True, encoding="utf-8"
-        ) as process:  # fmt: skip
-            try:
-                yield PulsarAdmin(process, f"http://127.0.0.1:{server.port}", tokens)
-            finally:
-                process.kill()
+        with java_session("PulsarAdminSession.java", "pulsar-admin", folder / "java.log", str(conf)) as session:
+            yield PulsarAdmin(session.process, f"http://127.0.0.1:{server.port}", tokens)
 
 
 def test_group_is_created_read_listed_and_deleted(pulsar_admin: PulsarAdmin) -> None:
