@@ -98,6 +98,11 @@ def test_group_without_a_rate_has_no_limit(pulsar_admin: PulsarAdmin) -> None:
     assert pulsar_admin.rates("bare") == NO_LIMIT
 
 
+def test_fraction_is_cut_to_a_whole_number_as_the_table_says(pulsar_admin: PulsarAdmin) -> None:
+    pulsar_admin.call("PUT", "resourcegroups/fine", {"publishRateInMsgs": 2.5, "dispatchRateInBytes": 2**33})
+    assert pulsar_admin.rates("fine") == {**NO_LIMIT, "publishRateInMsgs": 2, "dispatchRateInBytes": 2**33}
+
+
 def test_namespace_is_attached_moved_and_detached(pulsar_admin: PulsarAdmin) -> None:
     for group in ("first", "second"):
         pulsar_admin.printed("resourcegroups", "create", group)
