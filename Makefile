@@ -44,7 +44,7 @@ admin-demo: setup jars ## demonstrate the control plane: change a quota by comma
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
 .PHONY: test
-test: setup jars ## run every test except Kafka's, in three processes: one of them often waits for Spark
+test: setup jars tool-jars ## run every test except Kafka's, in three processes: one of them often waits for Spark
 	@$(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 3 --dist worksteal $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
@@ -54,7 +54,7 @@ unit: setup ## run the quick tests that need no JVM, and the doctests (about a m
 	@$(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 2 --dist worksteal -m "not jvm and not kafka and not slow" $(ARGS)
 
 .PHONY: integration
-integration: setup jars ## run the tests that start Spark
+integration: setup jars tool-jars ## run the tests that start a JVM
 	@$(PYTHON) -m pytest -m "jvm and not kafka" tests $(ARGS)
 
 .PHONY: notebooks
@@ -219,6 +219,9 @@ build/%-venv/.stamp: pyproject.toml requirements.lock
 
 .PHONY: jars
 jars: $(JARS)/delta.stamp ## fetch the Delta jars into build/jars
+
+.PHONY: tool-jars
+tool-jars: $(JARS)/pulsar-admin.stamp $(JARS)/kafka-broker.stamp ## fetch pulsar-admin, and kafka-configs with a broker, for tests
 
 .PHONY: kafka-jars
 kafka-jars: jars $(JARS)/kafka-connector.stamp $(JARS)/kafka-broker.stamp ## fetch the jars for `make kafka-test`

@@ -39,7 +39,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.load.options import LoadOptions
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.spark.state_reader import read_queued
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author

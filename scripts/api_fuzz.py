@@ -13,7 +13,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.store import Author
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from spark_throttle.errors import StoreError
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 

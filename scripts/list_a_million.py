@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.store import Author, Change
 
 

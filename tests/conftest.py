@@ -41,7 +41,7 @@ TESTS = Path(__file__).parent
 collect_ignore = ["mutants/run.py"]
 """It needs Cosmic Ray, which `make mutants` installs in an environment of its own."""
 
-MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "jvm", "recovery": "jvm"}
+MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "jvm", "recovery": "jvm", "tools": "jvm"}
 """The mark that every test under a directory bears."""
 
 

@@ -16,7 +16,8 @@ a tenant's quota, which would act in addition to the others::
     7  client C                    glob */C in a resource group: one bucket for all users
     8  any client                  not expressed: it needs one bucket for each client, for all users
 
-A level that a higher one always hides is listed as not expressed too. ``producer_byte_rate`` becomes a publish quota
+SCRAM credentials, which the tool prints among the quotas of users, are listed without their secrets. A level that a
+higher one always hides is listed as not expressed too. ``producer_byte_rate`` becomes a publish quota
 and ``consumer_byte_rate`` a dispatch quota; the other quotas have no counterpart. Kafka's window (11 samples of a
 second) becomes a burst of 10 seconds.
 """
@@ -37,8 +38,21 @@ DEFAULT: Final = "<default>"
 
 _DIRECTIONS: Final = {"producer_byte_rate": "publish", "consumer_byte_rate": "dispatch"}
 _OTHERS: Final = ("request_percentage", "controller_mutation_rate", "connection_creation_rate")
-_LINE = re.compile(r"(?:Quota configs|Configs) for (.+?) are\s*(.*)")
-_PART = re.compile(r"(?:the )?(default )?(user-principal|client-id|ip|user|client)(?: '((?:[^'])*)')?", re.IGNORECASE)
+_LINE = re.compile(r"(?:Quota configs|Configs) for (.+) are\s*([\w-]+=.*)?")
+"""The name may hold anything, also ' are ': what follows the last one is the quotas."""
+
+_CREDENTIALS = re.compile(r"(?:Error retrieving )?SCRAM credential configs for (.+?)(?: are |: ).*")
+_PAIR = re.compile(r",\s*(?=[\w-]+=)")
+_SCRAM: Final = "SCRAM-"
+_OF_SCRAM: Final = ("salt", "stored_key", "server_key", "iterations")
+"""What older tools print of a credential, as if each were a quota."""
+
+_PART = re.compile(r"(?:the )?(default )?(user-principal|client-id|ip|user|client)(?: '(.*)')?", re.IGNORECASE)
+_SEAM = re.compile(
+    r"(?:(?<=')|(?<=default user-principal)|(?<=default user)), (?=(?:the )?(?:default )?client(?:-id)?(?: '|$))",
+    re.IGNORECASE,
+)
+"""Where the user ends and the client begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,28 +215,52 @@ def _described(text: str, unexpressed: list[str]) -> list[tuple[_Entity, Mapping
         return _from_json(read_yaml(text), unexpressed)
     found: list[tuple[_Entity, Mapping[str, Any]]] = []
     for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        if credentials := _CREDENTIALS.fullmatch(line.strip()):
+            unexpressed.append(f"{credentials[1]}: SCRAM credentials are not a quota")
+            continue
         said = _LINE.fullmatch(line.strip())
         if said is None:
-            if line.strip():
-                raise PolicyError("", f"line {number}: this is not a line that kafka-configs.sh --describe prints")
-            continue
-        parts = {
-            part[2].lower().partition("-")[0]: DEFAULT if part[1] or part[3] in (None, DEFAULT) else part[3]
-            for part in (_PART.fullmatch(each.strip()) for each in _split(said[1]))
-            if part
-        }
-        pairs = (pair.partition("=") for pair in re.split(r",\s*", said[2]) if pair)
-        values = {key.strip(): value.strip() for key, _, value in pairs}
-        if "ip" in parts or not parts:
+            raise PolicyError("", f"line {number}: this is not a line that kafka-configs.sh --describe prints")
+        values = _pairs(said[1], said[2] or "", unexpressed)
+        entity = _entity(said[1], number)
+        if entity is None:
             unexpressed.append(f"{said[1]}: {said[2]} is not for a user or a client-id")
-            continue
-        found.append((_Entity(parts.get("user"), parts.get("client")), values))
+        else:
+            found.append((entity, values))
     return found
 
 
-def _split(entity: str) -> list[str]:
-    """Return the parts of an entity; commas within quotes do not separate them."""
-    return [part for part in re.findall(r"(?:[^,']|'[^']*')+", entity) if part.strip()]
+def _entity(said: str, number: int) -> _Entity | None:
+    """Return the entity that a line names; `None` for one that is neither a user nor a client.
+
+    The tool escapes nothing, so a name may hold quotes and commas.
+    """
+    parts = _SEAM.split(said)
+    if len(parts) > 2:
+        raise PolicyError("", f"line {number}: it is unclear where one name ends and the next begins; give it as JSON")
+    names: dict[str, str] = {}
+    for part in parts:
+        match = _PART.fullmatch(part)
+        if match is None or match[2].lower() == "ip":
+            return None
+        names[match[2].lower().partition("-")[0]] = DEFAULT if match[1] or match[3] in (None, DEFAULT) else match[3]
+    return _Entity(names.get("user"), names.get("client"))
+
+
+def _pairs(entity: str, said: str, unexpressed: list[str]) -> dict[str, str]:
+    """Return the quotas of a line; credentials are listed, without what they hold."""
+    values: dict[str, str] = {}
+    is_credential = False
+    for pair in _PAIR.split(said) if said else []:
+        key, _, value = (part.strip() for part in pair.partition("="))
+        if key.startswith(_SCRAM):
+            unexpressed.append(f"{entity}: {key} credentials are not a quota")
+        elif not (is_credential and key in _OF_SCRAM):
+            values[key] = value
+        is_credential = key.startswith(_SCRAM) or (is_credential and key in _OF_SCRAM)
+    return values
 
 
 def _from_json(value: object, unexpressed: list[str]) -> list[tuple[_Entity, Mapping[str, Any]]]:

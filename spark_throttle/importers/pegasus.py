@@ -1,8 +1,13 @@
 """Policies from Apache Pegasus' table environments (https://pegasus.apache.org/administration/throttling).
 
-The input is JSON or YAML, ``{table: {env: value}}``, or the output of the shell: a ``use TABLE`` line and, after
-``[app_envs]``, a line ``name : value`` for each environment. A table becomes a namespace of the same name. One
-environment may hold either of two kinds of value:
+The input is JSON or YAML, ``{table: {env: value}}``, or what the shell prints: a ``use TABLE`` line and the output of
+``get_app_envs``, in any of its forms. A table becomes a namespace of the same name. The forms are::
+
+    [app_envs]                              ``name : value`` on each line
+    {"app_envs": {"name": "value"}}         the same with ``-j``
+    get app envs succeed, count = 1         ``name = value`` between two rules of ``=`` (earlier releases)
+
+Of two lists of a table the later counts. One environment may hold either of two kinds of value:
 
 * ``2000*delay*100,5000*reject*50`` is kept as written;
 * ``200K``, for the token bucket controllers (``replica.read_throttling_by_size``), becomes a rate per second with a
@@ -13,6 +18,7 @@ Pegasus divides a table's numbers among its partitions; here they apply to the n
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
@@ -34,8 +40,15 @@ _RATES: Final = {
 }
 _FACTOR: Final = {"": 1, "K": 1024, "M": 1024**2}
 _PLAIN_RATE = re.compile(r"([1-9][0-9]*)([KM]?)", re.ASCII)
-_USE = re.compile(r"\s*(?:>>>)?\s*use\s+(\S+)\s*")
-_ENV = re.compile(r"\s*([\w.\-]+)\s*:\s*(.*?)\s*")
+_PROMPT = re.compile(r"\s*>>>\s*")
+_USE = re.compile(r"use\s+(\S+)\s*")
+_COLONS: Final = "[app_envs]"
+_EQUALS = re.compile(r"get app envs succeed, count = [0-9]+\s*")
+_RULE = re.compile(r"={5,}\s*")
+_ENV: Final = {
+    sign: re.compile(rf"\s*([\w.\-]+)\s*{sign}\s*(.*?)\s*") for sign in (":", "=")
+}  # fmt: skip
+_JSON: Final = "app_envs"
 
 
 def import_pegasus(text: str, *, table: str | None = None) -> ImportResult:
@@ -86,20 +99,73 @@ def _take_over(env: str, value: str, says: dict[str, Any]) -> str:
 
 
 def _tables(text: str, table: str | None) -> dict[str, dict[str, str]]:
-    if text.lstrip().startswith("{") or "[app_envs]" not in text:
-        values = mapping_of(read_yaml(text), "")
-        if table is not None:
-            values = {table: values}
-        return {name: dict(mapping_of(envs, name)) for name, envs in values.items()}
-    tables: dict[str, dict[str, str]] = {}
-    name, is_inside = table, False
-    for number, line in enumerate(text.splitlines(), start=1):
-        if use := _USE.fullmatch(line):
-            name, is_inside = use[1], False
-        elif line.strip() == "[app_envs]":
-            is_inside = True
-        elif is_inside and (env := _ENV.fullmatch(line)):
-            if name is None:
-                raise PolicyError("", f"line {number}: the text does not name the table; give --table")
-            tables.setdefault(name, {})[env[1]] = env[2]
-    return tables
+    shell = _Shell(table)
+    if shell.read(text):
+        return shell.tables
+    values = mapping_of(read_yaml(text), "")
+    if table is not None:
+        values = {table: values}
+    return {name: dict(mapping_of(envs, name)) for name, envs in values.items()}
+
+
+class _Shell:
+    """Reads what the shell prints, line by line."""
+
+    def __init__(self, table: str | None) -> None:
+        self.tables: dict[str, dict[str, str]] = {}
+        self._table = table
+        self._is_named_by_shell = False
+        self._sign: str | None = None
+        """What stands between a name and its value in the list that is being read; `None` outside of one."""
+
+        self._envs: dict[str, str] = {}
+
+    def read(self, text: str) -> bool:
+        """Read the lists of a text; return whether it has any."""
+        lines = text.splitlines(keepends=True)
+        has_list, at = False, 0
+        while at < len(lines):
+            line = _PROMPT.sub("", lines[at], count=1)
+            number, at = at + 1, at + 1
+            if use := _USE.fullmatch(line):
+                self._table, self._is_named_by_shell, self._sign = use[1], True, None
+            elif line.strip() == _COLONS or _EQUALS.fullmatch(line):
+                self._begin(number)
+                self._sign, has_list = ":" if line.strip() == _COLONS else "=", True
+            elif line.startswith("{") and (envs := _printed_json("".join([line, *lines[at:]]))) is not None:
+                self._begin(number)
+                self._envs.update(envs[0])
+                has_list, at = True, at + envs[1]
+            elif self._sign is not None:
+                self._read_env(line)
+        return has_list
+
+    def _begin(self, number: int) -> None:
+        if self._table is None:
+            raise PolicyError("", f"line {number}: the text does not name the table; give --table")
+        if self._table in self.tables and not self._is_named_by_shell:
+            raise PolicyError("", f"line {number}: a second list, and no line `use TABLE` says whose; keep one")
+        self._envs = self.tables[self._table] = {}
+
+    def _read_env(self, line: str) -> None:
+        if self._sign == "=" and _RULE.fullmatch(line):
+            self._sign = None if self._envs else self._sign
+        elif self._sign is not None and (env := _ENV[self._sign].fullmatch(line.rstrip("\r\n"))):
+            self._envs[env[1]] = env[2]
+        else:
+            self._sign = None
+
+
+def _printed_json(text: str) -> tuple[dict[str, str], int] | None:
+    """Return the environments that ``get_app_envs -j`` printed where a text begins, and how many more lines they take.
+
+    It is `None` if something else stands there.
+    """
+    try:
+        value, end = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return None
+    envs = value.get(_JSON) if isinstance(value, dict) and set(value) == {_JSON} else None
+    if not isinstance(envs, dict) or not all(isinstance(each, str) for each in envs.values()):
+        return None
+    return envs, text[:end].count("\n")

@@ -5,20 +5,24 @@ keeps its meaning when the number of threads changes. A broker's capacity is the
 threads: 8 and 3 of them make 1,100 %; 32 cores with 32 threads of each kind make 6,400 %. What the tenants with a fixed
 share leave is divided equally among the others.
 
-Shares are rounded half up to a tenth, as in the published examples: 1,100 / 120 is 9.2 and 6,400 / 115 is 55.7. The
-rounded shares may add up to slightly more than the capacity; `promised_percent` is their sum.
+A share is a promise, so it is rounded down: to a tenth, or below 1 % to three significant digits, so that no share
+becomes 0. What is promised is never more than the capacity, and what rounding leaves is `unpromised_percent`. (The
+published examples round half up, 1,100 / 120 to 9.2 and 6,400 / 115 to 55.7; 120 and 115 such shares are 1,104 % and
+6,405.5 %, which nobody has to give.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
 from spark_throttle.errors import ConfigurationError
 
-_TENTH: Final = Decimal("0.1")
+_TENTHS: Final = -1
+_SIGNIFICANT_DIGITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,13 @@ class Division:
 
     @property
     def promised_percent(self) -> Decimal:
-        """Sum of all shares."""
+        """Sum of all shares, at most the capacity."""
         return self.fixed_percent + self.variable_tenants * (self.variable_percent or Decimal(0))
+
+    @property
+    def unpromised_percent(self) -> Decimal:
+        """What is left of the capacity: what rounding leaves, or all that no tenant divides."""
+        return self.capacity_percent - self.promised_percent
 
 
 def capacity_of_threads(io_threads: int, network_threads: int) -> int:
@@ -74,7 +83,9 @@ def divide(capacity_percent: int, tenants: int, fixed_percents: Sequence[Decimal
     Examples
     --------
     >>> [str(divide(*case).variable_percent) for case in ((1100, 120), (6400, 50), (6400, 100), (6400, 115))]
-    ['9.2', '128.0', '64.0', '55.7']
+    ['9.1', '128.0', '64.0', '55.6']
+    >>> divide(6400, 115).promised_percent
+    Decimal('6394.0')
     >>> divide(1100, 12, [Decimal(200), Decimal(100)]).variable_percent
     Decimal('80.0')
     """
@@ -92,5 +103,17 @@ def divide(capacity_percent: int, tenants: int, fixed_percents: Sequence[Decimal
         )
     if not others:
         return Division(capacity_percent, tenants, fixed, 0, None)
-    share = ((capacity_percent - fixed) / others).quantize(_TENTH, ROUND_HALF_UP)
-    return Division(capacity_percent, tenants, fixed, others, share)
+    if fixed == capacity_percent:
+        raise ConfigurationError(
+            f"the fixed shares take all of {capacity_percent} %, and {others} tenants have none; lower the fixed shares"
+        )
+    return Division(
+        capacity_percent, tenants, fixed, others, _rounded_down(Fraction(capacity_percent - fixed) / others)
+    )
+
+
+def _rounded_down(share: Fraction) -> Decimal:
+    exponent = _TENTHS
+    while share < 1 and share < Fraction(10) ** (exponent + _SIGNIFICANT_DIGITS - 1):
+        exponent -= 1
+    return Decimal(int(share / Fraction(10) ** exponent)).scaleb(exponent)

@@ -44,7 +44,7 @@ def open_store(location: str, *, is_created: bool = False) -> PolicyStore:
         return FileStore.create(path) if is_created else FileStore(path)
     if scheme == "delta" and rest:
         try:
-            from spark_throttle.store.delta_store import DeltaStore
+            from spark_throttle.store.delta.delta_store import DeltaStore
         except ImportError as error:
             msg = f"{location!r} needs the package deltalake: install spark-throttle[admin] or spark-throttle[delta]"
             raise ConfigurationError(msg) from error

@@ -4,11 +4,7 @@ Every change is checked against the content of the store, then committed on exac
 came in between, it is checked and tried again, so no change is lost and no check is stale. A change that would say what
 the store already says commits nothing.
 
-A change by the administrator of a tenant (`Author.tenant`) is judged by its effect on every name of the tenant
-(`tenant_changes`), on exactly the revision that it is committed on. Whichever use case makes it, it passes this check.
-
-A change that costs protection (`protection`) is refused until its author has confirmed it (`Author.is_confirmed`): one
-that leaves no limit at all, sets a quota to 0, or lifts a limit of a scope in use.
+Whichever use case makes a change, it passes the checks of `checked_changes`.
 
 `expected` makes a change conditional (If-Match of an ETag): it is the revision of the entry that the caller has read,
 or 0 for an entry that must not exist. Changes of other entries do not matter to it.
@@ -20,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from spark_throttle.errors import (
     ConflictError,
@@ -28,13 +24,12 @@ from spark_throttle.errors import (
     InUseError,
     NotFoundError,
     PolicyError,
-    UnconfirmedError,
     did_you_mean,
 )
 from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.store.checked_changes import MOST_NOTES, CheckedChanges
 from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
-from spark_throttle.store.delegation.namespace_index import NamespaceIndex
-from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES, TenantChanges
+from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.effects import idle_parts, idle_parts_of
 from spark_throttle.store.entries import (
     EMPTY,
@@ -48,12 +43,10 @@ from spark_throttle.store.entries import (
     parse_policy,
     resource_group_of,
 )
-from spark_throttle.store.protection.lost_protection import ProtectionCheck
 from spark_throttle.store.protection.planned_change import PlannedChange
 from spark_throttle.store.store import KINDS, SINGLE_KINDS, Author, Change, Entry, Kind, PolicyStore, Revision
 
 _USERS_NAMED: Final = 10
-_NOTES: Final = 20
 _MOVE: Final = (
     "to move it in one step, attach it with --move, or change resource_group in its entry; between a detach and an "
     "attach it would have no group"
@@ -102,10 +95,8 @@ class PolicyService:
         most_tenant_entries: int = MOST_TENANT_ENTRIES,
     ) -> None:
         self.store = store
-        self._committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
-        index = NamespaceIndex(store)
-        self._tenant_changes = TenantChanges(store, index, most_entries=most_tenant_entries)
-        self._protection = ProtectionCheck(store, index)
+        committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
+        self._changes = CheckedChanges(store, committer, most_tenant_entries=most_tenant_entries)
 
     # ------------------------------------------------------------------------------------------ entries
 
@@ -154,7 +145,7 @@ class PolicyService:
                 raise DuplicateError(kind, name, "is there already; update it instead")
             return self._writing(kind, name, values, revision, author)
 
-        return self._noted(kind, name, values, self._commit(plan, author))
+        return self._noted(kind, name, values, self._changes.commit(plan, author))
 
     def update(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
@@ -173,7 +164,7 @@ class PolicyService:
             self._found(kind, name, revision, expected, author)
             return self._writing(kind, name, values, revision, author)
 
-        return self._noted(kind, name, values, self._commit(plan, author))
+        return self._noted(kind, name, values, self._changes.commit(plan, author))
 
     def put(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
@@ -185,7 +176,35 @@ class PolicyService:
             _check_expected(kind, name, expected, entry.revision if entry else 0)
             return self._writing(kind, name, values, revision, author)
 
-        return self._noted(kind, name, values, self._commit(plan, author))
+        return self._noted(kind, name, values, self._changes.commit(plan, author))
+
+    def edit(
+        self,
+        kind: Kind,
+        name: str,
+        edited: Callable[[Mapping[str, Any]], Mapping[str, object]],
+        author: Author,
+        *,
+        expected: int | None = None,
+    ) -> CommitResult:
+        """Write an entry as `edited` returns it for what it says; for one that does not exist, it is given nothing.
+
+        Parameters
+        ----------
+        edited
+            Called for each attempt, with the values that the change is committed on.
+        """
+        values: Mapping[str, object] = {}
+
+        def plan(revision: int) -> list[Change]:
+            nonlocal values
+            entry = self.store.get(kind, name, at=revision)
+            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            values = edited({} if entry is None else StoredEntry.of(entry).values)
+            return self._writing(kind, name, values, revision, author)
+
+        made = self._changes.commit(plan, author)
+        return self._noted(kind, name, values, made)
 
     def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
         """Remove an entry; `defaults`, `job` and `queue` then have their default values.
@@ -206,7 +225,7 @@ class PolicyService:
                     raise InUseError(name, users[:_USERS_NAMED], has_more=len(users) > _USERS_NAMED)
             return [Change(kind, name, None)]
 
-        return self._commit(plan, author)
+        return self._changes.commit(plan, author)
 
     # -------------------------------------------------------------------------------------- attachments
 
@@ -252,7 +271,7 @@ class PolicyService:
                 notes.append(f"{name} has an entry of its own now: the defaults and wider globs no longer apply to it")
             return self._writing(kind, name, {**values, "resource_group": resource_group}, revision, author)
 
-        made = self._commit(plan, author)
+        made = self._changes.commit(plan, author)
         return replace(made, notes=(*made.notes, *notes))
 
     def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
@@ -274,7 +293,7 @@ class PolicyService:
                 return [Change(kind, name, None)]
             return self._writing(kind, name, values, revision, author)
 
-        return self._commit(plan, author)
+        return self._changes.commit(plan, author)
 
     def attached(self, kind: Kind, name: str) -> StoredEntry:
         """Return the entry of a tenant or namespace that is itself attached to a group.
@@ -311,8 +330,8 @@ class PolicyService:
             return changes_between(_bodies(self.store, revision), wanted)
 
         # What the document says is the administrators' word, even if a tenant's administrator wrote it first.
-        made = self._commit(plan, author, is_document=True)
-        return replace(made, notes=(*made.notes, *islice(idle_parts_of(document), _NOTES)))
+        made = self._changes.commit(plan, author, is_document=True)
+        return replace(made, notes=(*made.notes, *islice(idle_parts_of(document), MOST_NOTES)))
 
     def planned(self, document: PolicyDocument) -> PlannedChange:
         """Return what `apply` would change, and what that costs."""
@@ -360,7 +379,7 @@ class PolicyService:
                 raise ConflictError(f"the policy store {self.store.location}", expected, revision)
             return self._restoring(to, revision)
 
-        return self._commit(plan, author)
+        return self._changes.commit(plan, author)
 
     def planned_rollback(self, to: int) -> PlannedChange:
         """Return what `rollback` would change, and what that costs."""
@@ -384,56 +403,11 @@ class PolicyService:
     # ------------------------------------------------------------------------------------------- inside
 
     def _planned(self, changes: list[Change], before: Mapping[tuple[Kind, str], str], revision: int) -> PlannedChange:
-        return PlannedChange.of(changes, before, revision, self._protection.losses(changes, revision))
+        return PlannedChange.of(changes, before, revision, self._changes.losses(changes, revision))
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
         return replace(made, notes=(*made.notes, *idle_parts(kind, name, parse_policy(kind, name, values))))
-
-    def _commit(
-        self, plan: Callable[[int], list[Change]], author: Author, *, is_document: bool = False
-    ) -> CommitResult:
-        """Commit a plan that passes the check of its author's part.
-
-        Parameters
-        ----------
-        is_document
-            Whether the plan says the whole policy, so that tenants' entries which it overtakes become administrators'.
-        """
-        notes: list[str] = []
-        planned: list[Change] = []
-
-        def confirmed(changes: list[Change], revision: int) -> list[Change]:
-            losses = [] if author.is_confirmed else self._protection.losses(changes, revision)
-            if losses:
-                raise UnconfirmedError(str(loss) for loss in losses)
-            return changes
-
-        def checked(revision: int) -> list[Change]:
-            notes.clear()
-            planned.clear()
-            changes = plan(revision)
-            planned.extend(changes)
-            if author.tenant is not None:
-                return confirmed(self._tenant_changes.permitted(changes, author.tenant, revision), revision)
-            for entry in self._tenant_changes.overtaken(changes, revision):
-                body = entry.body if is_document else entry.given or None
-                changes = [*changes, Change(entry.kind, entry.name, body)]
-                outcome = (
-                    "is the administrators' from here on"
-                    if is_document
-                    else "was removed"
-                    if body is None
-                    else "is undone"
-                )
-                notes.append(
-                    f"namespaces.{entry.name}, which the tenant wrote, is looser than this allows: it {outcome}"
-                )
-            return confirmed(changes, revision)
-
-        made = self._committer.commit(checked, author, planned)
-        left = len(notes) - _NOTES
-        return replace(made, notes=(*notes[:_NOTES], *([f"and {left} more entries of tenants"] if left > 0 else ())))
 
     def _writing(
         self, kind: Kind, name: str, values: Mapping[str, object], revision: int, author: Author

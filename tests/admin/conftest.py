@@ -16,7 +16,7 @@ from spark_throttle.admin.api.app import make_app
 from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore

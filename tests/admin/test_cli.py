@@ -16,7 +16,7 @@ from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.files.storage import Directory
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.policy_location import load_policies
 from tests.status.test_explain import run_batch
 
@@ -275,17 +275,19 @@ def test_status_before_the_first_batch_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "capacity", "share"),
     [
-        (["--io-threads", "8", "--network-threads", "3", "--tenants", "120"], 1100, 9.2),
+        (["--io-threads", "8", "--network-threads", "3", "--tenants", "120"], 1100, 9.1),
         (["--cores", "32", "--tenants", "50"], 6400, 128),
         (["--cores", "32", "--tenants", "100"], 6400, 64),
-        (["--cores", "32", "--tenants", "115"], 6400, 55.7),
+        (["--cores", "32", "--tenants", "115"], 6400, 55.6),
         (["--cores", "32", "--tenants", "52", "--fixed", "200", "--fixed", "1200%"], 6400, 100),
+        (["--cores", "1", "--tenants", "3000"], 200, 0.0666),
         (["--cores", "32", "--tenants", "1", "--fixed", "200"], 6400, None),
     ],
 )
 def test_capacity_is_divided_as_kip_124_has_it(arguments: list[str], capacity: int, share: float | None) -> None:
     found = answer("capacity", *arguments)
     assert (found["capacity_percent"], found["variable_percent"]) == (capacity, share)
+    assert found["promised_percent"] + found["unpromised_percent"] == capacity
 
 
 @pytest.mark.parametrize(
@@ -295,6 +297,7 @@ def test_capacity_is_divided_as_kip_124_has_it(arguments: list[str], capacity: i
         ["--cores", "0", "--tenants", "1"],
         ["--cores", "1", "--tenants", "1", "--fixed", "50", "--fixed", "50"],
         ["--cores", "1", "--tenants", "2", "--fixed", "201"],
+        ["--cores", "1", "--tenants", "2", "--fixed", "200"],
         ["--cores", "1", "--tenants", "2", "--fixed", "x"],
         ["--cores", "1", "--tenants", "2", "--fixed", "nan"],
         ["--cores", "1", "--io-threads", "1", "--tenants", "2"],

@@ -20,7 +20,7 @@ from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.clock import Clock
 from spark_throttle.files.storage import Directory
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from tests.admin.conftest import served_over
 from tests.sessions import ROOT
 from tests.status.test_explain import run_batch

@@ -29,7 +29,7 @@ def furnished(in_memory: ServedApp) -> ServedApp:
 @pytest.mark.parametrize(
     ("method", "path", "body", "costs"),
     [
-        ("PUT", "resourcegroup/gold", {"publishRateInMsgs": 500}, "publish.bytes_per_second is lifted (it was 1000)"),
+        ("PUT", "resourcegroup/gold", {"publishRateInBytes": -1}, "publish.bytes_per_second is lifted (it was 1000)"),
         ("PUT", "resourcegroup/gold", {"publishRateInMsgs": 0, "publishRateInBytes": 1}, "becomes 0 (it was 500)"),
         ("PUT", "policies/resource_groups/gold", {}, "publish.messages_per_second is lifted (it was 500)"),
         ("PUT", "policies/tenants/acme", FIFTY, "publish.bytes_per_second of resource_groups.gold is lifted"),

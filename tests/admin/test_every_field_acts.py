@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
@@ -93,6 +95,14 @@ def test_field_that_acts_nowhere_is_noted_in_the_answer(serve: Callable[..., Ser
 def test_trials_are_of_every_field() -> None:
     """A field that is added without a trial fails here."""
     assert {key for _, key in FIELDS.values()} == set(Quota.model_fields) == set(QUOTA)
+
+
+def test_page_knows_the_key_of_every_field() -> None:
+    """It saves a group as a policy document; a field that it did not know would be lost."""
+    script = (files("spark_throttle.admin") / "page" / "group.js").read_text()
+    (said,) = re.findall(r"const KEYS = \{(.*?)\};", script, re.DOTALL)
+    keys = dict(re.findall(r'(\w+): "(\w+)"', said))
+    assert keys == {field.removeprefix("publish"): key for field, (of, key) in FIELDS.items() if of == "publish"}
 
 
 @pytest.mark.parametrize("field", FIELDS)

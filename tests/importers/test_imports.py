@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -112,6 +113,72 @@ def test_kafka_lines_of_the_shell_are_read() -> None:
     assert sorted(line.partition(":")[0] for line in found.unexpressed) == ["ip '10.0.0.1'", "user A"]
 
 
+PRINTED_BY_KAFKA_CONFIGS = """\
+Quota configs for the default user-principal are consumer_byte_rate=1.0
+Quota configs for user-principal 'we are 'here', client-id=5' are producer_byte_rate=10.0
+Quota configs for user-principal 'alice' are request_percentage=200.5, producer_byte_rate=1.048576E7
+SCRAM credential configs for user-principal 'alice' are SCRAM-SHA-512=iterations=4096, SCRAM-SHA-256=iterations=8192
+Quota configs for user-principal 'alice', client-id 'app' are consumer_byte_rate=2048.0, producer_byte_rate=1024.0
+Quota configs for user-principal 'bob', the default client-id are consumer_byte_rate=7.0E9
+Quota configs for client-id 'it, is 'x'' are consumer_byte_rate=7.0
+Quota configs for ip '10.0.0.1' are connection_creation_rate=5.0
+"""
+"""What Kafka 4.1.0 printed for `--describe` of users, of users and clients, of clients and of ips."""
+
+
+def test_kafka_output_of_the_tool_is_read_whole() -> None:
+    found = import_kafka(PRINTED_BY_KAFKA_CONFIGS)
+    document = found.document
+    groups = document.resource_groups
+    assert document.namespaces["alice/app"].publish.bytes_per_second == 1024
+    assert groups["user alice"].publish.bytes_per_second == 10_485_760
+    assert groups["user we are 'here', client-id=5"].publish.bytes_per_second == 10
+    assert groups["client-id it, is 'x'"].dispatch.bytes_per_second == 7
+    assert document.namespaces["bob/*"].dispatch.bytes_per_second == 7_000_000_000
+    assert {line.partition(":")[0] for line in found.unexpressed} >= {
+        "user-principal 'alice'", "user <default>", "user alice", "ip '10.0.0.1'",
+    }  # fmt: skip
+    assert "user-principal 'alice': SCRAM credentials are not a quota" in found.unexpressed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "SCRAM credential configs for user-principal 'A' are SCRAM-SHA-256=iterations=8192",
+        "Error retrieving SCRAM credential configs for user-principal 'A': ResourceNotFoundException: no SCRAM",
+        "Configs for user-principal 'A' are SCRAM-SHA-256=salt=c2VjcmV0,stored_key=c2VjcmV0,iterations=4096",
+    ],
+)
+def test_kafka_credentials_are_listed_without_what_they_hold(line: str) -> None:
+    """The tool prints them between the quotas of users; older ones print a secret, which must not go on."""
+    found = import_kafka(f"{line}\nQuota configs for user-principal 'A' are producer_byte_rate=5.0\n")
+    assert found.document.resource_groups["user A"].publish.bytes_per_second == 5
+    (said,) = found.unexpressed
+    assert said.startswith("user-principal 'A': SCRAM")
+    assert "c2VjcmV0" not in said
+    assert "4096" not in said
+
+
+def test_kafka_quota_beside_a_credential_of_an_older_tool_is_kept() -> None:
+    found = import_kafka(
+        "Configs for user-principal 'A' are producer_byte_rate=7,SCRAM-SHA-256=salt=a==,stored_key=b,server_key=c,"
+        "iterations=4096,consumer_byte_rate=5,SCRAM-SHA-512=salt=a==,stored_key=b,server_key=c,iterations=4096"
+    )
+    group = found.document.resource_groups["user A"]
+    assert [group.publish.bytes_per_second, group.dispatch.bytes_per_second] == [7, 5]
+    assert len(found.unexpressed) == 2
+
+
+def test_kafka_names_that_cannot_be_told_apart_are_refused() -> None:
+    with pytest.raises(PolicyError, match="line 2: it is unclear where one name ends"):
+        import_kafka("\nQuota configs for user-principal 'a', client-id 'b', client-id 'c' are producer_byte_rate=5.0")
+
+
+def test_kafka_key_that_is_no_quota_is_refused_outside_of_credentials() -> None:
+    with pytest.raises(PolicyError, match="iterations is not a quota of Kafka"):
+        import_kafka("Quota configs for user-principal 'A' are iterations=5")
+
+
 @pytest.mark.parametrize(
     ("entity", "quotas", "problem"),
     [
@@ -165,6 +232,66 @@ def test_pegasus_shell_output_is_read() -> None:
     ]  # fmt: skip
 
 
+WRITTEN = {"replica.read_throttling": "1000*delay*100", "replica.write_throttling_by_size": "10M*reject*5"}
+
+
+def as_tabular(envs: dict[str, str]) -> str:
+    """Return what `table_printer::output_in_tabular` of Pegasus' src/utils/output_utils.cpp prints for one column."""
+    names, values = max(map(len, envs)), max(map(len, envs.values()))
+    rows = [name.ljust(names + 2) + (": " + value).ljust(values + 2) for name, value in envs.items()]
+    return "\n".join(["[app_envs]", *rows, ""])
+
+
+def as_json(envs: dict[str, str]) -> str:
+    """Return what its `json_encode` prints for `get_app_envs -j`."""
+    return json.dumps({"app_envs": envs}, indent=4) + "\n"
+
+
+def as_equations(envs: dict[str, str]) -> str:
+    """Return what the shell's `get_app_envs` printed before it had tables."""
+    rows = [f"{name} = {value}" for name, value in envs.items()]
+    return "\n".join([f"get app envs succeed, count = {len(envs)}", "=" * 33, *rows, "=" * 33, ""])
+
+
+FORMS = pytest.mark.parametrize("printed", [as_tabular, as_json, as_equations])
+
+
+@FORMS
+def test_pegasus_shell_is_read_in_every_form_that_it_prints(printed: Callable[[dict[str, str]], str]) -> None:
+    more = WRITTEN | {"default_ttl": "86400"}
+    found = import_pegasus(
+        f">>> use temp\nOK\n>>> get_app_envs\n{printed(more)}>>> use other\nOK\n>>> get_app_envs -j\n"
+        f"{printed({'replica.write_throttling': '20K*delay*100'})}>>> exit\ndsn exit with code 0\n"
+    )
+    temp, other = found.document.namespaces["temp"], found.document.namespaces["other"]
+    assert (temp.read_throttling, temp.write_throttling_by_size) == tuple(WRITTEN.values())
+    assert other.write_throttling == "20K*delay*100"
+    assert found.unexpressed == ("temp: default_ttl = 86400 is not a quota of a policy",)
+
+
+@FORMS
+def test_pegasus_form_without_a_table_takes_it_from_the_option(printed: Callable[[dict[str, str]], str]) -> None:
+    found = import_pegasus(printed(WRITTEN), table="temp")
+    assert found.document.namespaces["temp"].read_throttling == WRITTEN["replica.read_throttling"]
+    with pytest.raises(PolicyError, match="line 1: the text does not name the table; give --table"):
+        import_pegasus(printed(WRITTEN))
+
+
+@FORMS
+def test_pegasus_later_list_of_a_table_takes_the_place_of_the_earlier(printed: Callable[[dict[str, str]], str]) -> None:
+    """Between the two an environment may have been deleted: together they would limit by what is no longer there."""
+    later = {"replica.read_throttling": "7*delay*100"}
+    found = import_pegasus(f">>> use temp\nOK\n{printed(WRITTEN)}>>> get_app_envs\n{printed(later)}")
+    temp = found.document.namespaces["temp"]
+    assert [temp.read_throttling, temp.write_throttling_by_size] == ["7*delay*100", None]
+
+
+@FORMS
+def test_pegasus_lists_of_several_tables_need_their_names(printed: Callable[[dict[str, str]], str]) -> None:
+    with pytest.raises(PolicyError, match="a second list, and no line `use TABLE` says whose"):
+        import_pegasus(printed(WRITTEN) + printed(WRITTEN), table="temp")
+
+
 def test_pegasus_token_bucket_is_a_rate_with_a_burst_of_a_second_whose_excess_is_rejected() -> None:
     found = import_pegasus('{"replica.read_throttling_by_size": "200K"}', table="temp")
     quota = found.document.namespaces["temp"].dispatch
@@ -199,7 +326,7 @@ def test_pulsar_groups_and_what_is_attached_to_them_are_read() -> None:
     }))  # fmt: skip
     group = found.document.resource_groups["rg"]
     assert [group.publish.messages_per_second, group.publish.bytes_per_second] == [100, 1000]
-    assert (group.dispatch.messages_per_second, group.dispatch.bytes_per_second) == (None, None)
+    assert [group.dispatch.messages_per_second, group.dispatch.bytes_per_second] == [None, None]
     assert found.document.tenants["acme"].resource_group == "rg"
     assert {name: entry.resource_group for name, entry in found.document.namespaces.items()} == {
         "acme/x": "none", "acme/y": "rg",
@@ -222,3 +349,60 @@ def test_pulsar_rates_that_are_no_numbers_are_refused(rate: object) -> None:
 def test_pulsar_namespace_of_an_unknown_group_is_refused() -> None:
     with pytest.raises(PolicyError, match="'gone' is not a resource group"):
         import_pulsar('{"resourcegroups": {}, "namespaces": {"a/b": "gone"}}')
+
+
+PRINTED_BY_GET = """\
+{
+  "publishRateInMsgs" : 9,
+  "publishRateInBytes" : 500,
+  "dispatchRateInMsgs" : -1,
+  "dispatchRateInBytes" : -1
+}
+"""
+"""What pulsar-admin 4.0.8 prints for `resourcegroups get`; it prints the names of `list` one a line."""
+
+
+def test_pulsar_output_of_get_is_the_group_that_the_option_names() -> None:
+    found = import_pulsar(PRINTED_BY_GET, group="gold")
+    quota = found.document.resource_groups["gold"].publish
+    assert [quota.messages_per_second, quota.bytes_per_second] == [9, 500]
+    assert found.unexpressed == ()
+    with pytest.raises(PolicyError, match="the rates of one group without its name; give --group"):
+        import_pulsar(PRINTED_BY_GET)
+
+
+@pytest.mark.parametrize("text", ["gold\nteam:a b\n", '["gold", "team:a b"]'])
+def test_pulsar_output_of_list_is_names_whose_rates_are_missing(text: str) -> None:
+    found = import_pulsar(text)
+    assert list(found.document.resource_groups) == ["gold", "team:a b"]
+    assert [line.partition("; ")[0] for line in found.unexpressed] == [
+        "resourcegroups.gold: only its name is known", "resourcegroups.team:a b: only its name is known",
+    ]  # fmt: skip
+    with pytest.raises(PolicyError, match="the text names its groups"):
+        import_pulsar(text, group="gold")
+
+
+def test_pulsar_names_with_their_rates_are_read() -> None:
+    found = import_pulsar(f"gold\n{PRINTED_BY_GET}\niron\n{PRINTED_BY_GET.replace('500', '700')}bare\n")
+    groups = found.document.resource_groups
+    assert [groups[name].publish.bytes_per_second for name in ("gold", "iron", "bare")] == [500, 700, None]
+    assert [line.partition(":")[0] for line in found.unexpressed] == ["resourcegroups.bare"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"gold\n{PRINTED_BY_GET}{PRINTED_BY_GET}", "rates follow those of the group 'gold'; print the next name"),
+        ("gold\ngold\n", "the group 'gold' is there twice"),
+        ("gold\n{\n", "what stands after the name 'gold' is not JSON"),
+    ],
+)
+def test_pulsar_output_that_leaves_a_group_unclear_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(PolicyError, match=problem):
+        import_pulsar(text)
+
+
+@pytest.mark.parametrize("rate", ["null", "-1", "0"])
+def test_pulsar_rates_of_replication_that_limit_nothing_are_not_listed(rate: str) -> None:
+    found = import_pulsar(f'{{"publishRateInMsgs": 5, "replicationDispatchRateInMsgs": {rate}}}', group="gold")
+    assert found.unexpressed == ()

@@ -9,7 +9,7 @@ import pytest
 
 from jobs import throttle_stream
 from spark_throttle.errors import ConfigurationError, StoreError
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change
 from tests.integration.streams import Lake

@@ -14,7 +14,7 @@ from jobs.wiring import read_events, start_query, stop_between_batches
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark import Throttle
 from spark_throttle.store import policy_location
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.policy_location import PolicyLocation, load_policies
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author

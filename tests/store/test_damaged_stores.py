@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.errors import StoreError, ThrottleError
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.file_store import FileStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change, PolicyStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.store import Author, Change
 
 NAMES = 60_000

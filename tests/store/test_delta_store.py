@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-import spark_throttle.store.delta_store as module
+import spark_throttle.store.delta.delta_store as module
 from spark_throttle.errors import (
     ConfigurationError,
     ConflictError,
@@ -20,9 +20,9 @@ from spark_throttle.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from spark_throttle.store.delta_rows import SCHEMA, change_rows
-from spark_throttle.store.delta_snapshot import write_snapshot
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
+from spark_throttle.store.delta.rows import SCHEMA, change_rows
+from spark_throttle.store.delta.snapshot import write_snapshot
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.store import NOTHING, Author, Change, Entry
 

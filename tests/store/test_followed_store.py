@@ -13,7 +13,7 @@ from spark_throttle.control.next_policies import NextPolicies, read_next_policie
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreUnavailableError
 from spark_throttle.files.storage import Directory
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change

@@ -14,7 +14,7 @@ from spark_throttle.files.storage import file_system
 from spark_throttle.policy.codec import dump_policies
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.store import policy_location
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.policy_location import PolicyLocation, load_policies
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author

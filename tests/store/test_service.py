@@ -20,7 +20,7 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.store.service import PolicyService

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.store import PolicyStore
@@ -36,4 +36,4 @@ class TestDeltaStore(StoreSuite):
 class TestDeltaStoreWithASnapshotAtEveryCommit(TestDeltaStore):
     @pytest.fixture(autouse=True)
     def eager_snapshots(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("spark_throttle.store.delta_store.SNAPSHOT_REVISIONS", 1)
+        monkeypatch.setattr("spark_throttle.store.delta.delta_store.SNAPSHOT_REVISIONS", 1)

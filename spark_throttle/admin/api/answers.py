@@ -73,6 +73,9 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
+    reason: str
+    """The same as `detail`: Pulsar's clients show an error by this name."""
+
     path: str | None = None
     """The field of the request that is wrong."""
 
@@ -94,8 +97,9 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Return an answer that gives the reason for a failure."""
+    detail = detail[:_LONGEST_DETAIL]
     body = Problem(
-        title=HTTPStatus(status).phrase, status=status, detail=detail[:_LONGEST_DETAIL], path=path,
+        title=HTTPStatus(status).phrase, status=status, detail=detail, reason=detail, path=path,
         losses=None if losses is None else list(losses[:_MOST_LOSSES]),
     )  # fmt: skip
     text = json.dumps(body.model_dump(exclude_none=True))

@@ -1,10 +1,16 @@
-"""PIP-82's calls that attach namespaces and tenants to resource groups, and detach them."""
+"""PIP-82's calls that attach namespaces and tenants to resource groups, and detach them.
+
+Of namespaces they answer as Pulsar's broker does: a name is answered as bare text and no name as 204; ``POST``, which
+Pulsar's clients send, moves a namespace from another group; and to detach what is not attached changes nothing.
+Pulsar has no such calls for tenants; theirs are alike.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
 from spark_throttle.admin.api.addresses import Segment, TenantSegment
 from spark_throttle.admin.api.answers import documented
@@ -21,6 +27,7 @@ from spark_throttle.admin.api.calls import (
 )
 from spark_throttle.admin.caller import Caller
 from spark_throttle.errors import NotFoundError
+from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.store import Kind
 
 router = APIRouter(prefix="/admin/v2", tags=["attachments"])
@@ -28,17 +35,37 @@ router = APIRouter(prefix="/admin/v2", tags=["attachments"])
 _NAMESPACE = "/namespaces/{tenant}/{namespace}/resourcegroup"
 _TENANT = "/tenants/{tenant}/resourcegroup"
 _ATTACHED: dict[int | str, dict[str, Any]] = {
-    200: {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The entry's revision."}}}
+    200: {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The entry's revision."}}},
+    204: {"description": "It is attached to no group by itself."},
 }
 
 
-@router.get(_NAMESPACE, responses={**documented(404), **_ATTACHED})
+@router.get(_NAMESPACE, response_class=PlainTextResponse, responses={**documented(), **_ATTACHED})
 def get_namespace_attachment(
-    served: ApiContext, caller: AnyCaller, tenant: TenantSegment, namespace: Segment, response: Response
-) -> str:
-    """Return the name of the resource group that the namespace itself, not its tenant, is attached to."""
+    served: ApiContext, caller: AnyCaller, tenant: TenantSegment, namespace: Segment
+) -> Response:
+    """Return the name of the resource group that the namespace itself, not its tenant, is attached to, as text."""
     check_tenant(caller, tenant)
-    return _attached(served, "namespace", f"{tenant}/{namespace}", response)
+    return _attached(served, "namespace", f"{tenant}/{namespace}")
+
+
+@router.post(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 412, 428))
+def move_namespace(
+    served: ApiContext,
+    caller: AnyCaller,
+    tenant: TenantSegment,
+    namespace: Segment,
+    resourcegroup: Segment,
+    asked: Change,
+) -> ChangeResponse:
+    """Attach a namespace to a resource group, also if it is attached to another; Pulsar's clients send this."""
+    name = f"{tenant}/{namespace}"
+    check_tenant(caller, name)
+    revision = asked.expected("namespace", name)
+    made = served.service.attach(
+        "namespace", name, resourcegroup, asked.author(caller), expected=revision, is_moved=True
+    )
+    return asked.answer(made)
 
 
 @router.put(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 409, 412, 428))
@@ -58,9 +85,9 @@ def attach_namespace(
     return asked.answer(made)
 
 
-@router.delete(_NAMESPACE, responses=documented(404, 412, 428))
+@router.delete(_NAMESPACE, responses=documented(412, 428))
 def detach_namespace(caller: AnyCaller, tenant: TenantSegment, namespace: Segment, asked: Change) -> ChangeResponse:
-    """Detach a namespace from its resource group."""
+    """Detach a namespace from its resource group, if it is attached to one."""
     name = f"{tenant}/{namespace}"
     check_tenant(caller, name)
     return _detach(asked, caller, "namespace", name, None)
@@ -76,11 +103,11 @@ def detach_namespace_from(
     return _detach(asked, caller, "namespace", name, resourcegroup)
 
 
-@router.get(_TENANT, responses={**documented(404), **_ATTACHED})
-def get_tenant_attachment(served: ApiContext, caller: AnyCaller, tenant: TenantSegment, response: Response) -> str:
-    """Return the name of the resource group that the tenant is attached to."""
+@router.get(_TENANT, response_class=PlainTextResponse, responses={**documented(), **_ATTACHED})
+def get_tenant_attachment(served: ApiContext, caller: AnyCaller, tenant: TenantSegment) -> Response:
+    """Return the name of the resource group that the tenant is attached to, as text."""
     check_tenant(caller, tenant)
-    return _attached(served, "tenant", tenant, response)
+    return _attached(served, "tenant", tenant)
 
 
 @router.put(_TENANT + "/{resourcegroup}", responses=documented(404, 409, 412, 428))
@@ -93,9 +120,9 @@ def attach_tenant(
     return asked.answer(made)
 
 
-@router.delete(_TENANT, responses=documented(404, 412, 428))
+@router.delete(_TENANT, responses=documented(412, 428))
 def detach_tenant(caller: Admin, tenant: TenantSegment, asked: Change) -> ChangeResponse:
-    """Detach a tenant from its resource group."""
+    """Detach a tenant from its resource group, if it is attached to one."""
     return _detach(asked, caller, "tenant", tenant, None)
 
 
@@ -105,20 +132,30 @@ def detach_tenant_from(caller: Admin, tenant: TenantSegment, resourcegroup: Segm
     return _detach(asked, caller, "tenant", tenant, resourcegroup)
 
 
-def _attached(served: Context, kind: Kind, name: str, response: Response) -> str:
-    stored = served.service.attached(kind, name)
+def _attached(served: Context, kind: Kind, name: str) -> Response:
+    try:
+        stored = served.service.attached(kind, name)
+    except NotFoundError:
+        return Response(status_code=204)
+    response = PlainTextResponse(stored.resource_group)
     is_known(stored, None, response)
-    return stored.resource_group or ""
+    return response
 
 
 def _detach(asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str | None) -> ChangeResponse:
     service = asked.context.service
-    stored = service.attached(kind, name)
     revision = asked.expected(kind, name)
     if group is not None:
+        stored = service.attached(kind, name)
         if stored.resource_group != group:
             raise NotFoundError("resource_group", group, f" that {kind} {name} is attached to")
         # The change is conditional on the revision that was compared.
         revision = stored.revision if revision is None else revision
-    made = service.detach(kind, name, asked.author(caller), expected=revision)
+    author = asked.author(caller)
+    try:
+        made = service.detach(kind, name, author, expected=revision)
+    except NotFoundError as error:
+        if group is not None:
+            raise
+        made = CommitResult(service.store.revision(), is_changed=False, notes=(str(error),))
     return asked.answer(made, is_entry=False)

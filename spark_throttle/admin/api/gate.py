@@ -55,6 +55,7 @@ OPEN_FOLDER: Final = "/page/"
 _Refusal: TypeAlias = tuple[int, str, dict[str, str]]
 """Status, detail and headers of an answer."""
 
+_CALLS: Final = "/admin/v2/"
 _ANYBODY: Final = ""
 _ANYWHERE: Final = ("",)
 _SOON: Final = {"Retry-After": "1"}
@@ -111,7 +112,7 @@ class Gate:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        path = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
+        path = _without_last_slash(scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0])
         headers = Headers(scope=scope)
         scope = {**scope, "path": path, "state": {**scope.get("state", {}), "door": door_of(headers)}}
         if self._audit is None:
@@ -222,6 +223,11 @@ class Gate:
 
 
 _TOO_LARGE: Final = f"the body is larger than {MOST_BODY_BYTES} bytes; split the change, or use the command line"
+
+
+def _without_last_slash(path: str) -> str:
+    """Return the path of a call, which may end with a slash, as PIP-82 and Pulsar's clients write some."""
+    return path.removesuffix("/") if path.startswith(_CALLS) else path
 
 
 def _bearer(headers: Headers) -> str:

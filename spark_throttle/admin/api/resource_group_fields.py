@@ -1,9 +1,9 @@
 """Resource groups in PIP-82's fields, and the policies that they stand for.
 
-PIP-82 has four rates for each group. The other settings of our quotas are additional fields with similar names. A rate
-that is absent or null sets no limit, and 0 admits nothing; a PUT replaces the whole group, so a rate that it leaves out
-is unlimited. (Pulsar reads 0 and -1 as no limit, and -1 in an update as "leave as it is", so a limit that was set
-cannot be lifted there; here a negative rate is refused.)
+PIP-82 has four rates for each group. The other settings of our quotas are additional fields with similar names. As in
+Pulsar's broker (`ResourceGroupsBase.internalUpdateResourceGroup`), a field that is absent or null stays as it is, and
+-1 sets no limit; a group that is read has -1 for each rate without a limit. Two things differ: 0 admits nothing, where
+Pulsar reads it as no limit, and limits of replication between clusters are accepted, but neither kept nor enforced.
 """
 
 from __future__ import annotations
@@ -29,23 +29,35 @@ FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
 }  # fmt: skip
 """The direction and the key of the quota that each field stands for."""
 
+NOT_ENFORCED: Final = (
+    "replicationDispatchRateInMsgs", "replicationDispatchRateInBytes", "replicatorDispatchRate",
+)  # fmt: skip
+"""Pulsar's fields that limit the replication between clusters, which no job of ours does."""
+
+UNLIMITED: Final = -1
+_LIMITS: Final = ("messages_per_second", "bytes_per_second", "max_message_bytes")
+_RATES: Final = ("messages_per_second", "bytes_per_second")
+_ZERO: Final = ", and 0 admits nothing"
 _NAMES: Final[Mapping[tuple[str, str], str]] = {place: field for field, place in FIELDS.items()}
 _QUOTA_PATH = re.compile(r"\.(publish|dispatch)(?:\.(\w+))?$")
 
 
-def _nullable(**schema: object) -> WithJsonSchema:
-    return WithJsonSchema({"anyOf": [schema, {"type": "null"}], "default": None})
+def _nullable(*schemas: dict[str, object]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [*schemas, {"type": "null"}], "default": None})
 
 
-Rate = Annotated[Any, _nullable(type="number", minimum=0, maximum=MAX_BURST_TOKENS)]
-Seconds = Annotated[Any, _nullable(type="number", minimum=0.001)]
-MessageBytes = Annotated[Any, _nullable(type="integer", minimum=1, maximum=MAX_SIZE_BYTES)]
-Weight = Annotated[Any, _nullable(type="integer", minimum=1, maximum=MAX_WEIGHT)]
-OnExcess = Annotated[Any, _nullable(enum=["delay", "reject", "observe"], type="string")]
+_NO_LIMIT: Final[dict[str, object]] = {"type": "integer", "const": UNLIMITED}
+Rate = Annotated[Any, _nullable({"type": "number", "minimum": 0, "maximum": MAX_BURST_TOKENS}, _NO_LIMIT)]
+Seconds = Annotated[Any, _nullable({"type": "number", "minimum": 0.001})]
+MessageBytes = Annotated[Any, _nullable({"type": "integer", "minimum": 1, "maximum": MAX_SIZE_BYTES}, _NO_LIMIT)]
+Weight = Annotated[Any, _nullable({"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT})]
+OnExcess = Annotated[Any, _nullable({"type": "string", "enum": ["delay", "reject", "observe"]})]
+ReplicationRate = Annotated[Any, _nullable({"type": "number"})]
+ReplicationRates = Annotated[Any, _nullable({"type": "object"})]
 
 
 class ResourceGroupFields(BaseModel):
-    """The quotas of a resource group, per second; a rate that is absent or null sets no limit, and 0 admits nothing."""
+    """The quotas of a resource group, per second; -1 sets no limit, and 0 admits nothing."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,37 +75,79 @@ class ResourceGroupFields(BaseModel):
     dispatchMaxMessageSize: MessageBytes = None  # noqa: N815
 
 
-def values_of_fields(fields: ResourceGroupFields) -> dict[str, dict[str, object]]:
-    """Return the policy that fields stand for, in the form of a policy document.
+class ResourceGroupChange(ResourceGroupFields):
+    """What a change says of a resource group; a field that is absent or null stays as it is."""
+
+    replicationDispatchRateInMsgs: ReplicationRate = None  # noqa: N815
+    replicationDispatchRateInBytes: ReplicationRate = None  # noqa: N815
+    replicatorDispatchRate: ReplicationRates = None  # noqa: N815
+
+
+def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> dict[str, dict[str, object]]:
+    """Return a group's policy with a change, in the form of a policy document.
 
     Raises
     ------
     PolicyError
-        If a number is given as text.
+        If a number is given as text, or is negative and not -1.
 
     Examples
     --------
-    >>> values_of_fields(ResourceGroupFields(publishRateInMsgs=5, publishWeight=2))
-    {'publish': {'messages_per_second': 5, 'weight': 2}}
+    >>> limited = {"publish": {"messages_per_second": 5, "bytes_per_second": 1024}}
+    >>> changed_values(limited, ResourceGroupChange(publishRateInMsgs=9))
+    {'publish': {'messages_per_second': 9, 'bytes_per_second': 1024}}
+    >>> changed_values(limited, ResourceGroupChange(publishRateInBytes=-1))
+    {'publish': {'messages_per_second': 5}}
     """
-    values: dict[str, dict[str, object]] = {}
+    changed: dict[str, dict[str, object]] = {direction: dict(quota) for direction, quota in values.items()}
     for field, (direction, key) in FIELDS.items():
-        value = getattr(fields, field)
+        value = getattr(change, field)
         if value is None:
             continue
         if key != "on_excess" and isinstance(value, str):
             raise PolicyError(field, "it is text; give a JSON number")
-        values.setdefault(direction, {})[key] = value
-    return values
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if key in _LIMITS and is_number and value == UNLIMITED:
+            changed.get(direction, {}).pop(key, None)
+            continue
+        if key in _LIMITS and is_number and value < 0:
+            raise PolicyError(field, f"{value} is negative; -1 sets no limit{_ZERO if key in _RATES else ''}")
+        changed.setdefault(direction, {})[key] = value
+    return {direction: quota for direction, quota in changed.items() if quota}
+
+
+def notes_on(change: ResourceGroupChange) -> tuple[str, ...]:
+    """Return what a caller who knows Pulsar may not expect of a change.
+
+    Examples
+    --------
+    >>> notes_on(ResourceGroupChange(publishRateInMsgs=5, replicationDispatchRateInMsgs=7))
+    ('replicationDispatchRateInMsgs = 7 is neither kept nor enforced: nothing here replicates between clusters',)
+    """
+    shut = (
+        f"{field} = 0 admits nothing; Pulsar reads 0 as no limit, which is -1 here"
+        for field, (_, key) in FIELDS.items()
+        if key in _RATES and getattr(change, field) == 0
+    )
+    ignored = (
+        f"{field} = {getattr(change, field)} is neither kept nor enforced: nothing here replicates between clusters"
+        for field in NOT_ENFORCED
+        if getattr(change, field) not in (None, UNLIMITED)
+    )
+    return (*shut, *ignored)
 
 
 def fields_of_values(values: Mapping[str, Any]) -> ResourceGroupFields:
-    """Return a group's policy as fields."""
-    return ResourceGroupFields(**{
-        _NAMES[direction, key]: value
-        for direction, quota in values.items()
-        for key, value in quota.items()
-    })  # fmt: skip
+    """Return a group's policy as fields; a rate without a limit is -1, as Pulsar stores it.
+
+    Examples
+    --------
+    >>> fields_of_values({"publish": {"messages_per_second": 5}}).dispatchRateInBytes
+    -1
+    """
+    unlimited = {_NAMES[place]: UNLIMITED for place in FIELDS.values() if place[1] in _RATES}
+    said = {_NAMES[direction, key]: value for direction, quota in values.items() for key, value in quota.items()}
+    return ResourceGroupFields(**{**unlimited, **said})
 
 
 def error_of_field(error: PolicyError) -> PolicyError:

@@ -42,12 +42,14 @@ def capacity(
         ("tenants with an equal share", f"{division.variable_tenants}"),
         ("equal share (request_percentage)", "" if share is None else f"{share} %"),
         ("promised in all", f"{division.promised_percent} %"),
+        ("left over", f"{division.unpromised_percent} %"),
     ]
     Output(output).show(
         {
             "capacity_percent": division.capacity_percent, "tenants": division.tenants,
             "fixed_percent": division.fixed_percent, "variable_tenants": division.variable_tenants,
             "variable_percent": share, "promised_percent": division.promised_percent,
+            "unpromised_percent": division.unpromised_percent,
         },
         lambda: table_of([("of one thread's time", False), ("", True)], rows),
     )  # fmt: skip

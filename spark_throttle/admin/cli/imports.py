@@ -45,11 +45,15 @@ def kafka(file: File, output: OutputForm = Form.TEXT) -> None:
 
 
 @app.command()
-def pulsar(file: File, output: OutputForm = Form.TEXT) -> None:
+def pulsar(
+    file: File,
+    group: Annotated[str | None, typer.Option(help="The group, if the file holds the rates of one.")] = None,
+    output: OutputForm = Form.TEXT,
+) -> None:
     """Read Pulsar's resource groups, and the tenants and namespaces attached to them."""
     from spark_throttle.importers.pulsar import import_pulsar
 
-    _answer(import_pulsar(_text(file)), output)
+    _answer(import_pulsar(_text(file), group=group), output)
 
 
 def _text(file: Path) -> str:

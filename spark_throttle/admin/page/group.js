@@ -11,12 +11,17 @@ const QUOTA = [
   ["BurstInSeconds", "Burst in seconds", "10"],
   ["Weight", "Weight", "1"],
 ];
+// Each field of a group, and its key in a policy document.
+const KEYS = { RateInMsgs: "messages_per_second", RateInBytes: "bytes_per_second", BurstInSeconds: "burst_seconds",
+  Weight: "weight", OnExcess: "on_excess", MaxMessageSize: "max_message_bytes" };
 const EXCESS = { delay: "delay", reject: "reject", observe: "observe only" };
 
 export class GroupCard {
   constructor(name, { isAdmin, onChanged }) {
     this.name = name;
     this.path = `/admin/v2/resourcegroup/${segment(name)}`;
+    // The form says the whole group, and a PUT of the fields would leave alone what it leaves out.
+    this.whole = `/admin/v2/policies/resource_groups/${segment(name)}`;
     this.onChanged = onChanged;
     this.change = null;
     this.state = element("span", { class: "state" });
@@ -50,7 +55,9 @@ export class GroupCard {
 
   // Read the group's policy from the store.
   async read() {
-    const { value, etag } = await call(this.path);
+    const { value: answer, etag } = await call(this.path);
+    // A rate without a limit is -1.
+    const value = Object.fromEntries(Object.entries(answer).map(([field, rate]) => [field, rate === -1 ? null : rate]));
     this.fields = value;
     this.etag = etag;
     const said = DIRECTIONS.map((direction) => [direction, quotaText(value, direction)]).filter(([, text]) => text);
@@ -153,17 +160,24 @@ export class GroupCard {
 
   async save(inputs, why, etag) {
     const body = {};
+    const after = {};
+    const put = (field, value) => {
+      after[field] = value;
+      const [, direction, suffix] = /^(publish|dispatch)(\w+)$/.exec(field);
+      body[direction] = { ...body[direction], [KEYS[suffix]]: value };
+    };
+    for (const [field, value] of Object.entries(this.fields)) if (!(field in inputs) && value !== null) put(field, value);
     for (const [field, input] of Object.entries(inputs)) {
       const value = field.endsWith("OnExcess") ? input.value : typed(input.value);
       if (Number.isNaN(value)) throw new Refused(422, { path: field, detail: "it is not a number such as 5000 or 8MiB" });
-      if (value !== null && !(field.endsWith("OnExcess") && value === "delay")) body[field] = value;
+      if (value !== null && !(field.endsWith("OnExcess") && value === "delay")) put(field, value);
     }
     const reason = new URLSearchParams({ why });
     const shown = (field, value) => (value ?? null) === null ? "–" : field.endsWith("InBytes") ? size(value) : String(value);
-    const differences = Object.keys(inputs).map((field) => [field, this.fields[field] ?? null, body[field] ?? null])
-      .filter(([, before, after]) => before !== after)
-      .map(([field, before, after]) => [field, shown(field, before), shown(field, after)]);
-    const { value } = await confirmed(`${this.path}?${reason}`, { method: "PUT", body, ifMatch: etag }, differences);
+    const differences = Object.keys(inputs).map((field) => [field, this.fields[field] ?? null, after[field] ?? null])
+      .filter(([, was, becomes]) => was !== becomes)
+      .map(([field, was, becomes]) => [field, shown(field, was), shown(field, becomes)]);
+    const { value } = await confirmed(`${this.whole}?${reason}`, { method: "PUT", body, ifMatch: etag }, differences);
     this.change = { ...value, sent: Date.now() };
     this.acted.textContent = value.changed ? `Revision ${value.revision} is committed.` : "Nothing was changed.";
     await this.read();
@@ -171,11 +185,14 @@ export class GroupCard {
   }
 
   point(error, inputs, problem) {
-    const input = inputs[error.path];
+    const [, direction, key] = /\.(publish|dispatch)(?:\.(\w+))?$/.exec(error.path || "") || [];
+    const suffix = Object.keys(KEYS).find((each) => KEYS[each] === key);
+    const field = suffix ? direction + suffix : error.path;
+    const input = inputs[field];
     if (input) { input.setAttribute("aria-invalid", "true"); input.focus(); }
     problem.textContent = error.status === 412
       ? "Somebody else has changed this group meanwhile; nothing was saved. Cancel, look at its new quota, and edit again."
-      : visible((error.path ? `${error.path}: ` : "") + error.message);
+      : visible((field ? `${field}: ` : "") + error.message);
     if (error.status === 412) this.read();
   }
 

@@ -41,7 +41,7 @@ from spark_throttle.sharing.status import Observation, read_observation, write_o
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA, FrameKind
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.start.start_check import Sinks
-from spark_throttle.store.delta_store import DeltaStore
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from spark_throttle.store.delta_rows import ENTRY_COLUMNS, changes_in, columns_in, entries_in
+from spark_throttle.store.delta.rows import ENTRY_COLUMNS, changes_in, columns_in, entries_in
 from spark_throttle.store.store import KINDS, Entry, Kind
 
 BATCH_ROWS = 8192

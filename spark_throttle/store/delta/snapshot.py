@@ -16,8 +16,8 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
-from spark_throttle.store.delta_rows import SCHEMA
-from spark_throttle.store.delta_view import BATCH_ROWS, View, scanned
+from spark_throttle.store.delta.rows import SCHEMA
+from spark_throttle.store.delta.view import BATCH_ROWS, View, scanned
 from spark_throttle.store.entries import resource_group_of
 
 SNAPSHOT_APP: Final = "spark-throttle-snapshots"

@@ -45,7 +45,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from spark_throttle.errors import ConfigurationError, ConflictError, OutcomeUnknownError, StoreUnavailableError
 from spark_throttle.files import file_lock
 from spark_throttle.policy.source import SETTLING_NS
-from spark_throttle.store.delta_rows import (
+from spark_throttle.store.delta.log_stamps import LogStamps
+from spark_throttle.store.delta.rows import (
     ENTRY_COLUMNS,
     EPOCH,
     LATER_COLUMNS,
@@ -56,10 +57,9 @@ from spark_throttle.store.delta_rows import (
     columns_in,
     entries_in,
 )
-from spark_throttle.store.delta_snapshot import SNAPSHOT_APP, write_snapshot
-from spark_throttle.store.delta_view import View, merged, scanned, view_at, with_changes, with_tail
+from spark_throttle.store.delta.snapshot import SNAPSHOT_APP, write_snapshot
+from spark_throttle.store.delta.view import View, merged, scanned, view_at, with_changes, with_tail
 from spark_throttle.store.entries import resource_group_of
-from spark_throttle.store.log_stamps import LogStamps
 from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_revision
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,5 @@
+"""Policies in a Delta table: one commit of the table is one revision.
+
+It may import what `store` may. Start with `delta_store`, the store; `rows` says what the table holds, `view` and
+`snapshot` what a reader keeps of it.
+"""
