@@ -211,6 +211,9 @@ async function explain(namespace) {
 
 async function showHistory() {
   const { value } = await call("/admin/v2/history?limit=10");
+  const shown = `${value[0]?.revision} ${isAdmin}`;
+  if ($("history").dataset.shown === shown) return;  // a button that has the focus stays
+  $("history").dataset.shown = shown;
   $("history").tBodies[0].replaceChildren(...value.map((entry) => element("tr", {},
     element("td", { class: "number" }, count(entry.revision)),
     element("td", {}, new Date(entry.at_ms).toISOString().replace("T", " ").slice(0, 19) + " UTC"),
