@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s
 
 NO_BOUND: Final = 1 << 62
 """The `Grants.ahead_bound_milli` of a scope in which no flow is too far ahead."""
@@ -118,6 +118,15 @@ class Deferral:
         )
 
 
+def rates_of_shares(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the rates that a job may use with its shares, shape (scopes, 2): never more than the quotas.
+
+    Shares follow a quota that was lowered only when the jobs have divided it anew.
+    """
+    shared = policy.shared
+    return np.where(shared.is_limited, np.clip(share_micro_per_ms, 0, shared.rate_micro_per_ms), UNLIMITED)
+
+
 def has_no_share(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Bools:
     """Return where a job may use nothing of a quota, though the quota is not 0; shape (scopes, 2)."""
     return (share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)
@@ -164,7 +173,9 @@ class Grants:
 
     def rate_micro_per_ms(self, policy: CompiledPolicy) -> Int64s:
         """Return the rates at which this job's shared scopes earn tokens, shape (scopes, 2)."""
-        return policy.shared.rate_micro_per_ms if self.share_micro_per_ms is None else self.share_micro_per_ms
+        if self.share_micro_per_ms is None:
+            return policy.shared.rate_micro_per_ms
+        return rates_of_shares(self.share_micro_per_ms, policy)
 
     def is_unleased(self, policy: CompiledPolicy) -> Bools:
         """Return which shared scopes this job may use nothing of, though their quota is not 0, shape (scopes,).
@@ -179,11 +190,12 @@ class Grants:
         """Return these grants as of `now_ms`; a rate of 0 admits nothing, whatever was granted."""
         elapsed_ms = max(0, now_ms - self.as_of_ms)
         in_force = self.rate_micro_per_ms(policy)
-        rate = np.maximum(in_force // shards, 0)
+        rate, rest = np.divmod(np.maximum(in_force, 0), shards)
         # The headroom is at most a burst and a debt, below 2**62 micro-tokens: capping the time keeps the product in
         # int64.
         time_to_full_ms = -(-self.headroom_micro // np.maximum(rate, 1))
-        gained = np.minimum(rate * np.minimum(elapsed_ms, time_to_full_ms), self.headroom_micro)
+        earned = rate * np.minimum(elapsed_ms, time_to_full_ms) + rest * elapsed_ms // shards
+        gained = np.minimum(earned, self.headroom_micro)
         balance = self.balance_micro + gained
         balance = np.where(in_force == 0, np.minimum(balance, -1), balance)
         deferral = None if self.deferral is None else self.deferral.grown(gained, in_force, shards=shards)

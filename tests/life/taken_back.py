@@ -349,6 +349,22 @@ MENDS: Final = (
         ),
     ),
     Mend(
+        "share of a lowered quota",
+        "a standing grant grows at the share of a quota that was lowered since",
+        (
+            (
+                "core/state.py",
+                "        return rates_of_shares(self.share_micro_per_ms, policy)",
+                "        return self.share_micro_per_ms",
+            ),
+        ),
+    ),
+    Mend(
+        "slow rates in many shards",
+        "a standing grant of a slow quota repays no debt",
+        (("core/state.py", " + rest * elapsed_ms // shards", ""),),
+    ),
+    Mend(
         "other runs of one job",
         "a copy of a job takes what the job has for its own",
         (

@@ -202,6 +202,18 @@ def test_row_that_waits_for_its_verdict_puts_no_other_row_out_of_the_queue() -> 
     assert "patient/a" not in {letter.row.namespace for letter in job.rejected}
 
 
+@pytest.mark.parametrize("per_second", [0.001, 0.005, 0.007, 0.008])
+@pytest.mark.parametrize("shards", [8, 64])
+def test_slow_quota_lets_a_row_an_hour_pass(per_second: float, shards: int) -> None:
+    limit = {"messages_per_second": per_second, "on_excess": "reject"}
+    job = SimulatedJob({"version": 1, "tenants": {"acme": {"publish": limit}}}, shards=shards)
+    for _ in range(4):
+        job.offer([("acme/a", 1)])
+        for pause_ms in (3_600 * SECOND_MS, SECOND_MS, SECOND_MS):
+            job.trigger(after_ms=pause_ms)
+    assert (len(job.admitted), len(job.rejected)) == (4, 0)
+
+
 @pytest.mark.parametrize("shards", [16, 64])
 def test_no_queue_grows_under_a_steady_overload_of_many_shards(shards: int) -> None:
     job = SimulatedJob(limited(1), shards=shards)

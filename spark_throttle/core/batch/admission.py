@@ -209,7 +209,7 @@ def _decide_by_quota(
     if not len(behind.at) and not len(marks.row):
         return
     times = ThrottleTimes.of(plan, batch)
-    behind.decide(decisions, plan, times, now_ms=batch.now_ms)
+    behind.decide(decisions, plan, times, batch)
     wait_ms = times.at(candidates.flow[marks.row], marks.scope, marks.dimension)
     causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
     decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.batch import queue_bounds
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft
 from spark_throttle.core.batch.deferral import WaitingRoom
@@ -24,7 +25,7 @@ from spark_throttle.core.batch.flow_plan import FlowPlan
 from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.fair.layout import Candidates
-from spark_throttle.core.limits.token_bucket import throttle_time_ms
+from spark_throttle.core.limits.token_bucket import divided_throttle_time_ms, throttle_time_ms
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import NEVER_MS, Bools, Int64s, Level, OnExcess, Verdict
 
@@ -48,14 +49,22 @@ class ThrottleTimes:
         """
         in_force, quota = batch.grants.rate_micro_per_ms(batch.policy), batch.policy.shared.rate_micro_per_ms
         rate = np.where(in_force == 0, quota, in_force)  # without a share, nobody knows how long the job waits for one
-        part = np.where(rate > 0, np.maximum(rate // batch.shards, 1), rate)
         divided_micro = np.minimum(batch.grants.balance_micro, 0)
-        divided_ms = throttle_time_ms(divided_micro, part)
+        divided_ms = divided_throttle_time_ms(divided_micro, rate, shards=batch.shards)
         overdrawn_ms = throttle_time_ms(plan.grants.balance_micro - divided_micro, rate)
         return cls(
             throttle_time_ms(plan.balance_micro, batch.entered.limits.rate_micro_per_ms),
             np.minimum(divided_ms, NEVER_MS - overdrawn_ms) + overdrawn_ms,
         )
+
+    def of_flows(self, batch: MicroBatch) -> Int64s:
+        """Return how long any of the scopes that hold a flow back owes anything, shape (flows,)."""
+        limits, shared = batch.entered.limits, batch.policy.shared
+        is_enforcing = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
+        own_ms = by_row(np.maximum, np.where(is_enforcing, self.own_ms, 0))
+        shared_ms = np.append(by_row(np.maximum, np.where(shared.is_limited, self.shared_ms, 0)), 0)
+        scopes = enforcing_scopes(batch.entered.matches.shared_scope, batch.policy)
+        return np.maximum(own_ms, by_row(np.maximum, shared_ms[scopes]))
 
     def at(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:
         """Return the times of these shared scopes, and of the flows themselves where the scope is -1."""
@@ -109,11 +118,10 @@ class RowsBehind:
             is_rejected &= ~is_deferred
         return cls(at, row, rows, is_rejected, is_too_old, is_deferred)
 
-    def decide(self, decisions: DecisionDraft, plan: FlowPlan, times: ThrottleTimes, *, now_ms: int) -> None:
+    def decide(self, decisions: DecisionDraft, plan: FlowPlan, times: ThrottleTimes, batch: MicroBatch) -> None:
         """Write the verdicts on these rows, with their causes."""
-        stops, rows = plan.outcome.stops, self.rows
-        flows = np.arange(len(stops.scope))
-        wait_ms = times.at(flows, stops.scope, stops.dimension)
+        stops, rows, now_ms = plan.outcome.stops, self.rows, batch.now_ms
+        wait_ms = times.of_flows(batch)
         # A scope may have tokens that a flow must leave to others, for a time that nobody can know.
         wait_ms = np.where(stops.scope >= 0, np.maximum(wait_ms, 1), wait_ms)
         causes = Causes.of(

@@ -14,8 +14,8 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import quotient, times
 from spark_throttle.core.lending.grants import Buckets
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.core.state import has_no_share
+from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.state import has_no_share, rates_of_shares
 
 _SHARE_BITS = 30
 
@@ -31,7 +31,7 @@ def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> Co
     if share_micro_per_ms is None:
         return policy
     shared = policy.shared
-    rate = np.where(shared.is_limited, np.clip(share_micro_per_ms, 0, shared.rate_micro_per_ms), UNLIMITED)
+    rate = rates_of_shares(share_micro_per_ms, policy)
     part = quotient(np.maximum(rate, 0), np.maximum(shared.rate_micro_per_ms, 0), _SHARE_BITS)
     burst = np.where(rate == shared.rate_micro_per_ms, shared.burst_micro, times(shared.burst_micro, part))
     return replace(policy, shared=replace(shared, rate_micro_per_ms=rate, burst_micro=burst))

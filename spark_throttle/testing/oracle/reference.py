@@ -361,11 +361,21 @@ class _Batch:
                 self.decisions[row.index] = self.by_size(Verdict.ADMIT, too_small)
 
     def tell_throttle_times(self) -> None:
-        """Set the throttle time of each refused or marked row: how long the debt lasts, as it is after the batch."""
+        """Set the throttle time of each refused or marked row, by the debts after the batch.
+
+        A marked row is told how long the debt of the marking scope lasts, a refused one how long any debt lasts that
+        holds its flow back.
+        """
+        names = {row.index: row.namespace for row in self.rows}
         for index, (by, dimension) in self.refused_by.items():
             wait_ms = by.throttle_time_ms(dimension)
-            if isinstance(by, Scope) and self.decisions[index].verdict != Verdict.ADMIT:
-                wait_ms = max(1, wait_ms)  # the scope may have tokens that the flow must leave to others
+            if self.decisions[index].verdict != Verdict.ADMIT:
+                flow = self.flows[names[index]]
+                levels: list[Flow | Scope] = [flow, *self.enforced(flow)]
+                owing = [level for level in levels if level.limits.is_enforced]
+                times_ms = [level.throttle_time_ms(d) for level in owing for d in level.limits.limited_dimensions]
+                # A shared scope may have tokens that the flow must leave to others.
+                wait_ms = max(int(isinstance(by, Scope)), *times_ms)
             self.decisions[index] = replace(self.decisions[index], throttle_time_ms=wait_ms)
 
     # Step 8

@@ -21,6 +21,7 @@ from spark_throttle.testing.oracle.reference_state import (
     NamespaceRules,
     Pair,
     ScopeLimits,
+    pair,
     proportional,
     rules_of,
 )
@@ -98,7 +99,7 @@ class Scope:
             memory.share_micro_per_ms,
         )  # fmt: skip
         for d in limits.limited_dimensions:
-            earned = scope.rate_micro_per_ms[d] // shards * max(0, elapsed_ms)
+            earned = scope.rate_micro_per_ms[d] * max(0, elapsed_ms) // shards
             gained = min(earned, scope.headroom_micro[d])
             scope.balance_micro[d] += gained
             scope.headroom_micro[d] -= gained
@@ -114,8 +115,13 @@ class Scope:
 
     @property
     def rate_micro_per_ms(self) -> Pair:
-        """The rates at which the scope earns: the job's shares, if jobs share the quota."""
-        return self.limits.rate_micro_per_ms if self.share_micro_per_ms is None else self.share_micro_per_ms
+        """The rates at which the scope earns: the job's shares if jobs share the quota, and never more than it."""
+        quota = self.limits.rate_micro_per_ms
+        return (
+            quota
+            if self.share_micro_per_ms is None
+            else pair([min(each) for each in zip(quota, self.share_micro_per_ms, strict=True)])
+        )
 
     @property
     def is_unleased(self) -> bool:
@@ -180,7 +186,7 @@ class Scope:
         """Return how long the shards' parts of the rate repay the debt before the batch, and the rate the rest."""
         rate = self.rate_micro_per_ms[dimension] or self.limits.rate_micro_per_ms[dimension]
         before_micro = self.divided_debt_micro[dimension]
-        divided_ms = throttle_time_ms(-before_micro, max(1, rate // self.shards) if rate else 0)
+        divided_ms = throttle_time_ms(-before_micro * self.shards, rate)
         overdrawn_ms = throttle_time_ms(self.balance_micro[dimension] + before_micro, rate)
         return min(divided_ms + overdrawn_ms, NEVER_MS)
 

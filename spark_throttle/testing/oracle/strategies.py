@@ -187,7 +187,10 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
         ))  # fmt: skip
     if draw(st.integers(0, 4)) == 0:
         quota = policy.shared.rate_micro_per_ms
-        shares = [draw(st.sampled_from((rate, rate // 2, min(rate, 1), 0))) for rate in quota.reshape(-1).tolist()]
+        shares = [
+            draw(st.sampled_from((rate, rate // 2, min(rate, 1), 0, rate * 1_000)))
+            for rate in quota.reshape(-1).tolist()
+        ]
         share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, 2)
         made = replace(made, share_micro_per_ms=np.where(quota == UNLIMITED, UNLIMITED, share_micro_per_ms))
     bounds_milli = (None, None, NO_BOUND, NO_CONTEST, NO_CONTEST, 0, 1, 500, 1000, 60_000, 10**9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from spark_throttle.core.quota import (
@@ -57,6 +58,39 @@ def test_whole_rate_repays_what_a_batch_has_overdrawn(engine: Engine) -> None:
     shard = Shard(engine, policy, shards=8)
     assert shard.batch(0, [(NS, 60_125), (NS, 1)], {"gold": (0, 125)})[1].throttle_time_ms == 60_000
     assert shard.batch(1_000, [], {"gold": (0, -59_000 / 8)})[0].throttle_time_ms == 59_000
+
+
+@pytest.mark.parametrize("level", ["namespace", "job", "namespace and job"])
+def test_throttle_time_is_the_longest_of_all_debts(engine: Engine, level: str) -> None:
+    # 1 message and 1,000 bytes a second; two messages and 100,000 bytes leave debts of 1 s and of 99 s.
+    messages, both = limit(messages_per_second=1), limit(messages_per_second=1, bytes_per_second=1_000)
+    own, job = {"namespace": (both, Limit()), "job": (Limit(), both)}.get(
+        level, (messages, limit(bytes_per_second=1_000))
+    )
+    shard = Shard(engine, make_policy(job=job, default=Namespace(own)))
+    decisions = shard.batch(0, [(NS, 0), (NS, 100_000), (NS, 1)], {"": (1, 1_000)})
+    assert [decision.verdict for decision in decisions] == [Verdict.ADMIT, Verdict.ADMIT, Verdict.DELAY]
+    assert decisions[2].throttle_time_ms == 99_000
+
+
+def test_slow_rate_is_divided_among_many_shards(engine: Engine) -> None:
+    # One message in 200 s, in 8 shards: a part of the rate is less than a micro-token a millisecond.
+    shard = Shard(engine, make_policy(job=limit(messages_per_second=0.005)), shards=8)
+    shard.batch(0, [], {"": (-1 / 8, 0)})
+    shard.state.grants.headroom_micro[0] = 10**6
+    assert shard.batch(1_000, [(NS, 1)])[0].throttle_time_ms == 199_000
+    assert shard.batch(199_000)[0].throttle_time_ms == 1_000
+    assert shard.batch(200_000) == [ADMITTED]
+
+
+def test_share_is_never_more_than_a_quota_that_was_lowered(engine: Engine) -> None:
+    # The job still has a share of 1,000 a second, of a quota that is 1 a second by now.
+    shard = Shard(engine, make_policy(job=limit(messages_per_second=1, burst_seconds=600)))
+    grants = granted(shard.state, shard.policy, {"": (-1, 0)}, now_ms=START_MS).grants
+    grants.headroom_micro[0] = 600 * 10**6
+    shard.state = replace(shard.state, grants=replace(grants, share_micro_per_ms=np.array([[1_000_000, -1]])))
+    assert shard.batch(0, [(NS, 1)] * 5)[0].throttle_time_ms == 1_000
+    assert verdicts(shard.batch(2_000)) == {Verdict.ADMIT: 2, Verdict.DELAY: 3}
 
 
 def test_dominant_dimension_is_what_is_shared(engine: Engine) -> None:
