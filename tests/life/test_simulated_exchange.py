@@ -47,6 +47,22 @@ def test_a_job_and_its_peer_share_the_quota(exchange: SimulatedExchange) -> None
     assert job.leased()[GOLD][0] > 0.9 * QUOTA
 
 
+def test_quota_that_is_lowered_is_obeyed_before_jobs_have_divided_it_anew(exchange: SimulatedExchange) -> None:
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    for _ in range(40):
+        job.offer([("acme/a", 1)])
+        job.trigger(5_000)
+    slow = {"publish": {"messages_per_second": 1, "burst_seconds": 600}}
+    job.offer([("acme/a", 1)] * 52)
+    job.trigger(1_000)
+    job.set_policies(policies() | {"resource_groups": {"gold": slow}})
+    job.trigger(10)  # planned under the new quota, with the old share
+    admitted = len(job.admitted)
+    job.offer([("acme/a", 1)] * 900)
+    job.trigger(900)
+    assert len(job.admitted) - admitted <= 3  # a message each shard, and what the last batch left
+
+
 def test_message_whose_scope_is_not_leased_yet_waits_even_where_the_excess_is_rejected(
     exchange: SimulatedExchange,
 ) -> None:
