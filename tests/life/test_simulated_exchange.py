@@ -47,14 +47,15 @@ def test_a_job_and_its_peer_share_the_quota(exchange: SimulatedExchange) -> None
     assert job.leased()[GOLD][0] > 0.9 * QUOTA
 
 
-def test_quota_that_is_lowered_is_obeyed_before_jobs_have_divided_it_anew(exchange: SimulatedExchange) -> None:
-    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+def test_quota_that_is_lowered_is_obeyed_before_jobs_have_divided_it_anew() -> None:
+    job = SimulatedJob(policies(), shards=2, exchange=SimulatedExchange())
     for _ in range(40):
         job.offer([("acme/a", 1)])
         job.trigger(5_000)
     slow = {"publish": {"messages_per_second": 1, "burst_seconds": 600}}
-    job.offer([("acme/a", 1)] * 52)
-    job.trigger(1_000)
+    job.offer([("acme/a", 1)] * 51)
+    for after_ms in (1_000, 10):
+        job.trigger(after_ms)
     job.set_policies(policies() | {"resource_groups": {"gold": slow}})
     job.trigger(10)  # planned under the new quota, with the old share
     admitted = len(job.admitted)
