@@ -80,7 +80,7 @@ class ProviderKeys:
         Raises
         ------
         SignInUnavailableError
-            If only the provider could tell, and it does not.
+            If only the provider could tell, and it does not; not while the keys that are known may be believed.
         """
         if self._age_ms(self._fetched_ms) >= FRESH_SECONDS * 1000:
             await self._ask()
@@ -113,24 +113,29 @@ class ProviderKeys:
                     return
                 self._tried_ms = self._monotonic_ms()
                 self._pending = self._fetching.submit(self._fetch)
+            elif self._age_ms(self._tried_ms) >= _WAIT_SECONDS * 1000:
+                return  # others have waited for this answer long enough
             pending = self._pending
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
                 await asyncio.shield(asyncio.wrap_future(pending))
         except TimeoutError:
-            raise SignInUnavailableError(self._issuer, f"it took more than {_WAIT_SECONDS:g} s to answer") from None
+            with self._lock:
+                self._problem = f"it took more than {_WAIT_SECONDS:g} s to answer"
 
     def _fetch(self) -> None:
+        keys: list[Key] | None = None
+        problem: str | None = "the attempt was given up"
         try:
-            keys = _keys_of(self._issuer)
-        except (OSError, ValueError) as error:
+            keys, problem = _keys_of(self._issuer), None
+        except Exception as error:  # noqa: BLE001 - an answer may break in any way, and the next attempt must come
             problem = str(getattr(error, "reason", error)) or type(error).__name__
             logger.warning("the keys of the sign-in provider %s could not be asked for: %s", self._issuer, problem)
+        finally:
             with self._lock:
                 self._problem, self._pending = problem, None
-            return
-        with self._lock:
-            self._keys, self._fetched_ms, self._problem, self._pending = keys, self._monotonic_ms(), None, None
+                if keys is not None:
+                    self._keys, self._fetched_ms = keys, self._monotonic_ms()
 
 
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}

@@ -39,7 +39,7 @@ def write_reports(directory: Directory, batch: int, reports: list[bytes], *, par
 def read_reports(directory: Directory, *, after_batch: int) -> dict[int, list[UsageReport]]:
     """Return the reports of all batches after `after_batch` that have any, in the order of the batches."""
     found: dict[int, list[UsageReport]] = defaultdict(list)
-    for name in directory.names(_FOLDER):
+    for name in _files(directory):
         if _batch_of(name) > after_batch:
             found[_batch_of(name)] += _reports_of(directory, name)
     return {batch: reports for batch, reports in sorted(found.items()) if reports}
@@ -48,7 +48,7 @@ def read_reports(directory: Directory, *, after_batch: int) -> dict[int, list[Us
 def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
     """Return the newest batch that reported, and its reports; -1 and no reports before the first."""
     newest, found = -1, list[UsageReport]()
-    for name in reversed(directory.names(_FOLDER)):
+    for name in reversed(_files(directory)):
         if found and _batch_of(name) != newest:
             break
         newest, found = _batch_of(name), [*_reports_of(directory, name), *found]
@@ -57,7 +57,7 @@ def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
 
 def time_before(directory: Directory, batch: int) -> int | None:
     """Return the batch time, in ms, of the newest batch before `batch` that reported; `None` if its report is gone."""
-    for name in reversed(directory.names(_FOLDER)):
+    for name in reversed(_files(directory)):
         if _batch_of(name) < batch:
             reports = _reports_of(directory, name)
             if reports:
@@ -67,15 +67,20 @@ def time_before(directory: Directory, batch: int) -> int | None:
 
 def newest_batch(directory: Directory) -> int:
     """Return the number of the newest batch that has a file; -1 if none has."""
-    names = directory.names(_FOLDER)
+    names = _files(directory)
     return _batch_of(names[-1]) if names else -1
 
 
 def forget_reports(directory: Directory, *, before_batch: int = 0, from_batch: int = sys.maxsize) -> None:
     """Delete the reports of batches before `before_batch`, and those of `from_batch` and later batches."""
-    for name in directory.names(_FOLDER):
+    for name in _files(directory):
         if not before_batch <= _batch_of(name) < from_batch:
             directory.delete(f"{_FOLDER}/{name}")
+
+
+def _files(directory: Directory) -> list[str]:
+    """Return the names of the feedback files, in order; other files that lie there are none of ours."""
+    return [name for name in directory.names(_FOLDER) if name.partition(".")[0].isdecimal()]
 
 
 def _batch_of(name: str) -> int:

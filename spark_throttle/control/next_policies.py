@@ -6,6 +6,7 @@ The note is for people and for `status`; no decision reads it.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from spark_throttle.files.storage import Directory
 from spark_throttle.files.versioned_json import read_versioned, versioned
@@ -35,10 +36,13 @@ def write_next_policies(directory: Directory, followed: NextPolicies) -> None:
 
 def read_next_policies(directory: Directory) -> NextPolicies | None:
     """Return the policies that a job follows, or `None` before its first batch is planned."""
-    return read_versioned(
-        directory,
-        _NAME,
-        "the file",
-        FORMAT,
-        lambda fields: NextPolicies(fields["revision"], fields["store_revision"], fields["problem"]),
+    return read_versioned(directory, _NAME, "the file", FORMAT, _parsed)
+
+
+def _parsed(fields: dict[str, Any]) -> NextPolicies:
+    store_revision, problem = fields["store_revision"], fields["problem"]
+    return NextPolicies(
+        str(fields["revision"]),
+        None if store_revision is None else int(store_revision),
+        None if problem is None else str(problem),
     )

@@ -44,7 +44,7 @@ def parse_versioned(
         if found > newest_format:
             raise UnknownVersionError(what, found, newest_format)
         return parse(fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedError(what, repr(error)) from error
 
 

@@ -73,7 +73,7 @@ def provider_on_loopback() -> Iterator[Provider]:
             provider.asked[self.path] += 1
             status, headers, body = provider.answers.get(self.path) or provider.right_answer(self.path)
             self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)

@@ -34,6 +34,27 @@ def test_dead_job_is_shown_as_silent(world: World) -> None:
     assert job["problem"] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("feedback/notes~", "of an editor"),
+        ("alive.json", '{"format": 1, "run": "r", "number": 1, "interval_ms": Infinity}'),
+        ("alive.json", "[" * 200_000),
+        ("followed.json", '{"format": 1, "revision": "r", "store_revision": "two", "problem": null}'),
+    ],
+)
+def test_odd_file_does_not_end_the_watch_of_a_job(world: World, tmp_path: Path, name: str, content: str) -> None:
+    place = tmp_path / "control" / name
+    before = place.read_bytes() if place.exists() else None
+    place.write_text(content)
+    world.wait(1)
+    assert world.change(30)["state"] in ("unknown", "next_batch")
+    place.unlink() if before is None else place.write_bytes(before)
+    world.run(2)
+    job = world.status()
+    assert (job["state"], job["problem"], job["batch"]) == ("reporting", None, 5)
+
+
 def test_change_of_a_dead_job_is_answered_with_no_job_is_listening(world: World) -> None:
     world.wait(300)
     acting = world.change(30)

@@ -27,6 +27,7 @@ CALLS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
     ("DELETE", "/admin/v2/resourcegroup/spare", None, (401, 200, 403, 403)),
     ("GET", "/admin/v2/resourcegroups", None, (401, 200, 403, 200)),
     ("GET", "/admin/v2/resourcegroups/gold", None, (401, 200, 200, 200)),
+    ("POST", "/admin/v2/resourcegroups/newer", {}, (401, 201, 403, 403)),
     ("PUT", "/admin/v2/resourcegroups/gold", {"publishRateInMsgs": 9}, (401, 200, 403, 403)),
     ("DELETE", "/admin/v2/resourcegroups/spare", None, (401, 200, 403, 403)),
     ("GET", "/admin/v2/namespaces/acme/in/resourcegroup", None, (401, 200, 200, 200)),

@@ -360,6 +360,21 @@ def test_provider_that_is_gone_is_a_503(believing: Callable[..., World]) -> None
     assert world.get(gone.signed(gone.claims(START_MS), algorithm="RS512")).status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [({f"X-{i}": "1" for i in range(200)}, b"{}"), ({}, b"[" * 200_000), ({"Transfer-Encoding": "chunked"}, b"zz")],
+    ids=["200 headers", "deeply nested", "broken chunks"],
+)
+def test_provider_whose_answer_breaks_is_a_503_and_is_asked_again(
+    world: World, headers: dict[str, str], body: bytes
+) -> None:
+    world.provider.answers[DISCOVERY] = (200, headers, body)
+    assert world.get(world.token()).status_code == 503
+    world.provider.answers.clear()
+    world.passes(seconds=PAUSE_SECONDS + 1)
+    assert world.get(world.token()).status_code == 200
+
+
 def test_last_keys_are_believed_for_a_while_if_the_provider_is_gone(world: World) -> None:
     text = world.token(exp=NOW + 10**6)
     assert world.get(text).status_code == 200

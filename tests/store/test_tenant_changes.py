@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_GLOBS
 from spark_throttle.store.entries import body_of, parse_policy
 from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import NOTHING, Author, Change, Kind
 
@@ -154,6 +158,31 @@ def test_change_is_judged_on_the_revision_that_it_is_committed_on() -> None:
     service.put("tenant", "acme", FIVE, ANN)
     with pytest.raises(NotPermittedError, match=r"would be 5; .* gave 0"):
         service.put("namespace", "acme/x", FIVE, BOB)
+
+
+@pytest.mark.parametrize("kind", ["file", "delta"])
+def test_tenant_is_judged_by_the_rules_of_a_store_that_was_restored(tmp_path: Path, kind: str) -> None:
+    place, backup = tmp_path / "store", tmp_path / "backup"
+    place.mkdir()
+    location = f"{kind}:{place / 'policies.yaml' if kind == 'file' else place / 'table'}"
+
+    times_ms = count(1_000)
+
+    def opened() -> PolicyService:
+        return PolicyService(open_store(location, is_created=True), clock_ms=lambda: next(times_ms))
+
+    service = opened()
+    service.put("tenant", "acme", {"publish": {"messages_per_second": 100}}, ANN)
+    shutil.copytree(place, backup)
+    service.put("namespace", "acme/*", {"publish": {"messages_per_second": 80}}, ANN)
+    service.put("namespace", "acme/e1", {"publish": {"messages_per_second": 80}}, BOB)
+    shutil.rmtree(place)
+    shutil.copytree(backup, place)
+    other = opened()
+    for name, rate in (("acme/e*", 1), ("acme/x", 2)):
+        other.put("namespace", name, {"publish": {"messages_per_second": rate}}, ANN)
+    with pytest.raises(NotPermittedError, match="administrators gave 1 "):
+        service.put("namespace", "acme/e1", {"publish": {"messages_per_second": 80}}, BOB)
 
 
 def test_globs_of_a_tenant_leave_room_for_those_of_others(service: PolicyService) -> None:

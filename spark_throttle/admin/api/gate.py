@@ -184,6 +184,7 @@ class Gate:
                 await self._app(scope, _again(body, receive), turn.until_answered(send))
         except asyncio.CancelledError:
             if not turn.is_over:
+                scope["state"]["is_unknown"] = True  # the change may be made after the answer
                 await problem(503, _ENDING, headers=_SOON)(scope, receive, send)
             raise
         finally:

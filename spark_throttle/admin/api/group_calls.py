@@ -91,6 +91,7 @@ def get_resource_group(
 
 
 @router.post(_OURS + _GROUP, status_code=201, responses=documented(404, 409, 428))
+@router.post(_PULSARS + _GROUP, status_code=201, responses=documented(404, 409, 428))
 def create_resource_group(
     served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: UnconditionalChange
 ) -> ChangeResponse:

@@ -16,6 +16,7 @@ from spark_throttle.admin.cli import capacity, imports, policy, tokens, watch
 from spark_throttle.admin.cli.audited import Audit
 from spark_throttle.admin.cli.entries import named_app, single_app
 from spark_throttle.admin.cli.options import HangingAfter, ReportingGroup, SilentAfter, Store
+from spark_throttle.admin.cli.tokens import TokensFile
 from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.errors import ConfigurationError
 
@@ -60,7 +61,7 @@ def options(
 
 @app.command()
 def serve(
-    tokens: Annotated[str, typer.Option(metavar="FILE", help="The file of hashed tokens.")],
+    tokens: TokensFile,
     store: Store = "",
     is_created: Annotated[bool, typer.Option("--init", help="Create the store if it does not exist.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",

@@ -10,6 +10,7 @@ import typer
 from spark_throttle.admin.cli.audited import Audit, audited
 from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
 from spark_throttle.admin.cli.output import Form, Output, shown, table_of
+from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_throttle.admin.token_fields import Token
@@ -33,15 +34,19 @@ def create(
     tokens: TokensFile,
     role: Annotated[str, typer.Option(help="admin, tenant_admin or viewer.")] = "viewer",
     tenant: Annotated[str | None, typer.Option(help="The tenant of a tenant_admin.")] = None,
-    days: Annotated[int, typer.Option(help="Days until it expires.")] = DAYS,
+    days: Annotated[int | None, typer.Option(help=f"Days until it expires; by default {DAYS}.")] = None,
     is_endless: Annotated[bool, typer.Option("--never-expires", help="It is accepted until it is revoked.")] = False,
     audit: Audit = None,
     form: OutputForm = Form.TEXT,
 ) -> None:
     """Create a token, and show it this one time."""
+    if is_endless and days is not None:
+        raise ConfigurationError(f"--days {days} and --never-expires exclude each other: give one of them")
     with audited(tokens, audit) as about:
         about.extend([name, role, tenant or ""])
-        text = _file(tokens).create(name, role, tenant=tenant, days=None if is_endless else days)
+        text = _file(tokens).create(
+            name, role, tenant=tenant, days=None if is_endless else DAYS if days is None else days
+        )
         about.append(id_of(text))
     Output(form).show({"token": text}, lambda: text)
 

@@ -8,7 +8,7 @@ export async function confirmed(path, options, differences) {
     return await call(path, options);
   } catch (error) {
     if (error.status !== 428) throw error;
-    if (!await ask("This costs protection", error.losses, differences)) {
+    if (!await ask("Confirm this change", error.losses, differences)) {
       throw new Refused(428, { detail: "It was not confirmed, and nothing was changed." });
     }
     return call(`${path}${path.includes("?") ? "&" : "?"}yes=true`, options);

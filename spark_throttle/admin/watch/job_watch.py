@@ -164,10 +164,11 @@ class JobWatch:
     def _look_at(self, job: _Job) -> None:
         try:
             changed = job.look()
-        except (ThrottleError, OSError, pa.ArrowException) as error:
-            if job.view.problem != str(error):
-                logger.warning("job %s: %s", job.view.name, error)
-            changed = {"problem": str(error)}
+        except Exception as error:  # noqa: BLE001 - whatever lies in a job's directory, the next look must come
+            problem = str(error) if isinstance(error, ThrottleError | OSError) else repr(error)
+            if job.view.problem != problem:
+                logger.warning("job %s: %s", job.view.name, problem)
+            changed = {"problem": problem}
         if changed:
             with self._lock:
                 job.view = _replaced(job.view, changed)

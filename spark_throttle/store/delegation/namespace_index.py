@@ -1,18 +1,13 @@
-"""The globs over namespaces of a store, and how many namespaces each tenant's administrator made an entry for.
-
-A store finds an entry by its name; the globs that match a name are found only among all globs, and whose entries are
-how many only among all entries. They are read once, and then follow the store's commits.
-"""
+"""The globs over namespaces of a store, and how many namespaces each tenant's administrator made an entry for."""
 
 from __future__ import annotations
 
-import threading
-
 from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps, specificity
+from spark_throttle.store.delegation.followed_namespaces import FollowedNamespaces
 from spark_throttle.store.store import NOTHING, Entry, PolicyStore
 
 
-class NamespaceIndex:
+class NamespaceIndex(FollowedNamespaces):
     """The globs and the counts of a store at the revisions that changes are planned on; for use by several threads.
 
     Examples
@@ -28,9 +23,7 @@ class NamespaceIndex:
     """
 
     def __init__(self, store: PolicyStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._revision = -1
+        super().__init__(store)
         self._of_tenants: dict[str, Entry] = {}
         self._others: dict[str, Entry] = {}
         self._made: dict[str, set[str]] = {}
@@ -38,45 +31,39 @@ class NamespaceIndex:
 
     def overlapping(self, name: str, revision: int) -> list[Entry]:
         """Return the globs that match some name that `name`, a namespace or a glob, stands for; most specific first."""
-        with self._lock:
-            self._follow(revision)
+        with self.lock:
+            self.follow(revision)
             all_of_tenant = self._of_tenants.get(f"{name.partition('/')[0]}/*")
             found = [*self._others.values(), *([all_of_tenant] if all_of_tenant else [])]
         return sorted((e for e in found if overlaps(e.name, name)), key=lambda entry: specificity(entry.name))
 
     def matched_one_by_one(self, revision: int) -> list[Entry]:
         """Return the globs other than ``tenant/*``, of which a policy may have `MAX_GLOBS`."""
-        with self._lock:
-            self._follow(revision)
+        with self.lock:
+            self.follow(revision)
             return list(self._others.values())
 
     def made_by(self, tenant: str, revision: int) -> int:
         """Return for how many single namespaces the administrator of a tenant made an entry that is still there."""
-        with self._lock:
-            self._follow(revision)
+        with self.lock:
+            self.follow(revision)
             return len(self._made.get(tenant, ()))
 
-    def _follow(self, revision: int) -> None:
-        if self._revision < 0 or revision < self._revision:
-            self._of_tenants.clear()
-            self._others.clear()
-            self._made.clear()
-            entries = self._store.scan(at=revision)
-        else:
-            entries = self._store.changed(after=self._revision, until=revision)
-        # If reading fails half-way, everything is read again.
-        self._revision = -1
-        for entry in entries:
-            if entry.kind != "namespace":
-                continue
-            if is_glob(entry.name):
-                part = self._of_tenants if is_of_tenant(entry.name) else self._others
-                if entry.body is None:
-                    part.pop(entry.name, None)
-                else:
-                    part[entry.name] = entry
-            elif entry.body is not None and entry.given == NOTHING:
-                self._made.setdefault(entry.name.partition("/")[0], set()).add(entry.name)
+    def forget(self) -> None:
+        """Keep nothing."""
+        self._of_tenants.clear()
+        self._others.clear()
+        self._made.clear()
+
+    def keep(self, entry: Entry) -> None:
+        """Keep a glob, or count the entry of a single namespace that a tenant's administrator made."""
+        if is_glob(entry.name):
+            part = self._of_tenants if is_of_tenant(entry.name) else self._others
+            if entry.body is None:
+                part.pop(entry.name, None)
             else:
-                self._made.get(entry.name.partition("/")[0], set()).discard(entry.name)
-        self._revision = revision
+                part[entry.name] = entry
+        elif entry.body is not None and entry.given == NOTHING:
+            self._made.setdefault(entry.name.partition("/")[0], set()).add(entry.name)
+        else:
+            self._made.get(entry.name.partition("/")[0], set()).discard(entry.name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal, TypeAlias
 
+from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, QueuePolicy, ScopePolicy
 
@@ -68,7 +69,21 @@ def terms_of(policy: ScopePolicy | QueuePolicy | None) -> Terms:
             if value is not None:
                 terms[f"{direction}.{key}"] = f"{Decimal(value).normalize():f}"
     if isinstance(policy, NamespacePolicy):
-        terms |= {key: value for key in _STRINGS if (value := getattr(policy, key)) is not None}
+        for key in _STRINGS:
+            terms |= _terms_of_string(key, getattr(policy, key))
+    return terms
+
+
+def _terms_of_string(key: str, text: str | None) -> Terms:
+    """Return what a throttling string does; a rule of 0 units is off, and a delay of 0 ms delays nothing."""
+    if text is None:
+        return {}
+    rule = parse_throttling(text)
+    terms = {}
+    if rule.delay_units > 0 and rule.delay_ms > 0:
+        terms[f"{key}.delay"] = f"{rule.delay_units}*delay*{rule.delay_ms}"
+    if rule.reject_units > 0:
+        terms[f"{key}.reject"] = f"{rule.reject_units}*reject*{rule.reject_ms}"
     return terms
 
 

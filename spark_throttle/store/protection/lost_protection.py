@@ -228,7 +228,10 @@ class _Judgement:
     # -------------------------------------------------------------------------------------------------- exemptions
 
     def _of_exemption(self, change: Change, path: str) -> Iterator[Loss]:
-        if change.body is None or self._before.get("exempt", change.name) is not None:
+        was_exempt = self._before.get("exempt", change.name) is not None
+        if change.body is None and was_exempt:
+            yield from self._of_end_of_exemption(change.name, path)
+        if change.body is None or was_exempt:
             return
         if any(covers(entry.name, change.name) for entry in self._exemptions()):
             return
@@ -236,16 +239,20 @@ class _Judgement:
             if self._has_limit(self._before_entries()):
                 yield Loss("lifted", path, "every limit", "", "in force", None, "the names that it matches")
             return
-        rule, tenant = _rule(self._before, change.name), change.name.partition("/")[0]
-        group = _group(self._before, rule.group_in(_tenants_group(self._before, tenant)))
-        levels: list[tuple[Level, Terms, str]] = [
-            (Level.NAMESPACE, rule.terms, rule.where),
-            (Level.TENANT, _terms(self._before, "tenant", tenant), f"tenants.{tenant}"),
-            (Level.RESOURCE_GROUP, group.terms, group.where),
-            (Level.JOB, _terms(self._before, "job", ""), "job"),
-        ]
-        for level, terms, where in levels:
+        for level, terms, where in _levels_of(self._before, change.name):
             yield from losses_between(terms, {}, path=path, level=level, where=where)
+
+    def _of_end_of_exemption(self, name: str, path: str) -> Iterator[Loss]:
+        """Yield the quotas of 0 that hold names which are exempt no more."""
+        others = (entry for entry in self._exemptions() if ("exempt", entry.name) not in self._changed)
+        if any(covers(entry.name, name) for entry in others):
+            return
+        if is_glob(name):
+            if any("0" in terms_of(policy_of(entry)).values() for entry in self._entries_after() if _holds(entry)):
+                yield Loss("zero", path, "a quota", "", None, "0", "the names that it matches")
+            return
+        for level, terms, where in _levels_of(self._after, name):
+            yield from losses_between({}, terms, path=path, level=level, where=where)
 
     def _exemptions(self) -> Iterator[Entry]:
         after = ""
@@ -264,7 +271,7 @@ class _Judgement:
 
     @staticmethod
     def _has_limit(entries: Iterable[Entry]) -> bool:
-        return any(terms_of(policy_of(entry)) for entry in entries if entry.kind not in ("exempt", "queue"))
+        return any(terms_of(policy_of(entry)) for entry in entries if _holds(entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +302,23 @@ class _Rule:
     def group_in(self, tenants_group: str | None) -> str | None:
         """Return the group of the rule's names whose tenant has a certain group."""
         return self.group or tenants_group if self.name else tenants_group or self.group
+
+
+def _holds(entry: Entry) -> bool:
+    """Return whether an entry can hold rows back by a limit."""
+    return entry.kind not in ("exempt", "queue")
+
+
+def _levels_of(view: PolicyView, name: str) -> list[tuple[Level, Terms, str]]:
+    """Return the levels that a namespace passes, with their limits and places."""
+    rule, tenant = _rule(view, name), name.partition("/")[0]
+    group = _group(view, rule.group_in(_tenants_group(view, tenant)))
+    return [
+        (Level.NAMESPACE, rule.terms, rule.where),
+        (Level.TENANT, _terms(view, "tenant", tenant), f"tenants.{tenant}"),
+        (Level.RESOURCE_GROUP, group.terms, group.where),
+        (Level.JOB, _terms(view, "job", ""), "job"),
+    ]
 
 
 def _rule(view: PolicyView, name: str) -> _Rule:

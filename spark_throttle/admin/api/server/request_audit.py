@@ -13,7 +13,7 @@ import asyncio
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -76,9 +76,9 @@ class RequestAudit:
         is_change = scope["method"] not in READING
         if not is_change and status not in _NOT_PERMITTED:
             return
-        outcome = _outcome(status, has_revision="revision" in scope["state"])
+        outcome = "unknown" if scope["state"].get("is_unknown") else _outcome(status, scope["state"])
         key = _STRANGERS if caller is None else caller.token_id
-        if outcome == "refused" and self._rates.throttle_time_ms(key):
+        if outcome in ("refused", "failed") and "revision" not in scope["state"] and self._rates.throttle_time_ms(key):
             with self._lock:
                 self._omitted[key] = self._omitted.pop(key, 0) + 1
                 if len(self._omitted) > MOST_CALLERS:
@@ -112,9 +112,9 @@ class RequestAudit:
         return sent
 
 
-def _outcome(status: int, *, has_revision: bool) -> Outcome:
+def _outcome(status: int, state: Mapping[str, object]) -> Outcome:
     if status < 400:
-        return "done" if has_revision else "unchanged"
+        return "done" if "revision" in state else "unchanged"
     if status == HTTPStatus.GATEWAY_TIMEOUT:
         return "unknown"
     return "failed" if status == HTTPStatus.INTERNAL_SERVER_ERROR else "refused"
