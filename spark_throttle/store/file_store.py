@@ -70,6 +70,7 @@ class FileStore:
         self._last_line = b""
         self._digest = ""
         self._signature: tuple[int, ...] = ()
+        self._generation = 0
         self._refresh()
 
     @classmethod
@@ -89,6 +90,11 @@ class FileStore:
     def location(self) -> str:
         """Name of the store in messages."""
         return f"file:{self._path}"
+
+    @property
+    def generation(self) -> int:
+        """How often the log was found to be another than was read before."""
+        return self._generation
 
     def revision(self) -> int:
         """Return the newest revision; while the files do not change, only `stat` is called."""
@@ -253,6 +259,7 @@ class FileStore:
     def _forget(self) -> None:
         self._memory = MemoryStore(self.location)
         self._log_bytes, self._last_line, self._digest = 0, b"", ""
+        self._generation += 1
 
 
 def _as_changes(entries: Iterator[Entry]) -> Iterator[Change]:

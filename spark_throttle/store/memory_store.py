@@ -48,6 +48,11 @@ class MemoryStore:
         """Name of the store in messages."""
         return self._location
 
+    @property
+    def generation(self) -> int:
+        """0: nobody else can replace what is in memory."""
+        return 0
+
     def revision(self) -> int:
         """Return the newest revision, 0 before the first commit."""
         return len(self._commits)

@@ -130,6 +130,14 @@ class PolicyStore(Protocol):
     def location(self) -> str:
         """Name of the store in messages."""
 
+    @property
+    def generation(self) -> int:
+        """How often the store has found, when it was read, that what it had read before is not there any more.
+
+        Somebody may have restored a backup: then other commits have the same numbers, and what a caller has kept of the
+        entries is wrong. No call reads the store for this.
+        """
+
     def revision(self) -> int:
         """Return the newest revision, 0 before the first commit; cheap while nothing changes."""
 

@@ -2,8 +2,8 @@
 
 A store finds an entry by its name. Which entries are globs, locked, or a tenant's own is found only among all of them.
 
-A store that was restored from a backup has other commits under the same numbers. So the commit that was followed last
-is compared with what the store says of it, and everything is read anew if they differ.
+A store that was restored from a backup has other commits under the same numbers. It tells so
+(`PolicyStore.generation`), and everything is read anew.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 
-from spark_throttle.store.store import Entry, PolicyStore, Revision
+from spark_throttle.store.store import Entry, PolicyStore
 
 
 class FollowedNamespaces(ABC):
@@ -21,7 +21,7 @@ class FollowedNamespaces(ABC):
         self.store = store
         self.lock = threading.Lock()
         self._revision = -1
-        self._commit: Revision | None = None
+        self._generation = -1
 
     @abstractmethod
     def forget(self) -> None:
@@ -33,7 +33,8 @@ class FollowedNamespaces(ABC):
 
     def follow(self, revision: int) -> None:
         """Read what was committed up to a revision; `lock` is held."""
-        if 0 <= self._revision <= revision and self._commit == self._commit_of(self._revision):
+        generation = self.store.generation
+        if generation == self._generation and 0 <= self._revision <= revision:
             entries = self.store.changed(after=self._revision, until=revision)
         else:
             self.forget()
@@ -43,7 +44,4 @@ class FollowedNamespaces(ABC):
         for entry in entries:
             if entry.kind == "namespace":
                 self.keep(entry)
-        self._commit, self._revision = self._commit_of(revision), revision
-
-    def _commit_of(self, revision: int) -> Revision | None:
-        return next(iter(self.store.history(before=revision + 1, limit=1)), None)
+        self._generation, self._revision = generation, revision

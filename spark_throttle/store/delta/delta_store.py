@@ -122,6 +122,7 @@ class DeltaStore:
         with self._guarded():
             self._table = self._opened()
         self._id = self._table.metadata().id
+        self._generation = 0
         self._note()
         self._view = _NOTHING_READ
 
@@ -144,6 +145,11 @@ class DeltaStore:
     def location(self) -> str:
         """Name of the store in messages."""
         return f"delta:{self._path}"
+
+    @property
+    def generation(self) -> int:
+        """How often the table's log was found to be another than was read before."""
+        return self._generation
 
     def revision(self) -> int:
         """Return the newest revision; on a disk, nothing is read while nothing changes."""
@@ -356,7 +362,7 @@ class DeltaStore:
             self._replace(self._opened())
             self._note()
             if self._view.revision > self._newest:
-                self._view = _NOTHING_READ
+                self._forget_view()
             return
         try:
             changed_ns = self._log_folder.stat().st_mtime_ns
@@ -372,11 +378,15 @@ class DeltaStore:
             self._changed_ns = -1
             self._stamps.forget()
             self._replace(self._opened())
-            self._view = _NOTHING_READ
+            self._forget_view()
         self._note()
         self._stamps.note(self._table.version())
         is_settling = 0 <= self._clock_ns() - changed_ns < SETTLING_NS
         self._changed_ns = -1 if is_settling else changed_ns
+
+    def _forget_view(self) -> None:
+        self._view = _NOTHING_READ
+        self._generation += 1
 
     def _replace(self, table: DeltaTable) -> None:
         if table.metadata().id != self._id:
