@@ -51,7 +51,6 @@ def get_namespace_attachment(
 
 @router.post(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 412, 428))
 def move_namespace(
-    served: ApiContext,
     caller: AnyCaller,
     tenant: TenantSegment,
     namespace: Segment,
@@ -61,16 +60,11 @@ def move_namespace(
     """Attach a namespace to a resource group, also if it is attached to another; Pulsar's clients send this."""
     name = f"{tenant}/{namespace}"
     check_tenant(caller, name)
-    revision = asked.expected("namespace", name)
-    made = served.service.attach(
-        "namespace", name, resourcegroup, asked.author(caller), expected=revision, is_moved=True
-    )
-    return asked.answer(made)
+    return _attach(asked, caller, "namespace", name, resourcegroup, is_moved=True)
 
 
 @router.put(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 409, 412, 428))
 def attach_namespace(
-    served: ApiContext,
     caller: AnyCaller,
     tenant: TenantSegment,
     namespace: Segment,
@@ -80,9 +74,7 @@ def attach_namespace(
     """Attach a namespace to a resource group; it is a conflict (409) if it is attached to another."""
     name = f"{tenant}/{namespace}"
     check_tenant(caller, name)
-    revision = asked.expected("namespace", name)
-    made = served.service.attach("namespace", name, resourcegroup, asked.author(caller), expected=revision)
-    return asked.answer(made)
+    return _attach(asked, caller, "namespace", name, resourcegroup)
 
 
 @router.delete(_NAMESPACE, responses=documented(412, 428))
@@ -111,13 +103,9 @@ def get_tenant_attachment(served: ApiContext, caller: AnyCaller, tenant: TenantS
 
 
 @router.put(_TENANT + "/{resourcegroup}", responses=documented(404, 409, 412, 428))
-def attach_tenant(
-    served: ApiContext, caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change
-) -> ChangeResponse:
+def attach_tenant(caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change) -> ChangeResponse:
     """Attach a tenant to a resource group; it is a conflict (409) if it is attached to another."""
-    revision = asked.expected("tenant", tenant)
-    made = served.service.attach("tenant", tenant, resourcegroup, asked.author(caller), expected=revision)
-    return asked.answer(made)
+    return _attach(asked, caller, "tenant", tenant, resourcegroup)
 
 
 @router.delete(_TENANT, responses=documented(412, 428))
@@ -140,6 +128,15 @@ def _attached(served: Context, kind: Kind, name: str) -> Response:
     response = PlainTextResponse(stored.resource_group)
     is_known(stored, None, response)
     return response
+
+
+def _attach(
+    asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str, *, is_moved: bool = False
+) -> ChangeResponse:
+    made = asked.context.service.attach(
+        kind, name, group, asked.author(caller), expected=asked.expected(kind, name), is_moved=is_moved
+    )
+    return asked.answer(made)
 
 
 def _detach(asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str | None) -> ChangeResponse:
