@@ -140,7 +140,9 @@ def throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s) -> Int64s
     >>> throttle_time_ms(np.array([-60_000_000, 1]), np.array([5_000, 5_000])).tolist()
     [12000, 0]
     """
-    return divided_throttle_time_ms(balance_micro, rate_micro_per_ms, shards=1)
+    debt = np.maximum(-balance_micro, 0)
+    wait_ms = -(-debt // np.maximum(rate_micro_per_ms, 1))
+    return np.where((rate_micro_per_ms <= 0) & (debt > 0), NEVER_MS, wait_ms)
 
 
 def divided_throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s, *, shards: int) -> Int64s:
