@@ -53,6 +53,11 @@ test: setup jars tool-jars ## run every test except Kafka's, in three processes:
 unit: setup ## run the quick tests that need no JVM, and the doctests (about a minute)
 	@$(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 2 --dist worksteal -m "not jvm and not kafka and not slow" $(ARGS)
 
+.PHONY: search
+search: setup ## run the tests without a JVM in another order, with other and more examples than every run draws
+	@HYPOTHESIS_PROFILE=search $(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 2 --dist worksteal \
+		--randomly-seed=default -m "not jvm and not kafka" $(ARGS)
+
 .PHONY: integration
 integration: setup jars tool-jars ## run the tests that start a JVM
 	@$(PYTHON) -m pytest -m "jvm and not kafka" tests $(ARGS)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.core.names.visible_text import BIDIRECTIONAL
 from spark_throttle.core.quota import MAX_BURST_TOKENS
 from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.policy.codec import dump_policies
@@ -288,7 +289,12 @@ def test_there_are_examples() -> None:
     assert {"example.yaml", "pegasus.yaml", "dry_run.yaml"} <= {path.name for path in EXAMPLES}
 
 
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
+def is_name(text: str) -> bool:
+    is_path = text[1:].endswith("/") or not {".", ".."}.isdisjoint(text.split("/"))
+    return not is_path and BIDIRECTIONAL.search(text) is None
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6).filter(is_name)
 
 
 @st.composite
