@@ -45,13 +45,14 @@ admin-demo: setup jars ## demonstrate the control plane: change a quota by comma
 
 .PHONY: test
 test: setup jars tool-jars ## run every test except Kafka's, in three processes: one of them often waits for Spark
-	@$(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 3 --dist worksteal $(ARGS)
+	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 3 --dist worksteal $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 
 .PHONY: unit
 unit: setup ## run the quick tests that need no JVM, and the doctests (about a minute)
-	@$(ONE_THREAD) $(PYTHON) -m pytest --numprocesses 2 --dist worksteal -m "not jvm and not kafka and not slow" $(ARGS)
+	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 2 --dist worksteal \
+		-m "not jvm and not kafka and not slow" $(ARGS)
 
 .PHONY: search
 search: setup ## run the tests without a JVM in another order, with other and more examples than every run draws

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
-from spark_throttle.testing.simulation.rows import RejectedRow, Row
+from spark_throttle.testing.simulation.rows import RejectedRow, Row, shard_of
 from tests.life.account import DIMENSIONS, cost_of, costs_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
+from tests.life.laws_of_room import bounds_of, fit
 
 REJECTION: Final = "Rejection"
 
@@ -23,6 +25,8 @@ class Rejection(Law):
     It rejects nothing where all that competes for it in a batch, and in the one before it, is less than it has. The
     batch before counts too, because tokens are lent by what it wanted. Where more competes, it rejects the first
     message of no namespace if it has tokens for the first messages of all.
+
+    A row for which the queue of its shard surely has no room cannot wait for tokens that other shards have.
 
     A batch without an epoch of its own is decided by what was lent for an earlier one.
 
@@ -52,9 +56,10 @@ class Rejection(Law):
         left = costs_of(contracts, batch.admitted)
         first = _first_rows(competing)
         of_all = _costs_of_one_each(contracts, competing)
+        may_wait = _rows_that_may_wait(world, batch)
         for letter in batch.rejected:
             scope = _rejecting_scope(contracts, letter)
-            if scope is None:
+            if scope is None or letter.row.id not in may_wait:
                 continue
             most = [max(before.get((scope.key, d), 0), wanted.get((scope.key, d), 0)) for d in range(2)]
             if _has(world, scope, most, left):
@@ -101,6 +106,31 @@ def _competing(world: World, batch: SimulatedBatch) -> Iterator[Row]:
     for row in (*(row for rows in world.waited.values() for row in rows), *batch.arrived):
         if row.id not in elsewhere:
             yield row
+
+
+def _rows_that_may_wait(world: World, batch: SimulatedBatch) -> set[int]:
+    """Return the rejected rows that would all fit in the queue of their shard, with what waits there.
+
+    Of each namespace they are the first rows, up to the one that would not fit with them alone.
+    """
+    shards, bounds = world.job.shards, bounds_of(world, batch)
+    waiting: dict[int, list[Row]] = defaultdict(list)
+    for rows in world.waiting.values():
+        waiting[shard_of(rows[0].namespace, shards)] += rows
+    rejected: dict[str, list[Row]] = defaultdict(list)
+    for row in sorted((letter.row for letter in batch.rejected if letter.reason == "quota"), key=lambda row: row.id):
+        rejected[text_of(row.namespace)].append(row)
+    more: dict[int, list[Row]] = defaultdict(list)
+    for rows in rejected.values():
+        shard = shard_of(rows[0].namespace, shards)
+        more[shard] += _first_that_fit(rows, waiting[shard], bounds)
+    return {row.id for shard, rows in more.items() if fit([*waiting[shard], *rows], bounds) for row in rows}
+
+
+def _first_that_fit(rows: list[Row], beside: list[Row], bounds: tuple[int, int]) -> list[Row]:
+    """Return the first rows that fit in a queue beside others."""
+    count = next((i for i in range(len(rows)) if not fit([*beside, *rows[: i + 1]], bounds)), len(rows))
+    return rows[:count]
 
 
 def _first_rows(rows: Iterable[Row]) -> dict[str, int]:

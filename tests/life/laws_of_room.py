@@ -40,8 +40,7 @@ class QueueRoom(Law):
             queues[shard_of(row.namespace, shards)].lost[text_of(row.namespace)].append(row)
         for name, rows in world.waiting.items():
             queues[shard_of(rows[0].namespace, shards)].kept[name] = rows
-        policy = world.contracts(batch.revision).document.queue
-        bounds = max(1, policy.messages // shards), max(1, policy.bytes // shards)
+        policy, bounds = world.contracts(batch.revision).document.queue, bounds_of(world, batch)
         for shard, queue in queues.items():
             if policy.on_overflow == "fail" and queue.lost:
                 yield f"shard {shard} lost rows of {sorted(queue.lost)}, and the query should have failed"
@@ -49,10 +48,16 @@ class QueueRoom(Law):
                 yield from _misplaced(shard, queue, bounds)
 
 
+def bounds_of(world: World, batch: SimulatedBatch) -> tuple[int, int]:
+    """Return the messages and bytes that the queue of a shard may hold in a batch."""
+    policy, shards = world.contracts(batch.revision).document.queue, world.job.shards
+    return max(1, policy.messages // shards), max(1, policy.bytes // shards)
+
+
 def _misplaced(shard: int, queue: _ShardQueue, bounds: tuple[int, int]) -> Iterator[str]:
     """Yield what a shard keeps though it has no room for it, and what it put out though it had."""
     stays = [row for rows in queue.kept.values() for row in rows]
-    if not _fit(stays, bounds):
+    if not fit(stays, bounds):
         yield f"shard {shard} keeps {len(stays)} rows, over its bounds of {bounds[0]} messages and {bounds[1]} bytes"
     if not queue.lost:
         return
@@ -69,11 +74,12 @@ def _misplaced(shard: int, queue: _ShardQueue, bounds: tuple[int, int]) -> Itera
     # The first that was put out did not fit; of equal shares it may be any.
     least = min(first.values())
     heads = [queue.lost[name][0] for name, share in first.items() if share <= least + _GRAIN]
-    if all(_fit([*stays, row], bounds) for row in heads):
+    if all(fit([*stays, row], bounds) for row in heads):
         yield f"{heads} were put out of shard {shard}, which keeps {len(stays)} rows and has room for them"
 
 
-def _fit(rows: Sequence[Row], bounds: tuple[int, int]) -> bool:
+def fit(rows: Sequence[Row], bounds: tuple[int, int]) -> bool:
+    """Return whether rows fit in a queue of at most these messages and bytes."""
     return len(rows) <= bounds[0] and sum(row.size_bytes or 0 for row in rows) <= bounds[1]
 
 

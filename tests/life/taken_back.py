@@ -278,7 +278,7 @@ MENDS: Final = (
         (
             (
                 "core/batch/queue_bounds.py",
-                "    return waiting[queues.beyond(kept)]",
+                "    return waiting[room.beyond(rows, candidates, names, now_ms=now_ms)]",
                 "    return waiting[max(rows.queued, room.messages) :]",
             ),
         ),
@@ -318,6 +318,18 @@ MENDS: Final = (
                 "core/batch/deferral.py",
                 "parts = np.maximum(deferral.flow_micro // MICRO, deferral.flow_micro > 0)",
                 "parts = deferral.flow_micro // MICRO",
+            ),
+        ),
+    ),
+    Mend(
+        "large rows beside small ones",
+        "where the rows that wait for their verdict overfill the queue, the small ones go with the large ones",
+        (
+            ("core/batch/deferral.py", "        is_due &= fits | self.is_unleased[scope[at]]\n", ""),
+            (
+                "core/batch/deferral.py",
+                "waits[at[self.queue.beyond(leased, candidates, names, now_ms=now_ms)]] = False",
+                "waits[at] = False",
             ),
         ),
     ),

@@ -303,3 +303,23 @@ def test_job_that_is_offered_too_much_after_its_start_lets_rows_wait_no_longer_t
     assert 0 < len(job.waiting) <= (missed_seconds + 1) * QUOTA_PER_SECOND + 8
     offer(job, 3 * QUOTA_PER_SECOND, missed_seconds + 1, MANY)
     assert len(job.waiting) <= QUOTA_PER_SECOND // 20
+
+
+# The queue's room for rows that wait for their verdict
+
+
+@pytest.mark.parametrize("large_bytes", [40, 60, 1_000])
+def test_large_rows_of_some_leave_the_small_rows_of_others_room_to_wait(large_bytes: int) -> None:
+    shards, quota = 8, 16
+    in_one_shard = [name for name in (f"tenant-{i}/a" for i in range(200)) if shard_of(name, shards) == 0]
+    large, small = in_one_shard[:8], in_one_shard[8:16]
+    limit = {"messages_per_second": quota, "burst_seconds": 1, "on_excess": "reject"}
+    document = {"version": 1, "job": {"publish": limit}, "queue": {"bytes": 100 * shards}}
+    job = SimulatedJob(document, shards=shards)
+    job.offer([(name, large_bytes) for name in large] + [(name, 1) for name in small])
+    job.trigger(after_ms=SECOND_MS)
+    rejected = {letter.row.namespace for letter in job.rejected}
+    assert rejected
+    assert rejected <= set(large)
+    job.trigger(after_ms=SECOND_MS)
+    assert {row.namespace for row in job.admitted} == {*large, *small} - rejected

@@ -184,8 +184,8 @@ def leaves_half_of_the_queue_empty(patch: pytest.MonkeyPatch) -> None:
         share, _ = found(self, queues)
         return share // 2, self.rows_up_to(share // 2, queues)
 
-    found = queue_bounds._Room.level
-    patch.setattr(queue_bounds._Room, "level", level)
+    found = queue_bounds.QueueRoom.level
+    patch.setattr(queue_bounds.QueueRoom, "level", level)
 
 
 def bounds_nothing(patch: pytest.MonkeyPatch) -> None:

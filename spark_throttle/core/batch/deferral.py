@@ -11,7 +11,8 @@ Such a row is neither admitted nor rejected: it waits, and the next batch decide
 at most the tokens that the shard has left, and those that the epoch pins for this purpose (`state.Deferral`). As in a
 bucket, the last of them may be larger than what is left. Flows take this room in turns, a row each, so that no flow
 takes all of it; of one flow, the first rows wait and the others are rejected, which keeps their order. These rows take
-only the room in the queue that no others need.
+only the room in the queue that no others need, and are cut to it as a queue is (`queue_bounds`). A row that is larger
+than this room takes nothing from those that fit.
 
 A row that a delaying scope has once held back has its verdict: it waits until it can leave, whatever stops it later. So
 does a row that has waited and is then stopped by a limit of its own namespace. A row that is too old is not rejected
@@ -27,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import Segments, by_row, running_total, total_in_order
+from spark_throttle.core.batch.queue_bounds import QueueRoom
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s
@@ -46,14 +48,14 @@ class WaitingRoom:
     flow_tokens: Int64s
     """Shape (scopes, 2): what a flow of weight 1 may take, with what it was served in this batch."""
 
-    queue_tokens: tuple[int, int]
+    queue: QueueRoom
     """What the queue has left for rows that wait for their verdict."""
 
     is_unleased: Bools
     """Shape (scopes,): whether the job has no share of the scope's quota. Its rows wait as those that are delayed."""
 
     @classmethod
-    def of(cls, grants: Grants, policy: CompiledPolicy, queue_tokens: tuple[int, int]) -> WaitingRoom:
+    def of(cls, grants: Grants, policy: CompiledPolicy, queue: QueueRoom) -> WaitingRoom:
         """Return the room that a batch leaves with its `grants`."""
         tokens, deferral = available_tokens(grants.balance_micro), grants.deferral
         flow_tokens = np.full_like(tokens, _PLENTY)
@@ -64,9 +66,7 @@ class WaitingRoom:
             flow_tokens = np.where(deferral.flow_micro == NO_BOUND, _PLENTY, parts)
         is_unleased = grants.is_unleased(policy)
         is_free = is_unleased[:, None] | ~policy.shared.is_limited
-        return cls(
-            np.where(is_free, _PLENTY, tokens), np.where(is_free, _PLENTY, flow_tokens), queue_tokens, is_unleased
-        )
+        return cls(np.where(is_free, _PLENTY, tokens), np.where(is_free, _PLENTY, flow_tokens), queue, is_unleased)
 
     def takes(
         self,
@@ -104,15 +104,18 @@ class WaitingRoom:
         turn, bytes_before = _turns(rows.flow[at], rows.size_bytes[at], len(names))
         taken = served[rows.flow[at]] + np.stack([turn, bytes_before], axis=1)
         is_due = by_row(np.logical_and, taken < self._parts(scope[at], weight[rows.flow[at]]))
+        fits = (turn < self.queue.messages) & (bytes_before + rows.size_bytes[at] <= self.queue.bytes)
+        is_due &= fits | self.is_unleased[scope[at]]
         at, turn = at[is_due], turn[is_due]
         tie = _ties(rows.flow[at], candidates, names, now_ms=now_ms)
         at = at[np.lexsort((tie, turn))]
-        at = at[self._has_room(scope[at], rows.size_bytes[at])]
+        at = np.sort(at[self._has_room(scope[at], rows.size_bytes[at])])
         is_unleased = self.is_unleased[scope[at]]
-        waits[at[is_unleased]] = True
+        waits[at] = True
         at = at[~is_unleased]
-        after = _tokens_before(rows.size_bytes[at]) + np.stack([np.ones_like(at), rows.size_bytes[at]], axis=1)
-        waits[at[by_row(np.logical_and, after <= np.array(self.queue_tokens))]] = True
+        leased = rows.take(at)
+        if not self.queue.fits(len(leased), int(leased.size_bytes.sum())):
+            waits[at[self.queue.beyond(leased, candidates, names, now_ms=now_ms)]] = False
         return waits
 
     def _parts(self, scope: Int64s, weight: Int64s) -> Int64s:

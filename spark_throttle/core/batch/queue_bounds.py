@@ -37,12 +37,6 @@ def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
     return now_ms - queue.arrival_ms > bounds.age_ms
 
 
-def left_after(size_bytes: Int64s, bounds: QueueBounds, *, shards: int) -> tuple[int, int]:
-    """Return the messages and bytes for which a shard's queue has room beside rows of these sizes."""
-    room = _Room.of(bounds, shards)
-    return room.messages - len(size_bytes), room.bytes - int(size_bytes.sum())
-
-
 def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     candidates: Candidates,
     waiting: Int64s,
@@ -70,44 +64,52 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     QueueOverflowError
         If there is no room and the bounds say to fail.
     """
-    room = _Room.of(bounds, shards)
+    room = QueueRoom.of(bounds, shards)
     if room.fits(len(rows), int(rows.size_bytes.sum())):
         return waiting[:0]
     if bounds.on_overflow == Overflow.FAIL:
         if rows.queued == len(rows):  # a bound that shrank loses nothing by itself
             return waiting[:0]
         raise QueueOverflowError(shard, len(rows), room.messages, room.bytes)
-    layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
-    flows = np.flatnonzero(layout.segments.counts)
-    queues = layout.of_flows(flows)
-    share, kept = room.level(queues)
-    if share < WHOLE:  # otherwise the remaining rows are over a bound by themselves
-        equal = room.rows_up_to(share + 1, queues) - kept
-        at = np.flatnonzero(equal)
-        counts = np.bincount(candidates.flow, minlength=len(names))
-        tie = Layout.of(candidates, counts).ties(flows[at], candidates, names, now_ms=now_ms)
-        queue, place = np.repeat(at, equal[at]), ranges(kept[at], equal[at])
-        order = np.lexsort((np.repeat(tie, equal[at]), place))
-        queue, place = queue[order], place[order]
-        kept += np.bincount(queue[: room.first_that_fit(queue, place, queues, kept)], minlength=len(kept))
-    return waiting[queues.beyond(kept)]
+    return waiting[room.beyond(rows, candidates, names, now_ms=now_ms)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
-    """The messages and bytes that the queue of a shard may hold."""
+class QueueRoom:
+    """Messages and bytes that the queue of a shard may hold."""
 
     messages: int
     bytes: int
 
     @classmethod
-    def of(cls, bounds: QueueBounds, shards: int) -> _Room:
+    def of(cls, bounds: QueueBounds, shards: int) -> QueueRoom:
         """Return a shard's part of the bounds of a job."""
         return cls(max(1, bounds.messages // shards), max(1, bounds.bytes // shards))
+
+    def beside(self, size_bytes: Int64s) -> QueueRoom:
+        """Return the room that rows of these sizes leave."""
+        return QueueRoom(max(0, self.messages - len(size_bytes)), max(0, self.bytes - int(size_bytes.sum())))
 
     def fits(self, messages: int, size_bytes: int) -> bool:
         """Return whether that many messages and bytes may wait."""
         return messages <= self.messages and size_bytes <= self.bytes
+
+    def beyond(self, rows: Candidates, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
+        """Return the positions, ascending, of the `rows` that do not fit, which are some of the `candidates`."""
+        layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
+        flows = np.flatnonzero(layout.segments.counts)
+        queues = layout.of_flows(flows)
+        share, kept = self.level(queues)
+        if share < WHOLE:  # otherwise the remaining rows are over a bound by themselves
+            equal = self.rows_up_to(share + 1, queues) - kept
+            at = np.flatnonzero(equal)
+            counts = np.bincount(candidates.flow, minlength=len(names))
+            tie = Layout.of(candidates, counts).ties(flows[at], candidates, names, now_ms=now_ms)
+            queue, place = np.repeat(at, equal[at]), ranges(kept[at], equal[at])
+            order = np.lexsort((np.repeat(tie, equal[at]), place))
+            queue, place = queue[order], place[order]
+            kept += np.bincount(queue[: self.first_that_fit(queue, place, queues, kept)], minlength=len(kept))
+        return queues.beyond(kept)
 
     def rows_up_to(self, share: int, queues: Layout) -> Int64s:
         """Return how many first rows of each queue have a share of at most `share`, which is at most the whole."""

@@ -142,7 +142,7 @@ def _deferred(
 ) -> Bools:
     """Return which of the rows behind wait for their verdict, of those that a shared `scope` would reject."""
     stops, entered, policy = plan.outcome.stops, batch.entered, batch.policy
-    left = queue_bounds.left_after(rows.size_bytes[waits], policy.queue, shards=batch.shards)
+    left = queue_bounds.QueueRoom.of(policy.queue, batch.shards).beside(rows.size_bytes[waits])
     domain = domains_of(enforcing_scopes(entered.matches.shared_scope, policy))
     weight = weights_in(stops.scope, entered.limits.weight, domain, policy)
     room = WaitingRoom.of(plan.grants, policy, left)

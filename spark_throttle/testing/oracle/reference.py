@@ -19,6 +19,7 @@ text of the design, and none can overflow.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_throttle.core.batch.arrivals import Arrivals
@@ -289,36 +290,63 @@ class _Batch:
 
     def defer(self) -> None:
         """Let rows that a scope rejects wait for their verdict, the flows in turns, while there is room."""
+        queued = total_tokens([row for flow in self.flows.values() for row in self.waiting(flow)])
+        left = [max(0, bound - queued[d]) for d, bound in enumerate(self.queue_bounds())]
         in_turns: list[tuple[int, tuple[int, int], Row, Scope]] = []
         for flow in self.flows.values():
-            scope, turn = flow.blocked_by, 0
+            scope, turn, in_flow = flow.blocked_by, 0, [0, 0]
             if scope is None:
                 continue
             is_widened = scope.limits != flow.rules.domain
             weight = flow.limits.weight * (flow.rules.domain_weight if is_widened else 1)
-            most, taken = scope.flow_room(weight), list(total_tokens(flow.rows[: flow.admitted]))
+            most, served = scope.flow_room(weight), total_tokens(flow.rows[: flow.admitted])
             for row in flow.rows[flow.admitted :]:
                 if self.decisions[row.index].verdict != Verdict.REJECT or row.is_too_old:
                     continue
-                if not scope.is_unleased and any(taken[d] >= most[d] for d in scope.limits.limited_dimensions):
-                    break
+                if not scope.is_unleased:
+                    if any(served[d] + in_flow[d] >= most[d] for d in scope.limits.limited_dimensions):
+                        break
+                    if any(in_flow[d] + row.tokens[d] > left[d] for d in DIMENSIONS):
+                        break
                 in_turns.append((turn, flow.tie, row, scope))
-                turn, taken = turn + 1, [taken[d] + row.tokens[d] for d in DIMENSIONS]
-        bounds = self.policy.queue
-        queued = total_tokens([row for flow in self.flows.values() for row in self.waiting(flow)])
-        bound_messages, bound_bytes = (max(1, bound // self.shards) for bound in (bounds.messages, bounds.bytes))
-        left = [bound_messages - queued[0], bound_bytes - queued[1]]
+                turn, in_flow = turn + 1, [in_flow[d] + row.tokens[d] for d in DIMENSIONS]
         before = {index: [0, 0] for index in self.scopes}
+        leased: dict[str, list[Row]] = {}
         for *_, row, scope in sorted(in_turns, key=lambda turn: turn[:2]):
             at, room = scope.limits.index, scope.deferral_room()
             if not scope.is_unleased:
                 if any(before[at][d] >= room[d] for d in scope.limits.limited_dimensions):
                     continue
                 before[at] = [before[at][d] + row.tokens[d] for d in DIMENSIONS]
-                left = [left[d] - row.tokens[d] for d in DIMENSIONS]
-            if scope.is_unleased or min(left) >= 0:
+                leased.setdefault(row.namespace, []).append(row)
+            row.is_deferred = True
+        for row in self.beyond(left, list(leased.values())):
+            row.is_deferred = False
+        for *_, row, _ in in_turns:
+            if row.is_deferred:
                 self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.DELAY)
-                row.is_deferred = True
+
+    def queue_bounds(self) -> list[int]:
+        """Return the messages and bytes that the queue of a shard may hold."""
+        bounds = self.policy.queue
+        return [max(1, bound // self.shards) for bound in (bounds.messages, bounds.bytes)]
+
+    def beyond(self, room: Sequence[int], queues: Sequence[Sequence[Row]]) -> list[Row]:
+        """Return the rows of these queues, each of one flow, that do not fit in a room of messages and bytes."""
+        entries = []
+        for rows in queues:
+            in_flow = [0, 0]
+            for position, row in enumerate(rows):
+                in_flow = [in_flow[d] + row.tokens[d] for d in DIMENSIONS]
+                share = max(part_of(in_flow[d], room[d]) for d in DIMENSIONS)
+                entries.append((share, position, self.flows[row.namespace].tie, row))
+        taken = [0, 0]
+        beyond: list[Row] = []
+        for *_, row in sorted(entries, key=lambda entry: entry[:3]):
+            taken = [taken[d] + row.tokens[d] for d in DIMENSIONS]
+            if beyond or any(taken[d] > room[d] for d in DIMENSIONS):
+                beyond.append(row)
+        return beyond
 
     # Step 7
 
@@ -326,31 +354,16 @@ class _Batch:
         return [row for row in flow.rows if self.decisions[row.index].verdict == Verdict.DELAY]
 
     def bound_queue(self) -> None:
-        bounds = self.policy.queue
-        bound_messages = max(1, bounds.messages // self.shards)
-        bound_bytes = max(1, bounds.bytes // self.shards)
-        entries = []
-        for flow in self.flows.values():
-            in_flow = 0
-            for position, row in enumerate(self.waiting(flow)):
-                in_flow += row.size_bytes
-                share = max(part_of(position + 1, bound_messages), part_of(in_flow, bound_bytes))
-                entries.append((share, position, flow.tie, row))
-        waiting = [row for *_, row in entries]
-        messages, in_bytes = total_tokens(waiting)
-        if messages <= bound_messages and in_bytes <= bound_bytes:
-            return
-        if bounds.on_overflow == Overflow.FAIL:
+        queues = [self.waiting(flow) for flow in self.flows.values()]
+        waiting, room = [row for rows in queues for row in rows], self.queue_bounds()
+        beyond = self.beyond(room, queues)
+        if beyond and self.policy.queue.on_overflow == Overflow.FAIL:
             if any(row.is_arrival for row in waiting):
-                raise QueueOverflowError(self.shard, messages, bound_messages, bound_bytes)
+                raise QueueOverflowError(self.shard, len(waiting), *room)
             return
-        messages, in_bytes, is_full = 0, 0, False
-        for *_, row in sorted(entries, key=lambda entry: entry[:3]):
-            messages, in_bytes = messages + 1, in_bytes + row.size_bytes
-            is_full = is_full or messages > bound_messages or in_bytes > bound_bytes
-            if is_full:
-                self.refused_by.pop(row.index, None)
-                self.decisions[row.index] = Decision(Verdict.REJECT, "queue_full")
+        for row in beyond:
+            self.refused_by.pop(row.index, None)
+            self.decisions[row.index] = Decision(Verdict.REJECT, "queue_full")
 
     def mark_sizes(self) -> None:
         """Mark the admitted rows that an observing scope would have rejected for their size, over any other mark."""
@@ -443,4 +456,4 @@ class _Batch:
 
 def part_of(amount: int, bound: int) -> int:
     """Return the part of a bound in 2**-30ths, rounded up; just over the whole if `amount` exceeds the bound."""
-    return (1 << 30) + 1 if amount > bound else -(-(amount << 30) // bound)
+    return (1 << 30) + 1 if amount > bound else -(-(amount << 30) // max(1, bound))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import get_args
 
@@ -9,13 +11,16 @@ import numpy as np
 import pytest
 
 from spark_throttle.core.quota import (
+    MICRO,
     CompiledPolicy,
     Dimension,
     Level,
     OnExcess,
     Overflow,
+    QueueBounds,
     Verdict,
 )
+from spark_throttle.core.state import NO_BOUND, Deferral
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.reference_usage import Decision
 from spark_throttle.testing.oracle.shard import START_MS, Engine, Shard
@@ -269,6 +274,51 @@ def test_rows_held_until_later_make_room_too(engine: Engine) -> None:
     assert decisions[2] == Decision(Verdict.REJECT, "queue_full")
     assert verdicts(decisions) == {Verdict.DELAY: 3, Verdict.REJECT: 1}
     assert verdicts(shard.batch(900)) == {Verdict.ADMIT: 2, Verdict.DELAY: 1}
+
+
+def undecided(
+    engine: Engine, *, room_tokens: int, queue: QueueBounds, namespaces: Mapping[str, Namespace] | None = None
+) -> Shard:
+    """Return a shard that lacks tokens of a job's quota, and where rows may wait for some that other shards have."""
+    quota = limit(messages_per_second=10, on_excess=OnExcess.REJECT)
+    shard = Shard(engine, make_policy(job=quota, namespaces=namespaces or {}, queue=queue))
+    grants = granted(shard.state, shard.policy, {"": (-1 / MICRO, 0)}, now_ms=START_MS).grants
+    room = Deferral(np.array([[room_tokens * MICRO, 0]]), np.array([[NO_BOUND, NO_BOUND]]))
+    shard.state = replace(shard.state, grants=replace(grants, deferral=room))
+    return shard
+
+
+def test_row_that_is_too_large_for_the_queue_takes_no_token_that_others_wait_for(engine: Engine) -> None:
+    shard = undecided(engine, room_tokens=3, queue=replace(UNBOUNDED_QUEUE, bytes=100))
+    shard.batch(0, [(f"large-{i}", 101) for i in range(5)] + [(f"small-{i}", 10) for i in range(3)])
+    assert {row.namespace for row in shard.plan.state.queue} == {"small-0", "small-1", "small-2"}
+
+
+def test_rows_of_some_that_overfill_the_queue_leave_those_of_others_their_wait_for_a_verdict(engine: Engine) -> None:
+    # 100 bytes for 5 x 60 and 3 x 10: the small ones wait, and one that is large.
+    shard = undecided(engine, room_tokens=50, queue=replace(UNBOUNDED_QUEUE, bytes=100))
+    decisions = shard.batch(0, [(f"large-{i}", 60) for i in range(5)] + [(f"small-{i}", 10) for i in range(3)])
+    assert sorted(row.size_bytes for row in shard.plan.state.queue) == [10, 10, 10, 60]
+    assert verdicts(decisions) == {Verdict.DELAY: 4, Verdict.REJECT: 4}
+    assert {decision.reason for decision in decisions} == {"quota"}
+
+
+def test_rows_that_wait_for_their_verdict_take_only_the_room_that_others_leave(engine: Engine) -> None:
+    # Time holds the second row of b: it waits in any case, and leaves two of three places to rows without a verdict.
+    held = Namespace(by_count=Window(delay_units=1, delay_ms=900))
+    queue = replace(UNBOUNDED_QUEUE, messages=3)
+    shard = undecided(engine, room_tokens=50, queue=queue, namespaces={"b": held})
+    decisions = shard.batch(0, [("a", 1)] * 5 + [("b", 1)] * 2)
+    assert Counter(row.namespace for row in shard.plan.state.queue) == {"a": 1, "b": 2}
+    assert {decision.reason for decision in decisions} == {"quota", "throttling"}
+
+
+def test_rows_that_wait_for_a_share_of_the_job_are_bounded_as_delayed_rows_are(engine: Engine) -> None:
+    shard = undecided(engine, room_tokens=0, queue=replace(UNBOUNDED_QUEUE, bytes=100))
+    shard.state = replace(shard.state, grants=replace(shard.state.grants, share_micro_per_ms=np.array([[0, -1]])))
+    decisions = shard.batch(0, [("a", 101), ("b", 60), ("c", 60), ("d", 10)])
+    assert [row.size_bytes for row in shard.plan.state.queue] == [60, 10]
+    assert Counter(decision.reason for decision in decisions) == {"quota": 2, "queue_full": 2}
 
 
 def test_what_leaves_now_takes_no_room(engine: Engine) -> None:
