@@ -4,6 +4,7 @@
 
     ThrottleError
     ├── PolicyError                 fix the policy document, then try again
+    │   └── StoredPolicyError       correct the document that a store holds
     ├── ConfigurationError          fix the call or the job's settings, then try again
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
@@ -59,6 +60,10 @@ class PolicyError(ThrottleError):
 
     def __reduce__(self) -> tuple[type[PolicyError], tuple[str, str]]:
         return (type(self), (self.path, self.problem))
+
+
+class StoredPolicyError(PolicyError):
+    """The document that a store holds cannot be applied: somebody edited it, and the caller is not at fault."""
 
 
 class ConfigurationError(ThrottleError):

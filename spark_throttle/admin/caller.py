@@ -9,6 +9,9 @@ from typing import Final, Literal, TypeAlias, get_args
 Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
+READS_ALL: Final = ("admin", "viewer")
+"""The roles that may see what belongs to no single tenant."""
+
 NO_ROLE: Final = ""
 """The role of a caller whom a sign-in identifies and no rule gives a role."""
 

@@ -26,6 +26,7 @@ from spark_throttle.errors import (
     ConflictError,
     OutcomeUnknownError,
     PolicyError,
+    StoredPolicyError,
     StoreUnavailableError,
 )
 from spark_throttle.files import file_lock
@@ -193,7 +194,8 @@ class FileStore:
         try:
             document = parse_policies(content)
         except PolicyError as error:
-            raise PolicyError(error.path, f"{error.problem} (in {self._path}; correct it, then try again)") from None
+            problem = f"{error.problem} (in {self._path}; correct it, then try again)"
+            raise StoredPolicyError(error.path, problem) from None
         before = {(entry.kind, entry.name): entry.body or "{}" for entry in self._memory.scan()}
         changes = tuple(changes_between(before, entries_of(document)))
         if changes:

@@ -12,9 +12,10 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, etag, expected_revision
-from spark_throttle.admin.caller import Caller
+from spark_throttle.admin.caller import READS_ALL, Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
+from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.entries import StoredEntry
@@ -82,8 +83,7 @@ def _of_roles(*roles: str) -> Callable[[Caller], Caller]:
 
 
 Admin: TypeAlias = Annotated[Caller, Depends(_of_roles("admin"))]
-_READS_ALL: Final = ("admin", "viewer")
-READERS: Final = [Depends(_of_roles(*_READS_ALL))]
+READERS: Final = [Depends(_of_roles(*READS_ALL))]
 """The callers that may see what belongs to no single tenant."""
 
 
@@ -95,7 +95,7 @@ def readable_tenant(caller: Caller) -> str | None:
     HTTPException
         With status 403 if its role may see nothing.
     """
-    if caller.role in _READS_ALL:
+    if caller.role in READS_ALL:
         return None
     if caller.role == "tenant_admin" and caller.tenant:
         return caller.tenant
@@ -191,7 +191,8 @@ class ChangeRequest:
         if made.is_changed and is_entry:
             self.response.headers["ETag"] = etag(made.revision)
         store = self.context.service.store.location
-        acting = [_acting(view, made.revision, store) for view in self.context.watch.views()]
+        is_wide = readable_tenant(_caller(self.request)) is None
+        acting = [_acting(view, made.revision, store, is_wide=is_wide) for view in self.context.watch.views()]
         notes = list(made.notes)
         if not acting:
             notes.append("no job is watched (--job): the server does not know whether a job follows this store")
@@ -225,7 +226,7 @@ UnconditionalChange: TypeAlias = Annotated[ChangeRequest, Depends(_told)]
 """The change of a call that takes no condition on an entry's revision."""
 
 
-def _acting(view: JobView, revision: int, location: str) -> JobEffect:
+def _acting(view: JobView, revision: int, location: str, *, is_wide: bool) -> JobEffect:
     followed = view.followed
     store_revision = None if followed is None else followed.store_revision
 
@@ -234,15 +235,19 @@ def _acting(view: JobView, revision: int, location: str) -> JobEffect:
             job=view.name, state=state, store_revision=store_revision, planned_epoch=view.planned_epoch, detail=detail
         )
 
-    if view.problem is not None or followed is None:
-        return said("unknown", view.problem or "the job has planned no batch yet; it reads the store when it does")
+    problem = problem_in_words(view.problem, is_wide=is_wide)
+    if problem is not None or followed is None:
+        return said("unknown", problem or "the job has planned no batch yet; it reads the store when it does")
     if store_revision is None:
-        return said("not_followed", f"the job follows no policy store; start it with policies: {location}")
+        remedy = f"; start it with policies: {location}" if is_wide else ""
+        return said("not_followed", f"the job follows no policy store{remedy}")
     life = view.liveness()
     if not life.is_listening:
-        return said("not_listening", f"no job is listening: {life.detail}; the change acts when the job goes on")
-    if followed.problem is not None:
-        return said("refused", followed.problem)
+        detail = life_in_words(life, is_wide=is_wide)
+        return said("not_listening", f"no job is listening: {detail}; the change acts when the job goes on")
+    refusal = problem_in_words(followed.problem, is_wide=is_wide)
+    if refusal is not None:
+        return said("refused", refusal)
     if store_revision >= revision:
         return said("in_force", f"the job follows revision {store_revision}")
     return said("next_batch", f"revision {store_revision} is in force; the next batch is planned with {revision}")

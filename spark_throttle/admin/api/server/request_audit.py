@@ -105,7 +105,8 @@ class RequestAudit:
                 return
             if begun:
                 start = begun.pop()
-                await self.record(scope, start["status"], _detail(start["status"], message.get("body", b"")))
+                detail = _detail(start["status"], message.get("body", b""), scope["state"])
+                await self.record(scope, start["status"], detail)
                 await send(start)
             await send(message)
 
@@ -120,10 +121,12 @@ def _outcome(status: int, state: Mapping[str, object]) -> Outcome:
     return "failed" if status == HTTPStatus.INTERNAL_SERVER_ERROR else "refused"
 
 
-def _detail(status: int, body: bytes) -> str:
-    """Return the reason that a problem document gives."""
+def _detail(status: int, body: bytes, state: Mapping[str, object]) -> str:
+    """Return the reason of a refusal: the one that the caller is not told, or what a problem document gives."""
     if status < 400:
         return ""
+    if "reason" in state:
+        return str(state["reason"])
     try:
         said: Any = json.loads(body)
         return str(said["detail"])
