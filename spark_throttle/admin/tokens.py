@@ -156,7 +156,11 @@ class TokenFile:
         return sorted(self._current().values(), key=lambda token: (token.created_ms, token.id))
 
     def caller(self, text: str) -> Caller | None:
-        """Return the caller that a token identifies, or `None` if the token is unknown or has expired.
+        """Return the caller that a token identifies, or `None` if the token is unknown or has expired."""
+        return self.judged(text)[0]
+
+    def judged(self, text: str) -> tuple[Caller | None, str]:
+        """Return the caller that a token identifies, or `None` and the reason, which is for the audit log alone.
 
         Raises
         ------
@@ -165,16 +169,18 @@ class TokenFile:
         """
         parts = FORM.fullmatch(text)
         if parts is None:
-            return None
+            return None, "it is no token of this server"
         token = self._current().get(parts[1])
         salt, digest = (bytes.fromhex(token.salt), bytes.fromhex(token.digest)) if token else (bytes(16), _NO_DIGEST)
         is_right = hmac.compare_digest(_digest(parts[2], salt), digest)
-        if token is None or not is_right:
-            return None
+        if token is None:
+            return None, f"there is no token {parts[1]}"
+        if not is_right:
+            return None, f"the secret of the token {token.id} is wrong"
         if token.expires_ms is not None and token.expires_ms <= self._clock_ms():
-            return None
+            return None, f"the token {token.id} ({token.name}) has expired"
         self.uses.note(token.id)
-        return token.caller
+        return token.caller, ""
 
     def save_uses(self) -> None:
         """Write when tokens were last used (`uses.is_due`)."""

@@ -64,6 +64,7 @@ def test_change_over_the_api_is_recorded_with_its_caller_source_and_revision(in_
         "format": 1, "at": "2026-11-21T13:12:44.070Z", "door": "api", "caller": f"token {token_id(in_memory, 'admin')}",
         "who": "admin-of-test", "role": "admin", "source": "testclient", "action": f"PUT {GOLD}", "outcome": "done",
         "status": 200, "revision": 1, "why": "first customers",
+        "changes": [{"path": "resource_groups.gold", "before": None, "after": {}}],
     }  # fmt: skip
 
 
@@ -274,7 +275,8 @@ def test_commands_on_policies_are_recorded_with_the_systems_user_whatever_who_sa
     done, not_done = lines_of(AuditLog(audit, clock_ms=lambda: 0))
     assert {**done, "at": ""} == {
         "format": 1, "at": "", "door": "cli", "caller": ME, "who": imitated, "source": socket.gethostname(),
-        "action": "tenant create", "outcome": "done", "why": "a reason", "revision": 1, "changes": ["tenant acme"],
+        "action": "tenant create", "outcome": "done", "why": "a reason", "revision": 1,
+        "changes": [{"path": "tenants.acme", "before": None, "after": {}}],
     }  # fmt: skip
     assert (not_done["action"], not_done["outcome"]) == ("tenant update", "refused")
     assert "weight" in not_done["detail"]

@@ -187,7 +187,7 @@ class ChangeRequest:
     def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
         """Return the outcome of the change; set the ETag of the entry if the change wrote one."""
         if made.is_changed:
-            self.request.state.revision = made.revision  # for the audit log
+            self.request.state.revision, self.request.state.made = made.revision, made  # for the audit log
         if made.is_changed and is_entry:
             self.response.headers["ETag"] = etag(made.revision)
         store = self.context.service.store.location
