@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.errors import FileUnusableError
+from spark_throttle.files.ownership import keep_owner_as_root
 from spark_throttle.files.private_file import OWNER_ONLY, check_no_link, check_private, sync_folder, unusable
 from spark_throttle.store.committer import MadeChange
 from spark_throttle.store.store import Door
@@ -93,6 +94,8 @@ class AuditLog:
         The file; it is made with the first line.
     clock_ms
         The wall clock.
+    beside
+        If root makes the file, it belongs to the owner of this one: the file of tokens, which a server reads.
 
     Examples
     --------
@@ -103,8 +106,11 @@ class AuditLog:
     '1970-01-01T00:00:00.000Z'
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, clock_ms: Callable[[], int], beside: Path | None = None
+    ) -> None:
         self.path = Path(path)
+        self._beside = beside
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
         self._unwritten: list[bytes] = []
@@ -144,6 +150,8 @@ class AuditLog:
             try:
                 status = os.fstat(descriptor)
                 check_private(self.path, status)
+                if is_new and self._beside is not None:
+                    keep_owner_as_root(descriptor, self._beside)
                 if self._unwritten:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                     self._write_to(descriptor)

@@ -30,6 +30,7 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.files import file_lock
+from spark_throttle.files.ownership import keep_owner_as_root
 from spark_throttle.files.versioned_json import parse_versioned
 from spark_throttle.policy.codec import dump_policies, parse_policies
 from spark_throttle.store.entries import changes_between, document_of, entries_of
@@ -170,7 +171,7 @@ class FileStore:
         try:
             if not self._path.exists():
                 raise StoreUnavailableError(self.location, _ABSENT)
-            with file_lock.held(self._lock_file):
+            with file_lock.held(self._lock_file, beside=self._path):
                 yield
         except OSError as error:
             raise StoreUnavailableError(self.location, f"{error.strerror}") from error
@@ -226,6 +227,7 @@ class FileStore:
 
     def _append_to_log(self, line: str) -> None:
         with self._log.open("ab") as file:
+            keep_owner_as_root(file.fileno(), self._path)
             file.write(line.encode())
             file.flush()
             os.fsync(file.fileno())
@@ -273,9 +275,12 @@ def _digest(content: bytes) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a complete file, then move it into place."""
+    """Write a complete file, then move it into place; its mode stays the same, and its owner, if root writes it."""
     written = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with written.open("wb") as file:
+        if path.exists():
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+        keep_owner_as_root(file.fileno(), path)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

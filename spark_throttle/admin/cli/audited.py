@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -117,7 +118,7 @@ def audited(tokens: str, audit: str | None) -> Iterator[list[str]]:
     It yields the list of the words that say what the change is about.
     """
     about: list[str] = []
-    log = _log(audit or f"{tokens}.audit")
+    log = _log(audit or f"{tokens}.audit", beside=Path(tokens))
     log.check()
     try:
         yield about
@@ -165,8 +166,8 @@ def _outcome(error: ThrottleError) -> Outcome:
     return "failed" if is_failed else "refused"
 
 
-def _log(path: str) -> AuditLog:
+def _log(path: str, *, beside: Path | None = None) -> AuditLog:
     from spark_throttle.admin.audit import AuditLog
     from spark_throttle.admin.cli.options import wall_clock_ms
 
-    return AuditLog(path, clock_ms=wall_clock_ms)
+    return AuditLog(path, clock_ms=wall_clock_ms, beside=beside)
