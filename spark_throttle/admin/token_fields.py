@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from spark_throttle.admin.caller import LONGEST_NAME, ROLES, Caller, is_name, is_tenant
@@ -39,6 +39,13 @@ class Token:
 
     salt: str
     digest: str
+    replaced_by: str | None = None
+    """Id of the token that a rotation put in its place, while this one is still accepted."""
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What the file holds of it: releases before `replaced_by` know no such field."""
+        return {name: value for name, value in asdict(self).items() if name != "replaced_by" or value is not None}
 
     @property
     def caller(self) -> Caller:
@@ -86,6 +93,7 @@ def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
     yield "expires_ms", token.expires_ms is None or _is_time(token.expires_ms)
     yield "salt", _is_text(token.salt, _SALT)
     yield "digest", _is_text(token.digest, _DIGEST)
+    yield "replaced_by", token.replaced_by is None or _is_text(token.replaced_by, _ID)
 
 
 def _is_text(value: object, form: re.Pattern[str]) -> bool:
