@@ -22,4 +22,5 @@ def problem_in_words(problem: str | None, *, is_wide: bool) -> str | None:
 
 def life_in_words(life: Liveness, *, is_wide: bool) -> str:
     """Return the state of a job in words; what is not known of it may be due to a damaged file, whose path it holds."""
-    return life.detail if is_wide or life.state != "unknown" else "it is not known whether the job lives"
+    is_known = life.state != "unknown" or not life.has_begun
+    return life.detail if is_wide or is_known else "it is not known whether the job lives"

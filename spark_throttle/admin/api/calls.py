@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel
@@ -118,13 +118,16 @@ def check_tenant(caller: Caller, namespace: str) -> None:
 # ------------------------------------------------------------------------------------------------------- changes
 
 
+EffectState: TypeAlias = Literal["next_batch", "in_force", "refused", "not_followed", "not_listening", "unknown"]
+
+
 class JobEffect(BaseModel):
     """The effect of a change on one job."""
 
     job: str
-    state: Literal["next_batch", "in_force", "refused", "not_followed", "not_listening", "unknown"]
+    state: EffectState
     """`next_batch`: the next batch is planned with the change. `in_force`: the job follows this revision already.
-    `not_listening`: the job gives no sign of life, so nobody knows when a batch will have the change."""
+    `not_listening`: the job has not begun, or gives no sign of life: nobody knows when a batch will have the change."""
 
     store_revision: int | None
     """The revision that the job follows so far."""
@@ -227,30 +230,35 @@ UnconditionalChange: TypeAlias = Annotated[ChangeRequest, Depends(_told)]
 
 
 def _acting(view: JobView, revision: int, location: str, *, is_wide: bool) -> JobEffect:
-    followed = view.followed
-    store_revision = None if followed is None else followed.store_revision
+    state, detail = _effect(view, revision, location, is_wide=is_wide)
+    return JobEffect(
+        job=view.name, state=state, store_revision=None if view.followed is None else view.followed.store_revision,
+        planned_epoch=view.planned_epoch, detail=detail,
+    )  # fmt: skip
 
-    def said(state: Any, detail: str) -> JobEffect:  # noqa: ANN401 - a literal
-        return JobEffect(
-            job=view.name, state=state, store_revision=store_revision, planned_epoch=view.planned_epoch, detail=detail
-        )
 
+def _effect(view: JobView, revision: int, location: str, *, is_wide: bool) -> tuple[EffectState, str]:
+    life, followed = view.liveness(), view.followed
+    if not life.has_begun:
+        return "not_listening", f"no job is listening: {life.detail}; the change acts when one begins"
     problem = problem_in_words(view.problem, is_wide=is_wide)
     if problem is not None or followed is None:
-        return said("unknown", problem or "the job has planned no batch yet; it reads the store when it does")
-    if store_revision is None:
+        return "unknown", problem or "the job has planned no batch yet; it reads the store when it does"
+    if followed.store_revision is None:
         remedy = f"; start it with policies: {location}" if is_wide else ""
-        return said("not_followed", f"the job follows no policy store{remedy}")
-    life = view.liveness()
+        return "not_followed", f"the job follows no policy store{remedy}"
     if not life.is_listening:
         detail = life_in_words(life, is_wide=is_wide)
-        return said("not_listening", f"no job is listening: {detail}; the change acts when the job goes on")
-    refusal = problem_in_words(followed.problem, is_wide=is_wide)
-    if refusal is not None:
-        return said("refused", refusal)
-    if store_revision >= revision:
-        return said("in_force", f"the job follows revision {store_revision}")
-    return said("next_batch", f"revision {store_revision} is in force; the next batch is planned with {revision}")
+        return "not_listening", f"no job is listening: {detail}; the change acts when the job goes on"
+    if followed.problem is not None:
+        return "refused", problem_in_words(followed.problem, is_wide=is_wide) or ""
+    return _effect_on_follower(followed.store_revision, revision)
+
+
+def _effect_on_follower(followed: int, revision: int) -> tuple[EffectState, str]:
+    if followed >= revision:
+        return "in_force", f"the job follows revision {followed}"
+    return "next_batch", f"revision {followed} is in force; the next batch is planned with {revision}"
 
 
 def is_known(stored: StoredEntry, if_none_match: str | None, response: Response) -> bool:

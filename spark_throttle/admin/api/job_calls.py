@@ -73,7 +73,7 @@ class JobStatus(BaseModel):
     no batch. `ended`: the query ended in good order. `unknown`: it gives no signs, as jobs of older releases do."""
 
     listening: bool
-    """Whether a change may reach a batch: false for a job that is silent, hangs or has ended."""
+    """Whether a change may reach a batch: false for a job that is silent, hangs, has ended or has never begun."""
 
     life: str
     """The state in words."""
