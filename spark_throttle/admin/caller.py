@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
+from spark_throttle.core.names.visible_text import is_visible
+
 Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
@@ -54,8 +56,8 @@ class Caller:
 
 
 def is_name(name: object) -> bool:
-    """Return whether a value can be the name of a caller: 1 to `LONGEST_NAME` printable characters."""
-    return isinstance(name, str) and bool(name.strip()) and len(name) <= LONGEST_NAME and name.isprintable()
+    """Return whether a value can be the name of a caller: 1 to `LONGEST_NAME` visible characters."""
+    return isinstance(name, str) and bool(name.strip()) and len(name) <= LONGEST_NAME and is_visible(name)
 
 
 def is_tenant(tenant: object) -> bool:

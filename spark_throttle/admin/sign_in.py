@@ -22,6 +22,7 @@ from joserfc.jwt import JWTClaimsRegistry
 from spark_throttle.admin.caller import NO_ROLE, Caller, is_name
 from spark_throttle.admin.provider_keys import ProviderKeys
 from spark_throttle.admin.sign_in_settings import SignInSettings, claim_at
+from spark_throttle.core.names.visible_text import is_visible
 
 LONGEST_TOKEN: Final = 16 * 1024
 LONGEST_SUBJECT: Final = 255
@@ -93,7 +94,7 @@ class SignIn:
         except (JoseError, ValueError, TypeError, RecursionError) as error:
             raise _RefusedError(_reason(error)) from error
         subject = token.claims["sub"]
-        if not subject.isprintable():
+        if not is_visible(subject):
             raise _RefusedError("its claim 'sub' cannot be shown")
         if len(subject) > LONGEST_SUBJECT:
             raise _RefusedError(f"its claim 'sub' is longer than {LONGEST_SUBJECT} characters")
