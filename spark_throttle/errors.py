@@ -4,6 +4,7 @@
 
     ThrottleError
     ├── PolicyError                 fix the policy document, then try again
+    │   └── StoredPolicyError       correct the document that a store holds
     ├── ConfigurationError          fix the call or the job's settings, then try again
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
@@ -59,6 +60,10 @@ class PolicyError(ThrottleError):
 
     def __reduce__(self) -> tuple[type[PolicyError], tuple[str, str]]:
         return (type(self), (self.path, self.problem))
+
+
+class StoredPolicyError(PolicyError):
+    """The document that a store holds cannot be applied: somebody edited it, and the caller is not at fault."""
 
 
 class ConfigurationError(ThrottleError):
@@ -173,13 +178,14 @@ class UnknownVersionError(StoredFormatError):
 class DamagedError(StoredFormatError):
     """Stored bytes are truncated or altered."""
 
-    def __init__(self, what: str, problem: str) -> None:
+    def __init__(self, what: str, problem: str, remedy: str = "restore it from a backup of the checkpoint") -> None:
         self.what = what
         self.problem = problem
-        super().__init__(f"{what} is damaged: {problem}; restore it from a backup of the checkpoint")
+        self.remedy = remedy
+        super().__init__(f"{what} is damaged: {problem}; {remedy}")
 
-    def __reduce__(self) -> tuple[type[DamagedError], tuple[str, str]]:
-        return (type(self), (self.what, self.problem))
+    def __reduce__(self) -> tuple[type[DamagedError], tuple[str, str, str]]:
+        return (type(self), (self.what, self.problem, self.remedy))
 
 
 class EpochMissingError(ThrottleError):

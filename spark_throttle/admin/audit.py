@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.errors import FileUnusableError
+from spark_throttle.files.ownership import keep_owner_as_root
 from spark_throttle.files.private_file import OWNER_ONLY, check_no_link, check_private, sync_folder, unusable
+from spark_throttle.store.committer import MadeChange
 from spark_throttle.store.store import Door
 
 logger = logging.getLogger(__name__)
@@ -33,8 +35,9 @@ MOST_UNWRITTEN: Final = 1000
 
 _LONGEST_TEXT: Final = 1000
 
-Outcome: TypeAlias = Literal["done", "unchanged", "refused", "failed", "unknown"]
-"""`unchanged`: everything was so already. `unknown`: nobody knows whether it was done."""
+Outcome: TypeAlias = Literal["done", "unchanged", "unconfirmed", "refused", "failed", "unknown"]
+"""`unchanged`: everything was so already. `unconfirmed`: nothing was changed, and its author was asked to confirm it.
+`unknown`: nobody knows whether it was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Event:
 
     outcome: Outcome
     detail: str = ""
-    """The reason of a refusal."""
+    """The reason of a refusal, in more words than a stranger or a tenant is told."""
 
     why: str = ""
     """The caller's reason."""
@@ -72,8 +75,11 @@ class Event:
     proxy: str | None = None
     """The proxy that handed the request on, and that the source is taken from."""
 
-    changes: list[str] = field(default_factory=list)
-    """The entries that a command changed; a call names them in its path."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """The entries that were changed, as `changes_of` returns them."""
+
+    changes_left_out: int | None = None
+    """How many more entries were changed."""
 
     omitted: int | None = None
     """Number of refusals of this caller that were not recorded before this one, because they were too many."""
@@ -88,6 +94,8 @@ class AuditLog:
         The file; it is made with the first line.
     clock_ms
         The wall clock.
+    beside
+        If root makes the file, it belongs to the owner of this one: the file of tokens, which a server reads.
 
     Examples
     --------
@@ -98,8 +106,11 @@ class AuditLog:
     '1970-01-01T00:00:00.000Z'
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, clock_ms: Callable[[], int], beside: Path | None = None
+    ) -> None:
         self.path = Path(path)
+        self._beside = beside
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
         self._unwritten: list[bytes] = []
@@ -126,7 +137,7 @@ class AuditLog:
         line = _line(event, self._clock_ms())
         with self._lock:
             # While the log cannot be written changes are refused, so this bound holds for all lines.
-            if event.outcome != "refused" or len(self._unwritten) < MOST_UNWRITTEN:
+            if event.outcome not in ("refused", "unconfirmed") or len(self._unwritten) < MOST_UNWRITTEN:
                 self._unwritten.append(line)
             self._write()
 
@@ -139,6 +150,8 @@ class AuditLog:
             try:
                 status = os.fstat(descriptor)
                 check_private(self.path, status)
+                if is_new and self._beside is not None:
+                    keep_owner_as_root(descriptor, self._beside)
                 if self._unwritten:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                     self._write_to(descriptor)
@@ -172,7 +185,30 @@ def _line(event: Event, at_ms: int) -> bytes:
 def _plain(value: object) -> Any:  # noqa: ANN401 - what JSON takes
     if isinstance(value, list):
         return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        plain = {_plain(key): _plain(each) for key, each in value.items()}
+        text = json.dumps(plain)
+        return plain if "path" in plain or len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT]
     return without_secrets(value)[:_LONGEST_TEXT] if isinstance(value, str) else value
+
+
+def changes_of(made: Iterable[MadeChange]) -> list[dict[str, Any]]:
+    """Return changed entries for a line: path, before and after, as plain values; `None` where there is no entry.
+
+    Examples
+    --------
+    >>> changes_of([MadeChange("tenants.acme", None, '{"resource_group":"gold"}')])
+    [{'path': 'tenants.acme', 'before': None, 'after': {'resource_group': 'gold'}}]
+    """
+    return [{"path": each.path, "before": values_of(each.before), "after": values_of(each.after)} for each in made]
+
+
+def values_of(body: str | None) -> object:
+    """Return the values of an entry; what is no JSON, as an entry that somebody damaged, stays text."""
+    try:
+        return None if body is None else json.loads(body)
+    except ValueError:
+        return body
 
 
 def append_or_log(log: AuditLog, event: Event) -> None:

@@ -6,8 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
+from spark_throttle.core.names.visible_text import is_visible
+
 Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+READS_ALL: Final = ("admin", "viewer")
+"""The roles that may see what belongs to no single tenant."""
 
 NO_ROLE: Final = ""
 """The role of a caller whom a sign-in identifies and no rule gives a role."""
@@ -51,8 +56,8 @@ class Caller:
 
 
 def is_name(name: object) -> bool:
-    """Return whether a value can be the name of a caller: 1 to `LONGEST_NAME` printable characters."""
-    return isinstance(name, str) and bool(name.strip()) and len(name) <= LONGEST_NAME and name.isprintable()
+    """Return whether a value can be the name of a caller: 1 to `LONGEST_NAME` visible characters."""
+    return isinstance(name, str) and bool(name.strip()) and len(name) <= LONGEST_NAME and is_visible(name)
 
 
 def is_tenant(tenant: object) -> bool:

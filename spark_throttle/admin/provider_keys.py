@@ -92,6 +92,10 @@ class ProviderKeys:
             raise SignInUnavailableError(self._issuer, self._problem or "it has not answered yet")
         return found
 
+    def ask_ahead(self) -> None:
+        """Ask the provider, and do not wait for its answer."""
+        self._asked()
+
     def _found(self, key_id: str | None, algorithm: str) -> Key | None:
         fitting = [
             key
@@ -107,21 +111,27 @@ class ProviderKeys:
 
     async def _ask(self) -> None:
         """Ask the provider, unless that was done a moment ago; all who need the answer wait for the same one."""
-        with self._lock:
-            if self._pending is None:
-                if self._age_ms(self._tried_ms) < PAUSE_SECONDS * 1000:
-                    return
-                self._tried_ms = self._monotonic_ms()
-                self._pending = self._fetching.submit(self._fetch)
-            elif self._age_ms(self._tried_ms) >= _WAIT_SECONDS * 1000:
-                return  # others have waited for this answer long enough
-            pending = self._pending
+        pending = self._asked()
+        if pending is None:
+            return
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
                 await asyncio.shield(asyncio.wrap_future(pending))
         except TimeoutError:
             with self._lock:
                 self._problem = f"it took more than {_WAIT_SECONDS:g} s to answer"
+
+    def _asked(self) -> Future[None] | None:
+        """Return the answer to wait for; `None` if there is none that is worth it."""
+        with self._lock:
+            if self._pending is None:
+                if self._age_ms(self._tried_ms) < PAUSE_SECONDS * 1000:
+                    return None
+                self._tried_ms = self._monotonic_ms()
+                self._pending = self._fetching.submit(self._fetch)
+            elif self._age_ms(self._tried_ms) >= _WAIT_SECONDS * 1000:
+                return None  # others have waited for this answer long enough
+            return self._pending
 
     def _fetch(self) -> None:
         keys: list[Key] | None = None

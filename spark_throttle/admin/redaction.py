@@ -11,8 +11,11 @@ _TOKEN: Final = re.compile(r"(throttle_[0-9a-f]{12}_)[A-Za-z0-9_-]+", re.IGNOREC
 _SIGNED: Final = re.compile(r"eyJ[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*)+")
 """A token of OpenID Connect: JSON in base64, a dot, and what follows."""
 
-_ROUNDS: Final = 3
-"""How often a text may be percent-encoded."""
+_OF_ANY_HEADER: Final = re.compile(r"[A-Za-z0-9_-]{12,}\.[A-Za-z0-9_-]{12,}\.[A-Za-z0-9_-]{40,}")
+"""Such a token whose JSON begins with a space; the length of its signature tells it from a name."""
+
+_ROUNDS: Final = 8
+"""How often a text may be percent-encoded; one that is encoded more often is hidden as a whole."""
 
 
 def without_secrets(text: str) -> str:
@@ -30,18 +33,19 @@ def without_secrets(text: str) -> str:
     """
     shown = text
     for _ in range(_ROUNDS):
-        hidden = _SIGNED.sub("[hidden]", _TOKEN.sub(r"\1[hidden]", shown))
+        hidden = _OF_ANY_HEADER.sub("[hidden]", _TOKEN.sub(r"\1[hidden]", shown))
+        hidden = _SIGNED.sub("[hidden]", hidden)
         if hidden != shown:
             return without_secrets(hidden)
         decoded = unquote(shown, errors="backslashreplace")
         if decoded == shown:
-            break
+            return text
         shown = decoded
-    return text
+    return "[hidden]"
 
 
 class AccessLogFilter(logging.Filter):
-    """Takes query strings and secrets out of uvicorn's access log.
+    """Takes query strings and secrets out of uvicorn's access log; a method may be any word, so also a secret.
 
     Examples
     --------
@@ -56,5 +60,10 @@ class AccessLogFilter(logging.Filter):
         if isinstance(record.args, tuple) and len(record.args) == 5:
             client, method, target, *rest = record.args
             path, mark, _ = str(target).partition("?")
-            record.args = (client, method, without_secrets(path) + (f"{mark}[hidden]" if mark else ""), *rest)
+            record.args = (
+                client,
+                without_secrets(str(method)),
+                without_secrets(path) + (f"{mark}[hidden]" if mark else ""),
+                *rest,
+            )
         return True

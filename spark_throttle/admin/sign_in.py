@@ -15,18 +15,23 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from joserfc import jws, jwt
-from joserfc.errors import JoseError
+from joserfc.errors import BadSignatureError, ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
 from joserfc.jws import JWSRegistry
 from joserfc.jwt import JWTClaimsRegistry
 
 from spark_throttle.admin.caller import NO_ROLE, Caller, is_name
 from spark_throttle.admin.provider_keys import ProviderKeys
 from spark_throttle.admin.sign_in_settings import SignInSettings, claim_at
+from spark_throttle.core.names.visible_text import is_visible
 
 LONGEST_TOKEN: Final = 16 * 1024
 LONGEST_SUBJECT: Final = 255
 _TYPES: Final = ("", "jwt", "at+jwt", "application/at+jwt")
 """Types of ID tokens and access tokens. Providers sign other tokens too, such as those that end a session."""
+
+
+class _RefusedError(Exception):
+    """A token identifies nobody; the message says why, and holds nothing of it but the names of claims."""
 
 
 class SignIn:
@@ -53,49 +58,66 @@ class SignIn:
         self._registry.max_header_length = 4096
 
     async def caller(self, text: str) -> Caller | None:
-        """Return the caller that a token identifies, or `None` if it is not valid here and now.
+        """Return the caller that a token identifies, or `None` if it is not valid here and now."""
+        return (await self.judged(text))[0]
+
+    async def judged(self, text: str) -> tuple[Caller | None, str]:
+        """Return the caller that a token identifies, or `None` and the reason, which is for the audit log alone.
 
         Raises
         ------
         SignInUnavailableError
             If that cannot be told without the provider, which does not answer.
         """
-        claims = await self._claims(text)
-        if claims is None or "events" in claims:  # a security event (RFC 8417), which identifies no caller
-            return None
+        try:
+            claims = await self._claims(text)
+        except _RefusedError as error:
+            return None, f"sign-in: {error}"
         subject = claims["sub"]
-        if not subject.isprintable() or len(subject) > LONGEST_SUBJECT:
-            return None
         name = claim_at(claims, self._settings.name_claim)
         shown = str(name) if is_name(name) else subject
         role, tenant = self._settings.role_of(claims) or (NO_ROLE, None)
-        return Caller(f"{subject} at {self._settings.issuer}", shown, role, tenant, is_signed_in=True)
+        return Caller(f"{subject} at {self._settings.issuer}", shown, role, tenant, is_signed_in=True), ""
 
-    async def _claims(self, text: str) -> dict[str, Any] | None:
-        """Return the claims of a valid token; `None` if it is not valid."""
-        named = self._named_key(text)
-        key = None if named is None else await self._keys.key(*named)
+    def ask_provider(self) -> None:
+        """Ask for the provider's keys before anybody needs them; the log says if they cannot be had."""
+        self._keys.ask_ahead()
+
+    async def _claims(self, text: str) -> dict[str, Any]:
+        """Return the claims of a valid token."""
+        key = await self._keys.key(*self._named_key(text))
         if key is None:
-            return None
+            raise _RefusedError("the provider has no such key")
         try:
             token = jwt.decode(text, key, algorithms=list(self._settings.algorithms), registry=self._registry)
             self._claims_registry().validate(token.claims)
-        except (JoseError, ValueError, TypeError, RecursionError):
-            return None
+        except (JoseError, ValueError, TypeError, RecursionError) as error:
+            raise _RefusedError(_reason(error)) from error
+        subject = token.claims["sub"]
+        if not is_visible(subject):
+            raise _RefusedError("its claim 'sub' cannot be shown")
+        if len(subject) > LONGEST_SUBJECT:
+            raise _RefusedError(f"its claim 'sub' is longer than {LONGEST_SUBJECT} characters")
+        if "events" in token.claims:
+            raise _RefusedError("it is a security event (RFC 8417), which identifies no caller")
         return token.claims
 
-    def _named_key(self, text: str) -> tuple[str | None, str] | None:
-        """Return the key and the algorithm that a token's header names; `None` if it can be no caller's token."""
+    def _named_key(self, text: str) -> tuple[str | None, str]:
+        """Return the key and the algorithm that a token's header names."""
         if len(text) > LONGEST_TOKEN or text.count(".") != 2:
-            return None
+            raise _RefusedError("it is no signed token")
         try:
             header = jws.extract_compact(text.encode()).headers()
-        except (JoseError, ValueError, TypeError):
-            return None
+        except (JoseError, ValueError, TypeError) as error:
+            raise _RefusedError("it is no signed token") from error
         algorithm, key_id, kind = header.get("alg"), header.get("kid"), header.get("typ", "")
-        if algorithm not in self._settings.algorithms or not isinstance(key_id, str | None):
-            return None
-        return (key_id, algorithm) if isinstance(kind, str) and kind.lower() in _TYPES else None
+        if algorithm not in self._settings.algorithms:
+            raise _RefusedError("its algorithm is not one of `algorithms`")
+        if not isinstance(key_id, str | None):
+            raise _RefusedError("its key id is no text")
+        if not isinstance(kind, str) or kind.lower() not in _TYPES:
+            raise _RefusedError("its type is not that of a caller's token")
+        return key_id, algorithm
 
     def _claims_registry(self) -> JWTClaimsRegistry:
         return JWTClaimsRegistry(
@@ -106,3 +128,16 @@ class SignIn:
             exp={"essential": True},
             sub={"essential": True},
         )
+
+
+def _reason(error: Exception) -> str:
+    """Return why a token is refused; the message of an unknown error may hold parts of the token."""
+    if isinstance(error, ExpiredTokenError):
+        return "it has expired"
+    if isinstance(error, InvalidClaimError):
+        return f"its claim {error.claim!r} is wrong"
+    if isinstance(error, MissingClaimError):
+        return f"its claim {error.claim!r} is missing"
+    if isinstance(error, BadSignatureError):
+        return "its signature is wrong"
+    return f"it cannot be checked ({type(error).__name__})"

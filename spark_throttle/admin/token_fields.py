@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from spark_throttle.admin.caller import LONGEST_NAME, ROLES, Caller, is_name, is_tenant
@@ -39,6 +39,13 @@ class Token:
 
     salt: str
     digest: str
+    replaced_by: str | None = None
+    """Id of the token that a rotation put in its place, while this one is still accepted."""
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What the file holds of it: releases before `replaced_by` know no such field."""
+        return {name: value for name, value in asdict(self).items() if name != "replaced_by" or value is not None}
 
     @property
     def caller(self) -> Caller:
@@ -76,7 +83,8 @@ def tokens_of(listed: object) -> dict[str, Token]:
 def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
     """Yield each field of a token, and whether it may be as it is."""
     yield "id", _is_text(token.id, _ID)
-    yield "name", is_name(token.name)
+    # A name that an earlier release took for visible stays readable: else nobody would be let in.
+    yield "name", _is_kept_name(token.name)
     yield "role", _is_text(token.role, _ROLE)
     has_tenant = is_tenant(token.tenant)
     # What a tenant means to an unknown role is unknown too, and acts on nothing.
@@ -86,10 +94,15 @@ def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
     yield "expires_ms", token.expires_ms is None or _is_time(token.expires_ms)
     yield "salt", _is_text(token.salt, _SALT)
     yield "digest", _is_text(token.digest, _DIGEST)
+    yield "replaced_by", token.replaced_by is None or _is_text(token.replaced_by, _ID)
 
 
 def _is_text(value: object, form: re.Pattern[str]) -> bool:
     return isinstance(value, str) and form.fullmatch(value) is not None
+
+
+def _is_kept_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and len(value) <= LONGEST_NAME and value.isprintable()
 
 
 def _is_time(value: object) -> bool:
@@ -105,7 +118,7 @@ def check_new(name: str, role: str, tenant: str | None, days: int | None) -> Non
         If the arguments contradict each other.
     """
     if not is_name(name):
-        raise ConfigurationError(f"a token needs the name of its owner, of 1 to {LONGEST_NAME} printable characters")
+        raise ConfigurationError(f"a token needs the name of its owner, of 1 to {LONGEST_NAME} visible characters")
     if role not in ROLES:
         raise ConfigurationError(f"the role {role!r} is none of {', '.join(ROLES)}{did_you_mean(role, ROLES)}")
     if (tenant is None) == (role == "tenant_admin"):

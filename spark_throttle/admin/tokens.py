@@ -21,20 +21,22 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from spark_throttle.admin.caller import Caller
 from spark_throttle.admin.token_fields import Token, check_new, check_overlap, tokens_of
 from spark_throttle.admin.token_uses import TokenUses
-from spark_throttle.errors import NotFoundError, ThrottleError, did_you_mean
+from spark_throttle.errors import ConfigurationError, NotFoundError, ThrottleError, did_you_mean
 from spark_throttle.files.private_file import check_no_link, locked, read_private, replace_private, unusable
 from spark_throttle.files.versioned_json import parse_versioned, versioned
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""The newest format. A file without a token that was replaced has format 1, so that older releases read it."""
+
 FORM: Final = re.compile(r"throttle_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 DAY_MS: Final = 86_400_000
 
@@ -117,7 +119,7 @@ class TokenFile:
         NotFoundError
             If there is no token of that id.
         ConfigurationError
-            If the days or the minutes make no sense.
+            If the days or the minutes make no sense, or the token has expired or was replaced already.
         FileUnusableError
             If the file cannot be written; it is as it was.
         """
@@ -128,14 +130,17 @@ class TokenFile:
                 raise NotFoundError("token", token_id, did_you_mean(token_id, tokens))
             check_new(old.name, old.role, old.tenant, days)
             now_ms = self._clock_ms()
+            _check_rotatable(old, now_ms)
             lasts_ms = days * DAY_MS if days is not None else old.lasts_ms
             ends_ms = now_ms + overlap_minutes * 60_000
             if overlap_minutes == 0:
                 del tokens[token_id]
-            elif old.expires_ms is None or old.expires_ms > ends_ms:
-                tokens[token_id] = replace(old, expires_ms=ends_ms)
             expires_ms = None if lasts_ms is None else now_ms + lasts_ms
-            return _added(tokens, old.name, old.role, old.tenant, now_ms, expires_ms)
+            text = _added(tokens, old.name, old.role, old.tenant, now_ms, expires_ms)
+            if overlap_minutes:
+                ends_ms = ends_ms if old.expires_ms is None else min(old.expires_ms, ends_ms)
+                tokens[token_id] = replace(old, expires_ms=ends_ms, replaced_by=next(reversed(tokens)))
+            return text
 
     def revoke(self, token_id: str) -> None:
         """Remove a token; requests that carry it are refused from then on.
@@ -156,7 +161,11 @@ class TokenFile:
         return sorted(self._current().values(), key=lambda token: (token.created_ms, token.id))
 
     def caller(self, text: str) -> Caller | None:
-        """Return the caller that a token identifies, or `None` if the token is unknown or has expired.
+        """Return the caller that a token identifies, or `None` if the token is unknown or has expired."""
+        return self.judged(text)[0]
+
+    def judged(self, text: str) -> tuple[Caller | None, str]:
+        """Return the caller that a token identifies, or `None` and the reason, which is for the audit log alone.
 
         Raises
         ------
@@ -165,16 +174,18 @@ class TokenFile:
         """
         parts = FORM.fullmatch(text)
         if parts is None:
-            return None
+            return None, "it is no token of this server"
         token = self._current().get(parts[1])
         salt, digest = (bytes.fromhex(token.salt), bytes.fromhex(token.digest)) if token else (bytes(16), _NO_DIGEST)
         is_right = hmac.compare_digest(_digest(parts[2], salt), digest)
-        if token is None or not is_right:
-            return None
+        if token is None:
+            return None, f"there is no token {parts[1]}"
+        if not is_right:
+            return None, f"the secret of the token {token.id} is wrong"
         if token.expires_ms is not None and token.expires_ms <= self._clock_ms():
-            return None
+            return None, f"the token {token.id} ({token.name}) has expired"
         self.uses.note(token.id)
-        return token.caller
+        return token.caller, ""
 
     def save_uses(self) -> None:
         """Write when tokens were last used (`uses.is_due`)."""
@@ -225,9 +236,17 @@ class TokenFile:
         with locked(self.path):
             tokens = self._read()
             yield tokens
-            replace_private(
-                self.path, versioned(FORMAT, {"tokens": [asdict(each) for each in tokens.values()]}) + b"\n"
-            )
+            newest = FORMAT if any(each.replaced_by is not None for each in tokens.values()) else 1
+            replace_private(self.path, versioned(newest, {"tokens": [each.fields for each in tokens.values()]}) + b"\n")
+
+
+def _check_rotatable(token: Token, now_ms: int) -> None:
+    """Refuse to make a token of one that nobody should have any more."""
+    if token.expires_ms is not None and token.expires_ms <= now_ms:
+        raise ConfigurationError(f"the token {token.id} has expired; create a new one (spark-throttle token create)")
+    if token.replaced_by is not None:
+        newer = token.replaced_by
+        raise ConfigurationError(f"the token {token.id} was replaced by {newer} already; rotate {newer}, or revoke it")
 
 
 def _added(

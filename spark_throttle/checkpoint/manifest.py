@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError
 from spark_throttle.files.storage import Directory
+from spark_throttle.files.typed_fields import short_text, whole_number
 from spark_throttle.files.versioned_json import read_versioned, versioned
 
 _NAME = "manifest.json"
+_MOST_SHARDS = 4096
+_DIRECTIONS = ("publish", "dispatch")
 _INCARNATION = "incarnation"
 FORMAT = 1
 
@@ -31,12 +35,15 @@ class Manifest:
 
 def read_manifest(directory: Directory) -> Manifest | None:
     """Return the manifest, or `None` before the first start."""
-    return read_versioned(
-        directory,
-        _NAME,
-        "the manifest",
-        FORMAT,
-        lambda fields: Manifest(str(fields["query"]), int(fields["shards"]), str(fields["direction"])),
+    return read_versioned(directory, _NAME, "the manifest", FORMAT, _parsed)
+
+
+def _parsed(fields: dict[str, Any]) -> Manifest:
+    direction = short_text(fields, "direction")
+    if direction not in _DIRECTIONS:
+        raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
+    return Manifest(
+        short_text(fields, "query", least=1), whole_number(fields, "shards", least=1, most=_MOST_SHARDS), direction
     )
 
 

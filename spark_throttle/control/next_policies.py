@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_throttle.files.storage import Directory
+from spark_throttle.files.typed_fields import short_text, whole_number
 from spark_throttle.files.versioned_json import read_versioned, versioned
 
 _NAME = "followed.json"
 FORMAT = 1
+_LONGEST_PROBLEM = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,8 @@ def read_next_policies(directory: Directory) -> NextPolicies | None:
 
 
 def _parsed(fields: dict[str, Any]) -> NextPolicies:
-    store_revision, problem = fields["store_revision"], fields["problem"]
     return NextPolicies(
-        str(fields["revision"]),
-        None if store_revision is None else int(store_revision),
-        None if problem is None else str(problem),
+        short_text(fields, "revision"),
+        None if fields["store_revision"] is None else whole_number(fields, "store_revision"),
+        None if fields["problem"] is None else short_text(fields, "problem", most=_LONGEST_PROBLEM),
     )

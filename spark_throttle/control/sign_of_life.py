@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from spark_throttle.files.storage import Directory
+from spark_throttle.files.typed_fields import MOST_MS, short_text, true_or_false, whole_number
 from spark_throttle.files.versioned_json import read_versioned, versioned
 
 NAME: Final = "alive.json"
@@ -19,6 +20,9 @@ FORMAT: Final = 1
 
 SIGN_INTERVAL_MS: Final = 10_000
 """How often a job gives a sign of life. On an object store that is one read and one write of a small file each time."""
+
+MOST_INTERVAL_MS: Final = 86_400_000
+"""A sign that says it is given less often than once a day is damaged: its job would never count as silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,12 @@ def read_sign_of_life(directory: Directory) -> SignOfLife | None:
 
 
 def _parsed(fields: dict[str, Any]) -> SignOfLife:
+    # The steady clock counts from the start of the machine, so nothing of the run is longer ago than that.
+    steady_ms = whole_number(fields, "steady_ms", most=MOST_MS)
     return SignOfLife(
-        str(fields["run"]), int(fields["number"]), int(fields["interval_ms"]), int(fields["wall_ms"]),
-        int(fields["steady_ms"]), str(fields["boot"]), int(fields["asked_ms"]), int(fields["longest_pause_ms"]),
-        bool(fields["has_ended"]),
+        short_text(fields, "run", least=1), whole_number(fields, "number"),
+        whole_number(fields, "interval_ms", least=1, most=MOST_INTERVAL_MS),
+        whole_number(fields, "wall_ms", most=MOST_MS), steady_ms, short_text(fields, "boot"),
+        whole_number(fields, "asked_ms", most=steady_ms),
+        whole_number(fields, "longest_pause_ms", most=steady_ms), true_or_false(fields, "has_ended"),
     )  # fmt: skip

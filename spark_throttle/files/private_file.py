@@ -16,6 +16,7 @@ from typing import Final
 
 from spark_throttle.errors import FileUnusableError
 from spark_throttle.files import file_lock
+from spark_throttle.files.ownership import keep_owner
 
 OWNER_ONLY: Final = 0o600
 _EXTRA: Final = 0o7177
@@ -63,16 +64,19 @@ def check_private(path: Path, status: os.stat_result) -> None:
 def replace_private(path: Path, content: bytes) -> None:
     """Replace a file as a whole, on the disk when this returns; readers see the old content or the new.
 
+    Its owner and its group stay the same.
+
     Raises
     ------
     FileUnusableError
-        If it is a link, or the disk does not take the content; the file is then as it was.
+        If it is a link, its owner cannot be kept, or the disk does not take the content; the file is then as it was.
     """
     check_no_link(path)
     written = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(written, flags, OWNER_ONLY), "wb") as file:
+            keep_owner(file.fileno(), path)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -134,7 +138,7 @@ def locked(path: Path, *, is_waiting: bool = True) -> Iterator[None]:
     check_no_link(lock)
     with ExitStack() as stack:
         try:
-            stack.enter_context(file_lock.held(lock, mode=OWNER_ONLY, is_waiting=is_waiting))
+            stack.enter_context(file_lock.held(lock, mode=OWNER_ONLY, is_waiting=is_waiting, beside=path))
         except BlockingIOError:
             raise
         except OSError as error:

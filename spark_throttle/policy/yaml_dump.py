@@ -11,6 +11,8 @@ from decimal import Decimal
 import yaml
 from yaml.emitter import ScalarAnalysis
 
+from spark_throttle.core.names.visible_text import is_visible
+
 
 def dump_yaml(values: object, *, width: int = 80) -> str:
     r"""Return plain values as YAML; `read_yaml` reads equal values from it.
@@ -29,11 +31,15 @@ def dump_yaml(values: object, *, width: int = 80) -> str:
     text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width)
     if all(map(_is_visible, text)):
         return text
-    return "".join(c if _is_visible(c) else f"\\u{ord(c):04X}" for c in text)
+    return "".join(c if _is_visible(c) else _escaped(c) for c in text)
 
 
 def _is_visible(character: str) -> bool:
-    return character.isprintable() or character == "\n"
+    return is_visible(character) or character == "\n"
+
+
+def _escaped(character: str) -> str:
+    return f"\\u{ord(character):04X}" if ord(character) <= 0xFFFF else f"\\U{ord(character):08X}"
 
 
 class _Dumper(yaml.SafeDumper):

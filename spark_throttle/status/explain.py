@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +45,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
 from spark_throttle.status.liveness import Liveness, SignWatch
+from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.store.entries import document_of
 from spark_throttle.store.store import Entry, PolicyStore
 
@@ -160,13 +162,16 @@ def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterab
             yield entry
 
 
-def explain_job(control_path: str, namespace: str) -> Explanation:
+def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> Explanation:
     """Return what a job did with a namespace in its last batch, and by which rule.
 
     Parameters
     ----------
     control_path
         The job's control directory: ``<checkpoint>/throttle``.
+    is_wide
+        Whether the reader may see what belongs to no single tenant: balances and backlogs of the job and its groups,
+        and problems in their own words.
 
     Raises
     ------
@@ -190,7 +195,7 @@ def explain_job(control_path: str, namespace: str) -> Explanation:
     reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
     signs = SignWatch(directory, Clock.system())
     signs.look()
-    notes = _notes(read_next_policies(directory), policy.revision, signs.liveness())
+    notes = _notes(read_next_policies(directory), policy.revision, signs.liveness(), is_wide=is_wide)
     shard = int(shard_of(pa.array([namespace]), manifest.shards)[0])
     if not reports:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
@@ -203,7 +208,7 @@ def explain_job(control_path: str, namespace: str) -> Explanation:
     is_stuck = has_backlog and any(_is_shut(level) for level in levels)
     return replace(
         explained,
-        levels=tuple(levels),
+        levels=tuple(level if is_wide or level.level in _OF_ONE_TENANT else _narrowed(level) for level in levels),
         last_batch=seen,
         predicted_release_ms=max(releases, default=0) if has_backlog and not is_stuck else None,
         notes=(*notes, *(["a quota of 0 holds it: what waits never leaves by itself"] if is_stuck else [])),
@@ -374,11 +379,20 @@ def _last_batch(batch: int, reports: list[UsageReport], namespace: str, shard: i
     return seen
 
 
-def _notes(followed: NextPolicies | None, revision: str, life: Liveness) -> list[str]:
-    notes = [] if life.is_listening else [f"no job is listening: {life.detail}"]
+_OF_ONE_TENANT: Final = ("namespace", "tenant")
+
+
+def _narrowed(level: LevelExplanation) -> LevelExplanation:
+    """Return a level that others share as one of them may see it."""
+    return replace(level, balance=(None, None), granted=(None, None), waiting=None, release_ms=None)
+
+
+def _notes(followed: NextPolicies | None, revision: str, life: Liveness, *, is_wide: bool) -> list[str]:
+    notes = [] if life.is_listening else [f"no job is listening: {life_in_words(life, is_wide=is_wide)}"]
     if followed is None:
         return notes
-    notes += [] if followed.problem is None else [followed.problem]
+    problem = problem_in_words(followed.problem, is_wide=is_wide)
+    notes += [] if problem is None else [problem]
     if followed.revision != revision and life.is_listening:
         notes.append(f"revision {followed.revision} takes effect with the next batch")
     return notes

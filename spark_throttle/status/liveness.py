@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.control.sign_of_life import SignOfLife, read_sign_of_life
 from spark_throttle.errors import ConfigurationError, StoredFormatError
@@ -23,6 +24,9 @@ SIGNS_MISSED: Final = 3
 HANGS_AFTER_MS: Final = 600_000
 PAUSES_MISSED: Final = 3
 """A job hangs if Spark asks for no batch for `HANGS_AFTER_MS`, and for this many times its longest pause so far."""
+
+_NOT_BEGUN: Final = "no run has begun"
+_OLDER: Final = "the run gives no signs of life: its release is older"
 
 JobState: TypeAlias = Literal["reporting", "silent", "hanging", "ended", "unknown"]
 
@@ -72,10 +76,13 @@ class Liveness:
     detail: str
     """The state in words."""
 
+    has_begun: bool = True
+    """Whether a run has begun in the directory, or may have."""
+
     @property
     def is_listening(self) -> bool:
-        """Whether a change of policy may reach a batch of the job: it is not known to be silent."""
-        return self.state in ("reporting", "unknown")
+        """Whether a change of policy may reach a batch of the job: it has begun, and is not known to be silent."""
+        return self.has_begun and self.state in ("reporting", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +112,33 @@ class SignWatch:
         self._directory = directory
         self._clock = clock
         self._bounds = bounds or LifeBounds()
-        self._found: tuple[_SeenSign | None, str] = None, "no run has begun"
+        self._found: tuple[_SeenSign | None, str] = None, "its directory has not been read yet"
 
     def look(self) -> None:
         """Read the newest sign; a sign that cannot be understood is as good as none, and `liveness` says why."""
         try:
             sign, owner = read_sign_of_life(self._directory), owner_of(self._directory)
+            # Runs of releases without an owner's mark note the policies that they follow.
+            has_begun = owner is not None or read_next_policies(self._directory) is not None
         except StoredFormatError as error:
             self._found = None, str(error)
             return
         seen = self._found[0]
         if owner is None:
-            self._found = None, "no run has begun"
+            self._found = None, _OLDER if has_begun else _NOT_BEGUN
         elif sign is not None and sign.run == owner:
             if seen is None or (seen.sign.run, seen.sign.number, seen.sign.has_ended) != (
                 sign.run, sign.number, sign.has_ended,
             ):  # fmt: skip
                 self._found = self._seen(sign, is_first=seen is None), ""
         elif seen is None or seen.sign.run != owner:
-            self._found = None, "the run gives no signs of life: its release is older, or it has only begun"
+            self._found = None, f"{_OLDER}, or it has only begun"
 
     def liveness(self) -> Liveness:
         """Return whether the job lives, as of this moment; it grows older also while nobody looks."""
         seen, problem = self._found
         if seen is None:
-            return Liveness("unknown", None, None, problem)
+            return Liveness("unknown", None, None, problem, has_begun=problem != _NOT_BEGUN)
         sign = seen.sign
         since_ms = self._clock.steady_ms() - seen.at_ms
         bound_ms = self._bounds.silent_after_ms or SIGNS_MISSED * sign.interval_ms

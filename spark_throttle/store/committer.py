@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from spark_throttle.errors import ConfigurationError, ConflictError, ThrottleError
+from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Author, Change, Kind, PolicyStore
 
 MOST_ATTEMPTS: Final = 200
 """Number of lost races after which a change is given up; each time another author's change was made."""
 
 _LONGEST_PAUSE_SECONDS: Final = 0.1
+
+
+MOST_MADE: Final = 20
+"""Number of entries of which the outcome of a change keeps what they said before and say after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeChange:
+    """One entry before and after a change: its JSON; `None` where it does not exist."""
+
+    path: str
+    """Path of the entry in a document."""
+
+    before: str | None
+    after: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +44,12 @@ class CommitResult:
 
     notes: tuple[str, ...] = ()
     """Effects of the change that its author may not expect from its text."""
+
+    made: tuple[MadeChange, ...] = field(default=(), compare=False)
+    """The first `MOST_MADE` entries that were changed."""
+
+    left_out: int = field(default=0, compare=False)
+    """How many more entries were changed."""
 
 
 class ChangeRecorder(Protocol):
@@ -87,15 +109,21 @@ class Committer:
                 changes = plan(revision)
                 if not self._is_change(changes, revision):
                     return CommitResult(revision, is_changed=False)
+                made = tuple(self._made(changes[:MOST_MADE], revision))
                 at_ms = self._clock_ms()
                 try:
-                    made = self._store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
-                    return CommitResult(made, is_changed=True)
+                    after = self._store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
+                    return CommitResult(after, is_changed=True, made=made, left_out=len(changes) - len(made))
                 except ConflictError:
                     attempt += 1
                     if attempt >= MOST_ATTEMPTS:
                         raise
             self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
+
+    def _made(self, changes: Sequence[Change], revision: int) -> Iterator[MadeChange]:
+        for change in changes:
+            before = change_to(self._store, change.kind, change.name, revision).body
+            yield MadeChange(path_of(change.kind, change.name), before, change.body)
 
     def _is_change(self, changes: list[Change], revision: int) -> bool:
         if len(changes) != 1:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from spark_throttle.errors import DamagedError, PolicyError
+from spark_throttle.errors import DamagedError, PolicyError, StoredPolicyError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import (
     NamespacePolicy,
@@ -65,6 +65,17 @@ class StoredEntry:
         return cls(entry.kind, entry.name, policy_of(entry), entry.revision, entry.given)
 
 
+def path_of(kind: Kind, name: str) -> str:
+    """Return the path of an entry in a document.
+
+    Examples
+    --------
+    >>> path_of("namespace", "acme/x"), path_of("job", "")
+    ('namespaces.acme/x', 'job')
+    """
+    return SECTIONS[kind] + (f".{name}" if name else "")
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One entry at two revisions, as plain values; `None` where it does not exist."""
@@ -77,7 +88,7 @@ class Difference:
     @property
     def path(self) -> str:
         """Path of the entry in a document."""
-        return SECTIONS[self.kind] + (f".{self.name}" if self.name else "")
+        return path_of(self.kind, self.name)
 
     @classmethod
     def of(cls, kind: Kind, name: str, before: str | None, after: str | None) -> Difference:
@@ -185,7 +196,7 @@ def document_of(entries: Iterable[Entry], *, what: str = "the policy store") -> 
 
     Raises
     ------
-    PolicyError
+    StoredPolicyError
         If that document cannot be applied.
     DamagedError
         If a body is not JSON.
@@ -199,7 +210,10 @@ def document_of(entries: Iterable[Entry], *, what: str = "the policy store") -> 
             values[section] = policy_of(entry, what=what)
         else:
             values.setdefault(section, {})[entry.name] = policy_of(entry, what=what)
-    return parse_document(values)
+    try:
+        return parse_document(values)
+    except PolicyError as error:
+        raise StoredPolicyError(error.path, error.problem) from error
 
 
 def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | QueuePolicy:
@@ -207,7 +221,7 @@ def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | 
 
     Raises
     ------
-    PolicyError
+    StoredPolicyError
         If it cannot be applied.
     DamagedError
         If its body is not JSON.
@@ -216,7 +230,10 @@ def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | 
         return _parsed(entry.kind, entry.body or _ABSENT)
     except PolicyError:
         # Parsed again under its own name, so that the message has this name.
-        return parse_policy(entry.kind, entry.name, json.loads(entry.body or _ABSENT, parse_float=Decimal))
+        try:
+            return parse_policy(entry.kind, entry.name, json.loads(entry.body or _ABSENT, parse_float=Decimal))
+        except PolicyError as error:
+            raise StoredPolicyError(error.path, error.problem) from error
     except json.JSONDecodeError as error:
         raise DamagedError(f"the {entry.kind} {entry.name!r} of {what}", f"its body is not JSON: {error}") from error
 

@@ -24,16 +24,19 @@ from typing import Any, Final
 
 from spark_throttle.errors import (
     ConflictError,
+    DamagedError,
     OutcomeUnknownError,
     PolicyError,
+    StoredPolicyError,
     StoreUnavailableError,
 )
 from spark_throttle.files import file_lock
+from spark_throttle.files.ownership import keep_owner_as_root
 from spark_throttle.files.versioned_json import parse_versioned
 from spark_throttle.policy.codec import dump_policies, parse_policies
 from spark_throttle.store.entries import changes_between, document_of, entries_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
-from spark_throttle.store.store import Author, Change, Entry, Kind, Revision
+from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, Revision
 
 HAND: Final = "edited by hand"
 """Author of a change that is found in the document but not in its log."""
@@ -42,6 +45,7 @@ FORMAT: Final = 2
 """The newest format of a line of the log. A line without an entry that a tenant's administrator wrote has format 1, so
 that older releases read it."""
 
+_UNPENDING: Final = "remove the file; what the document has of it already is then a change that was edited by hand"
 _ABSENT: Final = "there is no such file; create it, or correct the path"
 
 
@@ -169,7 +173,7 @@ class FileStore:
         try:
             if not self._path.exists():
                 raise StoreUnavailableError(self.location, _ABSENT)
-            with file_lock.held(self._lock_file):
+            with file_lock.held(self._lock_file, beside=self._path):
                 yield
         except OSError as error:
             raise StoreUnavailableError(self.location, f"{error.strerror}") from error
@@ -180,26 +184,41 @@ class FileStore:
         content = self._path.read_bytes()
         digest = _digest(content)
         if self._pending.exists():
-            line = self._pending.read_text(encoding="utf-8")
-            fields = json.loads(line)
-            if fields["document"] == digest and fields["revision"] > self._memory.revision():
+            line = self._pending.read_bytes()
+            revision, document = self._read_pending(line)
+            if document == digest and revision > self._memory.revision():
                 self._append_to_log(line)
             self._pending.unlink()
         if digest != self._digest:
             self._take_in_edit(content, digest)
         self._signature = self._signed()
 
+    def _read_pending(self, line: bytes) -> tuple[int, str]:
+        """Return the revision of the pending commit, and the digest of its document."""
+        what = f"the pending commit {self._pending}"
+        try:
+            commit, document = _parsed(line, what)
+        except DamagedError as error:
+            raise DamagedError(what, error.problem, _UNPENDING) from error
+        revision, newest = commit.revision.revision, self._memory.revision()
+        if not line.endswith(b"\n") or revision > newest + 1:
+            raise DamagedError(
+                what, f"revision {revision} does not follow revision {newest}, or is cut off", _UNPENDING
+            )
+        return revision, document
+
     def _take_in_edit(self, content: bytes, digest: str) -> None:
         try:
             document = parse_policies(content)
         except PolicyError as error:
-            raise PolicyError(error.path, f"{error.problem} (in {self._path}; correct it, then try again)") from None
+            problem = f"{error.problem} (in {self._path}; correct it, then try again)"
+            raise StoredPolicyError(error.path, problem) from None
         before = {(entry.kind, entry.name): entry.body or "{}" for entry in self._memory.scan()}
         changes = tuple(changes_between(before, entries_of(document)))
         if changes:
             at_ms = self._path.stat().st_mtime_ns // 1_000_000
             revision = Revision.of(self._memory.revision() + 1, at_ms, Author(HAND, door="hand"), len(changes))
-            self._append_to_log(_line(Commit(revision, changes), digest))
+            self._append_to_log(_line(Commit(revision, changes), digest).encode())
         self._digest = digest
 
     def _write(self, commit: Commit) -> None:
@@ -216,15 +235,16 @@ class FileStore:
             self._pending.unlink(missing_ok=True)
             raise
         try:
-            self._append_to_log(line)
+            self._append_to_log(line.encode())
             self._pending.unlink()
             self._signature = self._signed()
         except OSError as error:
             raise OutcomeUnknownError(self.location, commit.revision.revision, str(error.strerror)) from error
 
-    def _append_to_log(self, line: str) -> None:
+    def _append_to_log(self, line: bytes) -> None:
         with self._log.open("ab") as file:
-            file.write(line.encode())
+            keep_owner_as_root(file.fileno(), self._path)
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
         self._read_log()
@@ -271,9 +291,12 @@ def _digest(content: bytes) -> str:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a complete file, then move it into place."""
+    """Write a complete file, then move it into place; its mode stays the same, and its owner, if root writes it."""
     written = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with written.open("wb") as file:
+        if path.exists():
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+        keep_owner_as_root(file.fileno(), path)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -294,6 +317,23 @@ def _parsed(line: bytes, what: str) -> tuple[Commit, str]:
         # Releases before the last two fields write the same format, and read lines that have them.
         names = ("revision", "at_ms", "who", "why", "changes")
         revision = Revision(*(fields[name] for name in names), fields.get("door"), fields.get("caller"))  # type: ignore[call-arg] # mypy counts a generator as all
-        return Commit(revision, tuple(Change(*change) for change in fields["entries"])), str(fields["document"])
+        commit = Commit(revision, tuple(Change(*change) for change in fields["entries"]))
+        _check_types(commit)
+        return commit, str(fields["document"])
 
     return parse_versioned(line, what, FORMAT, commit_of)
+
+
+def _check_types(commit: Commit) -> None:
+    """Refuse a commit with a field of another type than `_line` writes."""
+    facts = commit.revision
+    numbers, texts = (facts.revision, facts.at_ms, facts.changes), [facts.who, facts.why]
+    optional = [facts.door, facts.caller]
+    for change in commit.changes:
+        texts += [change.kind, change.name]
+        optional += [change.body, change.given]
+    is_right = all(type(number) is int for number in numbers) and all(isinstance(text, str) for text in texts)
+    if not is_right or not all(isinstance(text, str | None) for text in optional):
+        raise TypeError("a field has another type than a commit's")
+    if not set(KINDS).issuperset(change.kind for change in commit.changes):
+        raise ValueError("an entry is of no known kind")

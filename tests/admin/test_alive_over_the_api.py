@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -172,3 +173,60 @@ def test_watch_reads_a_sign_of_life_once_a_second(world: World, monkeypatch: pyt
         world.job.now_ms += 250
         world.watch.look()
     assert (read.count("alive.json"), read.count("run")) == (10, 10)
+
+
+@pytest.mark.parametrize(
+    "field", [("interval_ms", -5), ("interval_ms", 10**400), ("asked_ms", -(10**15)), ("wall_ms", 10**30),
+              ("steady_ms", -(10**400)), ("has_ended", "false"), ("number", "seven")],
+)  # fmt: skip
+def test_absurd_sign_of_one_job_is_its_own_damage_and_the_others_are_listed(
+    serve: Callable[..., ServedApp], world: World, tmp_path: Path, field: tuple[str, object]
+) -> None:
+    bad = MadeUpJob(tmp_path / "bad", world.store, now_ms=world.job.now_ms)
+    bad.batch(OFFERED)
+    bad.pulse.beat()
+    alive = tmp_path / "bad" / "alive.json"
+    alive.write_text(json.dumps({**json.loads(alive.read_text()), field[0]: field[1]}))
+    jobs = {"bad": str(tmp_path / "bad"), "ingest": str(tmp_path / "control")}
+    watch = JobWatch(jobs, clock=world.job.clock)
+    watch.look()
+    client = serve(world.store, watch=watch).client()
+    found = {job["job"]: job for job in client.get("/admin/v2/status").json()["jobs"]}
+    assert (found["bad"]["state"], found["ingest"]["state"]) == ("unknown", "reporting")
+    assert field[0] in found["bad"]["life"]
+    assert client.get("/metrics").status_code == 200
+    made = client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 30}).json()
+    assert {each["job"] for each in made["acting"]} == {"bad", "ingest"}
+
+
+def test_job_that_never_began_does_not_listen(serve: Callable[..., ServedApp], world: World, tmp_path: Path) -> None:
+    MadeUpJob(tmp_path / "bound", world.store)  # its directory is bound, and no batch was ever asked for
+    jobs = {name: str(tmp_path / name) for name in ("nowhere", "bound", "control")}
+    watch = JobWatch(jobs, clock=world.job.clock)
+    watch.look()
+    client = serve(world.store, watch=watch).client()
+    made = client.put("/admin/v2/resourcegroup/gold", json={"publishRateInMsgs": 30}).json()
+    assert {each["job"]: each["state"] for each in made["acting"]} == {
+        "nowhere": "not_listening", "bound": "not_listening", "control": "next_batch",
+    }  # fmt: skip
+    assert made["acting"][1]["detail"] == "no job is listening: no run has begun; the change acts when one begins"
+    found = {job["job"]: job for job in client.get("/admin/v2/status").json()["jobs"]}
+    assert [found[name]["listening"] for name in jobs] == [False, False, True]
+    text = client.get("/metrics").text
+    assert 'spark_throttle_job_up{job="bound"} 0.0' in text
+
+
+def test_directory_that_cannot_be_read_does_not_say_that_no_run_has_begun(
+    world: World, tmp_path: Path, serve: Callable[..., ServedApp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    watch = JobWatch({"ingest": str(tmp_path / "control")}, clock=world.job.clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(Directory, "read", hidden)
+        watch.look()
+    client = serve(world.store, watch=watch).client()
+    (job,) = client.get("/admin/v2/status").json()["jobs"]
+    assert (job["state"], job["listening"]) == ("unknown", True)
+    assert "no run has begun" not in job["life"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import logging
@@ -64,6 +65,7 @@ def test_change_over_the_api_is_recorded_with_its_caller_source_and_revision(in_
         "format": 1, "at": "2026-11-21T13:12:44.070Z", "door": "api", "caller": f"token {token_id(in_memory, 'admin')}",
         "who": "admin-of-test", "role": "admin", "source": "testclient", "action": f"PUT {GOLD}", "outcome": "done",
         "status": 200, "revision": 1, "why": "first customers",
+        "changes": [{"path": "resource_groups.gold", "before": None, "after": {}}],
     }  # fmt: skip
 
 
@@ -274,7 +276,8 @@ def test_commands_on_policies_are_recorded_with_the_systems_user_whatever_who_sa
     done, not_done = lines_of(AuditLog(audit, clock_ms=lambda: 0))
     assert {**done, "at": ""} == {
         "format": 1, "at": "", "door": "cli", "caller": ME, "who": imitated, "source": socket.gethostname(),
-        "action": "tenant create", "outcome": "done", "why": "a reason", "revision": 1, "changes": ["tenant acme"],
+        "action": "tenant create", "outcome": "done", "why": "a reason", "revision": 1,
+        "changes": [{"path": "tenants.acme", "before": None, "after": {}}],
     }  # fmt: skip
     assert (not_done["action"], not_done["outcome"]) == ("tenant update", "refused")
     assert "weight" in not_done["detail"]
@@ -349,6 +352,27 @@ def test_token_is_hidden_wherever_it_stands_and_however_it_is_encoded(secret: st
         assert "[hidden]" in shown
 
 
+@pytest.mark.parametrize("rounds", [4, 5, 7, 8, 20, 3000])
+def test_token_is_hidden_however_often_it_is_encoded(rounds: int) -> None:
+    text = "throttle_0123456789ab_SSSS"
+    once = "".join(f"%{byte:02x}" for byte in text.encode())
+    for encoded in (once.replace("%", "%" + "25" * rounds), "%" + "25" * rounds + "74" + text[1:]):
+        shown = without_secrets(f"/a/{encoded}/b")
+        assert "SSSS" not in shown
+        assert "hidden" in shown
+        assert "535353" not in shown.replace("25", "").replace("%", "")
+
+
+@pytest.mark.parametrize("header", ['{ "alg": "RS256", "kid": "first" }', '{\n "alg": "RS256"}', ' {"alg":"RS256"}'])
+def test_signed_token_is_hidden_however_its_header_is_written(header: str) -> None:
+    first = base64.urlsafe_b64encode(header.encode()).rstrip(b"=").decode()
+    text = f"{first}.eyJpc3MiOiJodHRwczovL2xvZ2luIn0.{'c2ln' * 20}"
+    assert without_secrets(f"/a/{text}") == "/a/[hidden]"
+    assert without_secrets("acme-production.orders-service.partition-0001") == (
+        "acme-production.orders-service.partition-0001"
+    )
+
+
 def test_secret_in_a_path_a_reason_or_a_body_is_not_in_the_audit_log(in_memory: ServedApp) -> None:
     text = in_memory.tokens["viewer"]
     secret, client = text.split("_", 2)[2], in_memory.client()
@@ -378,6 +402,7 @@ def test_token_in_a_url_is_neither_in_the_access_log_nor_in_the_audit_log(tmp_pa
             f"/?{JWT}",
         ):
             assert asked(server.port, request(None, f"GET {target} HTTP/1.1")).status in {401, 422}
+        assert asked(server.port, request(None, f"{text} /x HTTP/1.1")).status == 401
         said = server.log.read_text() + (tmp_path / "tokens.json.audit").read_text()
     assert '"GET /admin/v2/status?[hidden] HTTP/1.1" 401' in said
     assert secret not in said

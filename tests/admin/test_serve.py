@@ -139,7 +139,7 @@ def test_revoking_an_unknown_token_is_not_found(tokens: TokenFile) -> None:
 
 def test_token_file_of_another_form_is_an_error(tokens: TokenFile) -> None:
     tokens.path.touch(0o600)
-    tokens.path.write_text('{"format": 2, "tokens": []}')
+    tokens.path.write_text('{"format": 3, "tokens": []}')
     with pytest.raises(UnknownVersionError):
         tokens.list()
     tokens.path.write_text('{"format": 1, "tokens": [{}]}')

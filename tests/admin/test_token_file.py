@@ -252,3 +252,44 @@ def test_time_that_no_calendar_has_is_damage(tokens: TokenFile) -> None:
     tokens.path.write_text(json.dumps(kept))
     with pytest.raises(DamagedError, match="expires_ms"):
         tokens.list()
+
+
+def test_token_that_was_replaced_is_not_rotated_again_with_its_shortened_life(
+    tokens: TokenFile, clock: list[int]
+) -> None:
+    """Neither the life that the overlap leaves, nor a second successor, is what the owner means."""
+    old = tokens.create("ann", "admin", days=365)
+    first = tokens.list()[0].id
+    new = tokens.rotate(first, overlap_minutes=10)
+    second = new.split("_")[1]
+    with pytest.raises(
+        ConfigurationError, match=rf"the token {first} was replaced by {second} already; rotate {second}"
+    ):
+        tokens.rotate(first)
+    assert tokens.caller(old) is not None
+    clock[0] += 1000
+    newest = tokens.rotate(second)
+    (ending, kept) = tokens.list()
+    assert (ending.id, ending.replaced_by) == (first, second)
+    assert kept.expires_ms == clock[0] + 365 * DAY_MS
+    assert tokens.caller(newest) is not None
+
+
+def test_file_without_an_overlap_is_read_by_older_releases(tokens: TokenFile) -> None:
+    tokens.create("ann", "admin")
+    tokens.rotate(tokens.list()[0].id)
+    written = json.loads(tokens.path.read_text())
+    assert written["format"] == 1
+    assert "replaced_by" not in written["tokens"][0]
+    tokens.rotate(tokens.list()[0].id, overlap_minutes=1)
+    assert json.loads(tokens.path.read_text())["format"] == 2
+    assert len(TokenFile(tokens.path, clock_ms=lambda: START_MS).list()) == 2
+
+
+def test_expired_token_is_not_rotated(tokens: TokenFile, clock: list[int]) -> None:
+    tokens.create("ann", "admin", days=1)
+    (token,) = tokens.list()
+    clock[0] += DAY_MS
+    with pytest.raises(ConfigurationError, match=f"the token {token.id} has expired; create a new one"):
+        tokens.rotate(token.id)
+    assert tokens.list() == [token]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.errors import StoreError, ThrottleError
+from spark_throttle.errors import StoredFormatError, StoreError, ThrottleError
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.file_store import FileStore
 from spark_throttle.store.service import PolicyService
@@ -157,3 +157,35 @@ def test_log_that_was_cut_and_has_grown_again_is_read_anew(kept: FileStore, file
     assert content(kept) == content(other)
     assert commit(kept, "late") == other.revision()
     assert content(kept) == content(FileStore(file))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: b"", lambda _: b"[]\n", lambda _: b"{}\n", lambda _: b"\xff\xfe\n", lambda line: line[:-30],
+        lambda line: line[:-1], lambda line: line.replace(b'"revision": 2', b'"revision": "two"'),
+        lambda line: line.replace(b'"revision": 2', b'"revision": 99'), lambda _: b"[" * 100_000,
+        lambda line: line.replace(b'"format": 1', b'"format": 99'),
+    ],
+)  # fmt: skip
+def test_damaged_pending_commit_is_an_error_with_the_remedy_that_helps(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    path, kept = tmp_path / "p.yaml", tmp_path / "kept.yaml"
+    store, other = FileStore.create(path), FileStore.create(kept)
+    for each in (store, other):
+        commit(each, "t0")
+    commit(other, "t1")
+    # The process died after it had moved the document into place: the commit is pending.
+    pending = tmp_path / "p.yaml.pending"
+    line = (tmp_path / "kept.yaml.log").read_bytes().splitlines(keepends=True)[-1]
+    path.write_bytes(kept.read_bytes())
+    pending.write_bytes(damage(line))
+    for _ in range(2):
+        for call in (store.revision, lambda: commit(store, "t2"), lambda: FileStore(path).revision()):
+            with pytest.raises(StoredFormatError, match=r"the pending commit .*p\.yaml\.pending"):
+                call()
+    assert any(remedy in str(said(store.revision)) for remedy in ("remove the file", "run the release"))
+    pending.unlink()
+    assert [entry.name for entry in store.scan()] == [entry.name for entry in FileStore(path).scan()] == ["t0", "t1"]
+    assert store.history()[0].who == "edited by hand"

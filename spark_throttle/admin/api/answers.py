@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from spark_throttle.admin.caller import READS_ALL
 from spark_throttle.errors import (
     ConfigurationError,
     ConflictError,
@@ -26,11 +27,13 @@ from spark_throttle.errors import (
     NotPermittedError,
     OutcomeUnknownError,
     PolicyError,
+    StoredPolicyError,
     StoreError,
     StoreUnavailableError,
     ThrottleError,
     UnconfirmedError,
 )
+from spark_throttle.status.tenant_words import OWNERS_SEE
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
@@ -50,6 +53,7 @@ _TLS_HEADERS: Final[Mapping[str, str]] = {"Strict-Transport-Security": "max-age=
 """Over TLS: a browser that was here once does not come back in the clear for a year."""
 
 _STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
+    (StoredPolicyError, HTTPStatus.SERVICE_UNAVAILABLE),
     (PolicyError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (ConfigurationError, HTTPStatus.UNPROCESSABLE_ENTITY),
     (NotFoundError, HTTPStatus.NOT_FOUND),
@@ -63,6 +67,17 @@ _STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
     (ThrottleError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
+_OF_THE_REQUEST: Final = (
+    PolicyError, ConfigurationError, NotFoundError, NotPermittedError, UnconfirmedError, DuplicateError, InUseError,
+)  # fmt: skip
+"""Errors about what the caller said, or may read; others name files and the store."""
+
+_NARROWED: Final[Mapping[type[Exception], str]] = {
+    ConflictError: "another change came first, and nothing was changed; read it again before you try again",
+    OutcomeUnknownError: f"it is unknown whether anything was changed, for {OWNERS_SEE}; look before you try again",
+}
+"""What the administrator of a tenant is told of them."""
+
 _LONGEST_DETAIL: Final = 2000
 _MOST_LOSSES: Final = 100
 
@@ -128,20 +143,6 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def answer_errors(app: FastAPI) -> None:
     """Make `app` answer every error of this package, and every request that does not fit its call, as a problem."""
 
-    async def of_package(request: Request, error: Exception) -> Response:
-        status = next(status for kind, status in _STATUSES if isinstance(error, kind))
-        if isinstance(error, ConflictError) and not _is_conditional(request):
-            # The request named no revision: the change lost too many races.
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-        if isinstance(error, PolicyError):
-            return problem(status, error.problem, path=error.path)
-        if isinstance(error, NotPermittedError):
-            return problem(status, str(error), path=error.path)
-        if isinstance(error, UnconfirmedError):
-            return problem(status, str(error), path="yes", losses=error.losses)
-        headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
-        return problem(status, str(error), headers=headers)
-
     async def of_request(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - the handler is registered for it
         first = error.errors()[0]
@@ -158,9 +159,42 @@ def answer_errors(app: FastAPI) -> None:
         return problem(500, "the server failed; the reason is in its log", headers=headers)
 
     app.add_exception_handler(Exception, of_fault)
-    app.add_exception_handler(ThrottleError, of_package)
+    app.add_exception_handler(ThrottleError, _of_package)
     app.add_exception_handler(RequestValidationError, of_request)
     app.add_exception_handler(HTTPException, of_http)
+
+
+async def _of_package(request: Request, error: Exception) -> Response:
+    """Return the answer to an error of this package."""
+    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+    if isinstance(error, ConflictError) and not _is_conditional(request):
+        # The request named no revision: the change lost too many races.
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+    headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    if _is_of_one_tenant(request) and _is_of_the_platform(error):
+        request.state.reason = str(error)  # for the audit log
+        return problem(status, _NARROWED.get(type(error), OWNERS_SEE), headers=headers)
+    if isinstance(error, StoredPolicyError):
+        return problem(status, str(error), headers=headers)
+    if isinstance(error, PolicyError):
+        return problem(status, error.problem, path=error.path)
+    if isinstance(error, NotPermittedError):
+        return problem(status, str(error), path=error.path)
+    if isinstance(error, UnconfirmedError):
+        return problem(status, str(error), path="yes", losses=error.losses)
+    return problem(status, str(error), headers=headers)
+
+
+def _is_of_one_tenant(request: Request) -> bool:
+    caller = getattr(request.state, "caller", None)
+    return caller is not None and caller.role not in READS_ALL
+
+
+def _is_of_the_platform(error: Exception) -> bool:
+    """Return whether the text of an error may hold more than what its caller said or may read."""
+    if isinstance(error, ConflictError):
+        return error.what.startswith("the policy store")
+    return isinstance(error, StoredPolicyError) or not isinstance(error, _OF_THE_REQUEST)
 
 
 def _is_conditional(request: Request) -> bool:

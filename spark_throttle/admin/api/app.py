@@ -122,6 +122,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         watch.start()
+        if sign_in is not None:
+            sign_in.ask_provider()
         yield
         watch.stop()
         tokens.save_uses()

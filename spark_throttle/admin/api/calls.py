@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, etag, expected_revision
-from spark_throttle.admin.caller import Caller
+from spark_throttle.admin.caller import READS_ALL, Caller
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import PolicyError, did_you_mean
+from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.entries import StoredEntry
@@ -82,8 +83,7 @@ def _of_roles(*roles: str) -> Callable[[Caller], Caller]:
 
 
 Admin: TypeAlias = Annotated[Caller, Depends(_of_roles("admin"))]
-_READS_ALL: Final = ("admin", "viewer")
-READERS: Final = [Depends(_of_roles(*_READS_ALL))]
+READERS: Final = [Depends(_of_roles(*READS_ALL))]
 """The callers that may see what belongs to no single tenant."""
 
 
@@ -95,7 +95,7 @@ def readable_tenant(caller: Caller) -> str | None:
     HTTPException
         With status 403 if its role may see nothing.
     """
-    if caller.role in _READS_ALL:
+    if caller.role in READS_ALL:
         return None
     if caller.role == "tenant_admin" and caller.tenant:
         return caller.tenant
@@ -118,13 +118,16 @@ def check_tenant(caller: Caller, namespace: str) -> None:
 # ------------------------------------------------------------------------------------------------------- changes
 
 
+EffectState: TypeAlias = Literal["next_batch", "in_force", "refused", "not_followed", "not_listening", "unknown"]
+
+
 class JobEffect(BaseModel):
     """The effect of a change on one job."""
 
     job: str
-    state: Literal["next_batch", "in_force", "refused", "not_followed", "not_listening", "unknown"]
+    state: EffectState
     """`next_batch`: the next batch is planned with the change. `in_force`: the job follows this revision already.
-    `not_listening`: the job gives no sign of life, so nobody knows when a batch will have the change."""
+    `not_listening`: the job has not begun, or gives no sign of life: nobody knows when a batch will have the change."""
 
     store_revision: int | None
     """The revision that the job follows so far."""
@@ -187,11 +190,12 @@ class ChangeRequest:
     def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
         """Return the outcome of the change; set the ETag of the entry if the change wrote one."""
         if made.is_changed:
-            self.request.state.revision = made.revision  # for the audit log
+            self.request.state.revision, self.request.state.made = made.revision, made  # for the audit log
         if made.is_changed and is_entry:
             self.response.headers["ETag"] = etag(made.revision)
         store = self.context.service.store.location
-        acting = [_acting(view, made.revision, store) for view in self.context.watch.views()]
+        is_wide = readable_tenant(_caller(self.request)) is None
+        acting = [_acting(view, made.revision, store, is_wide=is_wide) for view in self.context.watch.views()]
         notes = list(made.notes)
         if not acting:
             notes.append("no job is watched (--job): the server does not know whether a job follows this store")
@@ -225,27 +229,36 @@ UnconditionalChange: TypeAlias = Annotated[ChangeRequest, Depends(_told)]
 """The change of a call that takes no condition on an entry's revision."""
 
 
-def _acting(view: JobView, revision: int, location: str) -> JobEffect:
-    followed = view.followed
-    store_revision = None if followed is None else followed.store_revision
+def _acting(view: JobView, revision: int, location: str, *, is_wide: bool) -> JobEffect:
+    state, detail = _effect(view, revision, location, is_wide=is_wide)
+    return JobEffect(
+        job=view.name, state=state, store_revision=None if view.followed is None else view.followed.store_revision,
+        planned_epoch=view.planned_epoch, detail=detail,
+    )  # fmt: skip
 
-    def said(state: Any, detail: str) -> JobEffect:  # noqa: ANN401 - a literal
-        return JobEffect(
-            job=view.name, state=state, store_revision=store_revision, planned_epoch=view.planned_epoch, detail=detail
-        )
 
-    if view.problem is not None or followed is None:
-        return said("unknown", view.problem or "the job has planned no batch yet; it reads the store when it does")
-    if store_revision is None:
-        return said("not_followed", f"the job follows no policy store; start it with policies: {location}")
-    life = view.liveness()
+def _effect(view: JobView, revision: int, location: str, *, is_wide: bool) -> tuple[EffectState, str]:
+    life, followed = view.liveness(), view.followed
+    if not life.has_begun:
+        return "not_listening", f"no job is listening: {life.detail}; the change acts when one begins"
+    problem = problem_in_words(view.problem, is_wide=is_wide)
+    if problem is not None or followed is None:
+        return "unknown", problem or "the job has planned no batch yet; it reads the store when it does"
+    if followed.store_revision is None:
+        remedy = f"; start it with policies: {location}" if is_wide else ""
+        return "not_followed", f"the job follows no policy store{remedy}"
     if not life.is_listening:
-        return said("not_listening", f"no job is listening: {life.detail}; the change acts when the job goes on")
+        detail = life_in_words(life, is_wide=is_wide)
+        return "not_listening", f"no job is listening: {detail}; the change acts when the job goes on"
     if followed.problem is not None:
-        return said("refused", followed.problem)
-    if store_revision >= revision:
-        return said("in_force", f"the job follows revision {store_revision}")
-    return said("next_batch", f"revision {store_revision} is in force; the next batch is planned with {revision}")
+        return "refused", problem_in_words(followed.problem, is_wide=is_wide) or ""
+    return _effect_on_follower(followed.store_revision, revision)
+
+
+def _effect_on_follower(followed: int, revision: int) -> tuple[EffectState, str]:
+    if followed >= revision:
+        return "in_force", f"the job follows revision {followed}"
+    return "next_batch", f"revision {followed} is in force; the next batch is planned with {revision}"
 
 
 def is_known(stored: StoredEntry, if_none_match: str | None, response: Response) -> bool:

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query
 
 from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import AnyCaller, ApiContext, check_tenant
+from spark_throttle.admin.api.calls import AnyCaller, ApiContext, check_tenant, readable_tenant
 from spark_throttle.admin.api.job_calls import view_of
+from spark_throttle.errors import NotFoundError
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.status.explain import Explanation, explain_job, explain_policy
 
@@ -30,9 +31,17 @@ def get_explanation(
 ) -> Explanation:
     """Return the rule that applies to a namespace and why and, for a job, what its last batch did with the namespace.
 
-    For a job, its own direction counts; `direction` matters only without `job`.
+    For a job, its own direction counts; `direction` matters only without `job`. A tenant admin gets the balances and
+    the backlogs of its own levels only.
     """
     check_tenant(caller, namespace)
     if job is None:
         return explain_policy(served.service.store, namespace, direction)
-    return explain_job(view_of(served.watch, job).location, namespace)
+    view, is_wide = view_of(served.watch, job), readable_tenant(caller) is None
+    try:
+        return explain_job(view.location, namespace, is_wide=is_wide)
+    except NotFoundError as error:
+        if is_wide:
+            raise
+        # The error names the job's directory.
+        raise NotFoundError("batch of the job", job, "; it has planned none yet") from error

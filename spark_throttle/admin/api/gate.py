@@ -137,15 +137,19 @@ class Gate:
             return
         peer = peer_of(scope["client"] or _ANYWHERE)
         try:
-            caller = None if is_open else await self._caller(headers)
-        except SignInUnavailableError:
+            caller, reason = (None, "") if is_open else await self._caller(headers)
+        except SignInUnavailableError as error:
+            scope["state"]["reason"] = str(error)
             await problem(503, _NO_SIGN_IN, headers=_SOON)(scope, receive, send)
             return
-        except ThrottleError:
+        except ThrottleError as error:
+            scope["state"]["reason"] = str(error)
             # A stranger learns nothing of the server's files; who cares for the server finds the reason in its log.
             await problem(503, _NO_CALLERS, headers=_SOON)(scope, receive, send)
             return
         scope["state"]["caller"] = caller
+        if reason:
+            scope["state"]["reason"] = reason
         refusal = self._open_refusal(peer) if is_open else self._refusal(caller, scope["method"], headers)
         if refusal is not None:
             await problem(*refusal[:2], headers=refusal[2])(scope, receive, send)
@@ -190,15 +194,17 @@ class Gate:
         finally:
             turn.end()
 
-    async def _caller(self, headers: Headers) -> Caller | None:
-        """Return who calls; `None` if that is unknown."""
+    async def _caller(self, headers: Headers) -> tuple[Caller | None, str]:
+        """Return who calls; if that is unknown, `None` and the reason, which the caller is not told."""
         text = _bearer(headers)
+        if not text:
+            return None, ""
         if self._sign_in is not None and not FORM.fullmatch(text):
-            return await self._sign_in.caller(text)
-        caller = self._tokens.caller(text)
+            return await self._sign_in.judged(text)
+        judged = self._tokens.judged(text)
         if self._tokens.uses.is_due:
             await asyncio.to_thread(self._tokens.save_uses)
-        return caller
+        return judged
 
     def _open_refusal(self, peer: str) -> _Refusal | None:
         wait_ms = self._open_rates.throttle_time_ms(peer)

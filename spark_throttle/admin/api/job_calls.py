@@ -22,6 +22,7 @@ from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, did_you_mean
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.status.liveness import JobState
+from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.status.usage_table import AT
 
 router = APIRouter(prefix="/admin/v2", tags=["jobs"])
@@ -72,7 +73,7 @@ class JobStatus(BaseModel):
     no batch. `ended`: the query ended in good order. `unknown`: it gives no signs, as jobs of older releases do."""
 
     listening: bool
-    """Whether a change may reach a batch: false for a job that is silent, hangs or has ended."""
+    """Whether a change may reach a batch: false for a job that is silent, hangs, has ended or has never begun."""
 
     life: str
     """The state in words."""
@@ -102,7 +103,8 @@ class JobStatus(BaseModel):
     """The store's revision that the next batch is planned with; null if the job follows no store."""
 
     problem: str | None
-    """Why the job cannot be read, or why the newest policies of its store are not in force."""
+    """Why the job cannot be read, or why the newest policies of its store are not in force; a tenant admin is told only
+    that there is a reason."""
 
     recent: list[RecentBatch]
     scopes: list[ScopeNumbers]
@@ -154,6 +156,7 @@ class NearestScopeFields(BaseModel):
     scope: str
     dimension: str
     used_ratio: float | None
+    """Null for a quota of 0; also for a tenant admin, where the scope is the job or a group."""
 
 
 class NamespaceRow(BaseModel):
@@ -230,9 +233,8 @@ def get_namespaces(
     window = view_of(served.watch, job).window
     if window is None:
         return NamespaceRows(namespaces=[], active=0, backlogged=0, fairness_ratio=None)
-    page = namespaces_of(
-        window, resource_group=resource_group, tenant=readable_tenant(caller), is_throttled=throttled, limit=limit
-    )
+    tenant = readable_tenant(caller)
+    page = namespaces_of(window, resource_group=resource_group, tenant=tenant, is_throttled=throttled, limit=limit)
     return NamespaceRows.model_validate(asdict(page))
 
 
@@ -273,7 +275,7 @@ def _status(view: JobView, *, is_wide: bool) -> JobStatus:
         job=view.name,
         state=life.state,
         listening=life.is_listening,
-        life=life.detail,
+        life=life_in_words(life, is_wide=is_wide),
         sign_age_ms=life.sign_age_ms,
         asked_age_ms=life.asked_age_ms,
         batch_age_ms=view.batch_age_ms(),
@@ -284,7 +286,7 @@ def _status(view: JobView, *, is_wide: bool) -> JobStatus:
         planned_epoch=view.planned_epoch,
         revision=followed.revision if followed else None,
         store_revision=followed.store_revision if followed else None,
-        problem=problem,
+        problem=problem_in_words(problem, is_wide=is_wide),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
         scopes=list(_scopes(view, newest)) if newest and is_wide else [],
     )

@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse
 
 from spark_throttle.core.arithmetic.units import describe
+from spark_throttle.core.names.visible_text import is_visible
 from spark_throttle.errors import PolicyError
 
 
@@ -76,6 +77,6 @@ class VisibleJSONResponse(JSONResponse):
     def render(self, content: Any) -> bytes:  # noqa: ANN401 - as Starlette's
         """Return the text of an answer."""
         text = super().render(content).decode()
-        if not text.isprintable():
-            text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+        if not is_visible(text):
+            text = "".join(c if is_visible(c) else json.dumps(c)[1:-1] for c in text)
         return text.encode()

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from contextvars import ContextVar
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from spark_throttle.admin.cli.system_user import system_user
-from spark_throttle.errors import FileUnusableError, OutcomeUnknownError, StoreUnavailableError, ThrottleError
+from spark_throttle.errors import (
+    FileUnusableError,
+    OutcomeUnknownError,
+    StoredFormatError,
+    StoredPolicyError,
+    StoreUnavailableError,
+    ThrottleError,
+    UnconfirmedError,
+)
 
 if TYPE_CHECKING:
     from spark_throttle.admin.audit import AuditLog, Outcome
@@ -23,8 +34,8 @@ if TYPE_CHECKING:
     from spark_throttle.store.store import Author, Change
 
 AUDIT_VARIABLE: Final = "SPARK_THROTTLE_AUDIT"
-MOST_NAMED: Final = 20
-"""Number of changed entries that a line names."""
+_recorded: ContextVar[ThrottleError | None] = ContextVar("recorded", default=None)
+"""The refusal that was recorded last."""
 
 Audit = Annotated[
     str | None,
@@ -53,16 +64,51 @@ class CommandRecorder:
 
     def end(self, author: Author, changes: Sequence[Change], outcome: CommitResult | ThrottleError) -> None:
         """Record the outcome of a change."""
-        named = [f"{each.kind} {each.name}".strip() for each in changes[:MOST_NAMED]]
-        left = len(changes) - MOST_NAMED
-        if left > 0:
-            named.append(f"and {left} more")
+        from spark_throttle.admin.audit import changes_of, values_of
+        from spark_throttle.store.committer import MOST_MADE
+        from spark_throttle.store.entries import path_of
+
         if isinstance(outcome, ThrottleError):
-            _append(self._log, outcome=_outcome(outcome), detail=str(outcome), author=author, changes=named)
+            asked = [
+                {"path": path_of(each.kind, each.name), "after": values_of(each.body)} for each in changes[:MOST_MADE]
+            ]
+            _recorded.set(outcome)
+            _append(
+                self._log, outcome=_outcome(outcome), detail=str(outcome), author=author, changes=asked,
+                changes_left_out=len(changes) - len(asked),
+            )  # fmt: skip
         elif outcome.is_changed:
-            _append(self._log, outcome="done", author=author, changes=named, revision=outcome.revision)
+            _append(
+                self._log, outcome="done", author=author, changes=changes_of(outcome.made), revision=outcome.revision,
+                changes_left_out=outcome.left_out,
+            )  # fmt: skip
         else:
             _append(self._log, outcome="unchanged", author=author)
+
+
+def attempt(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that changes policies, of which every attempt has a line: also one that finds no store.
+
+    The command takes `who` and `why`; with `is_dry`, it changes nothing.
+    """
+
+    @wraps(command)
+    def recorded(*args: Any, **options: Any) -> None:  # noqa: ANN401 - as the command takes them
+        path = os.environ.get(AUDIT_VARIABLE)
+        if not path or options.get("is_dry"):
+            command(*args, **options)
+            return
+        try:
+            command(*args, **options)
+        except ThrottleError as error:
+            if _recorded.get() is not error and not (isinstance(error, FileUnusableError) and error.path == path):
+                from spark_throttle.admin.cli.options import author_of
+
+                author = author_of(options["who"], options["why"], is_confirmed=False)
+                _append(_log(path), outcome=_outcome(error), detail=str(error), author=author)
+            raise
+
+    return recorded
 
 
 @contextmanager
@@ -72,7 +118,7 @@ def audited(tokens: str, audit: str | None) -> Iterator[list[str]]:
     It yields the list of the words that say what the change is about.
     """
     about: list[str] = []
-    log = _log(audit or f"{tokens}.audit")
+    log = _log(audit or f"{tokens}.audit", beside=Path(tokens))
     log.check()
     try:
         yield about
@@ -88,7 +134,8 @@ def _append(
     outcome: Outcome,
     detail: str = "",
     author: Author | None = None,
-    changes: list[str] | None = None,
+    changes: list[dict[str, Any]] | None = None,
+    changes_left_out: int = 0,
     revision: int | None = None,
     about: Sequence[str] = (),
 ) -> None:
@@ -100,11 +147,12 @@ def _append(
         door="cli", caller=f"{name} (uid {uid})", who=name if author is None else author.who,
         source=socket.gethostname(), action=" ".join([current_command(), *filter(None, about)]), outcome=outcome,
         detail=detail, why="" if author is None else author.why, revision=revision, changes=changes or [],
+        changes_left_out=changes_left_out or None,
     )  # fmt: skip
     try:
         log.append(event)
     except FileUnusableError as error:
-        if outcome in ("refused", "failed"):
+        if outcome in ("refused", "unconfirmed", "failed"):
             raise
         raise FileUnusableError(error.path, f"the change was made, and is not recorded: {error.problem}") from error
 
@@ -112,11 +160,14 @@ def _append(
 def _outcome(error: ThrottleError) -> Outcome:
     if isinstance(error, OutcomeUnknownError):
         return "unknown"
-    return "failed" if isinstance(error, (FileUnusableError, StoreUnavailableError)) else "refused"
+    if isinstance(error, UnconfirmedError):
+        return "unconfirmed"
+    is_failed = isinstance(error, (FileUnusableError, StoreUnavailableError, StoredFormatError, StoredPolicyError))
+    return "failed" if is_failed else "refused"
 
 
-def _log(path: str) -> AuditLog:
+def _log(path: str, *, beside: Path | None = None) -> AuditLog:
     from spark_throttle.admin.audit import AuditLog
     from spark_throttle.admin.cli.options import wall_clock_ms
 
-    return AuditLog(path, clock_ms=wall_clock_ms)
+    return AuditLog(path, clock_ms=wall_clock_ms, beside=beside)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spark_throttle.admin.cli.audited import attempt
 from spark_throttle.admin.cli.options import (
     At,
     Expected,
@@ -81,6 +82,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
     app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun.capitalize()}: create, change, list.")
 
     @app.command("create", help=f"Create a {noun} that does not exist yet.")
+    @attempt
     def create(
         name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "", yes: Yes = False,
         output: OutputForm = Form.TEXT,
@@ -98,6 +100,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
     @app.command("update", help=f"Change settings of a {noun}; those that are not given stay as they are.")
+    @attempt
     def update(
         name: Name, store: Store = "", settings: Settings = None,
         is_whole: Annotated[bool, typer.Option("--replace", help="Drop all settings that are not given.")] = False,
@@ -112,6 +115,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         show_made(made, output, f"{noun} {name}")
 
     @app.command("delete", help=f"Delete a {noun}.")
+    @attempt
     def delete(
         name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
         output: OutputForm = Form.TEXT,
@@ -138,6 +142,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
 
 def _add_attachments(app: typer.Typer, kind: Kind, noun: str) -> None:
     @app.command("attach", help=f"Attach a {noun} to a resource group.")
+    @attempt
     def attach(
         name: Name, group: Group, store: Store = "",
         is_moved: Annotated[bool, typer.Option("--move", help="Take it from another group if it is in one.")] = False,
@@ -149,6 +154,7 @@ def _add_attachments(app: typer.Typer, kind: Kind, noun: str) -> None:
         show_made(made, output, f"{noun} {name} attached to {group}")
 
     @app.command("detach", help=f"Detach a {noun} from its resource group.")
+    @attempt
     def detach(
         name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
         output: OutputForm = Form.TEXT,
@@ -167,6 +173,7 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
     @app.command("update", help=f"Change {noun}; settings that are not given stay as they are.")
+    @attempt
     def update(
         settings: Settings = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
         yes: Yes = False, output: OutputForm = Form.TEXT,

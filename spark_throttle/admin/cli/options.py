@@ -39,7 +39,11 @@ class ReportingGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - as `invoke`
         """Find the command that the arguments name, and remember its words."""
         found = super().resolve_command(ctx, args)
-        _COMMAND.set(f"{ctx.command_path.partition(' ')[2]} {found[0]}".strip())
+        words, at = [str(found[0])], ctx
+        while at.parent is not None:  # the last one is the program, however it was started
+            words.insert(0, str(at.info_name))
+            at = at.parent
+        _COMMAND.set(" ".join(words))
         return found
 
 

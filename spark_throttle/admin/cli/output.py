@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from spark_throttle.core.names.visible_text import visible
+from spark_throttle.core.names.visible_text import is_visible, visible
 from spark_throttle.errors import (
     ConflictError,
     DuplicateError,
@@ -161,7 +161,7 @@ def as_json(value: object) -> str:
     '{"quota": 0.2, "pair": [1, null]}'
     """
     text = json.dumps(value, default=_plain, ensure_ascii=False)
-    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return text if is_visible(text) else "".join(c if is_visible(c) else json.dumps(c)[1:-1] for c in text)
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes

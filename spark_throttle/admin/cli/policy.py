@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spark_throttle.admin.cli.audited import attempt
 from spark_throttle.admin.cli.entries import show_made
 from spark_throttle.admin.cli.options import (
     At,
@@ -66,6 +67,7 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
 
 
 @app.command()
+@attempt
 def apply(
     file: PolicyFile,
     store: Store = "",
@@ -149,6 +151,7 @@ def history(
 
 
 @app.command()
+@attempt
 def rollback(
     revision: RevisionNumber,
     store: Store = "",

@@ -40,10 +40,10 @@ def create(
     form: OutputForm = Form.TEXT,
 ) -> None:
     """Create a token, and show it this one time."""
-    if is_endless and days is not None:
-        raise ConfigurationError(f"--days {days} and --never-expires exclude each other: give one of them")
     with audited(tokens, audit) as about:
         about.extend([name, role, tenant or ""])
+        if is_endless and days is not None:
+            raise ConfigurationError(f"--days {days} and --never-expires exclude each other: give one of them")
         text = _file(tokens).create(
             name, role, tenant=tenant, days=None if is_endless else DAYS if days is None else days
         )

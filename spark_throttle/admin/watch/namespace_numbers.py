@@ -36,7 +36,7 @@ class NearestScope:
     scope: str
     dimension: str
     used_ratio: float | None
-    """Part of the quota that was used; `None` for a quota of 0."""
+    """Part of the quota that was used; `None` for a quota of 0, and where the tenant that asks may not see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def namespaces_of(
                 waiting_bytes=int(window.waiting[at, 1]),
                 delayed_ms=counts["delayed_ms"] / admitted if admitted else None,
                 service=float(service[at]) if service[at] >= 0 else None,
-                held_by=_held_by(ratios[at], found.shared_scope[at], policy, labels[at].as_py())
+                held_by=_held_by(ratios[at], found.shared_scope[at], policy, labels[at].as_py(), tenant)
                 if is_held[at]
                 else None,
             )
@@ -200,13 +200,17 @@ def _ratio(used: Int64s, rate_micro_per_ms: Int64s, seconds: float) -> np.ndarra
     return np.where(is_limited, ratio, -1.0)
 
 
-def _held_by(ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> NearestScope | None:
+def _held_by(
+    ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str, tenant: str | None
+) -> NearestScope | None:
     flat = int(np.argmax(ratios))
     level, dimension = _LEVELS[flat // 2], Dimension(flat % 2)
     ratio = float(ratios.flat[flat])
     if ratio < MIN_HELD_RATIO:
         return None
-    used_ratio = None if np.isinf(ratio) else ratio
+    # How full the job and a group are tells a tenant what others use.
+    is_shown = tenant is None or level in (Level.NAMESPACE, Level.TENANT)
+    used_ratio = ratio if is_shown and not np.isinf(ratio) else None
     return NearestScope(
         level.name.lower(), _scope_name(level, scopes, policy, namespace), dimension.name.lower(), used_ratio
     )

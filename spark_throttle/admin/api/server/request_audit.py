@@ -22,8 +22,9 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
 from spark_throttle.admin.api.server.request_rate import MOST_CALLERS, RequestRates
-from spark_throttle.admin.audit import AuditLog, Event, Outcome, append_or_log
+from spark_throttle.admin.audit import AuditLog, Event, Outcome, append_or_log, changes_of
 from spark_throttle.admin.caller import Caller
+from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.store import Door
 
 REFUSALS_PER_SECOND: Final = 1
@@ -78,7 +79,11 @@ class RequestAudit:
             return
         outcome = "unknown" if scope["state"].get("is_unknown") else _outcome(status, scope["state"])
         key = _STRANGERS if caller is None else caller.token_id
-        if outcome in ("refused", "failed") and "revision" not in scope["state"] and self._rates.throttle_time_ms(key):
+        if (
+            outcome in ("refused", "unconfirmed", "failed")
+            and "revision" not in scope["state"]
+            and self._rates.throttle_time_ms(key)
+        ):
             with self._lock:
                 self._omitted[key] = self._omitted.pop(key, 0) + 1
                 if len(self._omitted) > MOST_CALLERS:
@@ -86,12 +91,15 @@ class RequestAudit:
             return
         with self._lock:
             omitted = self._omitted.pop(key, None)
+        made: CommitResult | None = scope["state"].get("made")
         event = Event(
             door=scope["state"]["door"], caller=None if caller is None else caller.identity,
             who=None if caller is None else caller.name, role=None if caller is None else caller.role,
             tenant=None if caller is None else caller.tenant, source=str((scope["client"] or ("unknown",))[0]),
             proxy=scope["state"].get("proxy"), action=f"{scope['method']} {scope['path']}", outcome=outcome,
             status=status, detail=detail, why=_why(scope), revision=scope["state"].get("revision"), omitted=omitted,
+            changes=[] if made is None else changes_of(made.made),
+            changes_left_out=None if made is None else made.left_out or None,
         )  # fmt: skip
         await asyncio.to_thread(append_or_log, self._log, event)
 
@@ -105,7 +113,8 @@ class RequestAudit:
                 return
             if begun:
                 start = begun.pop()
-                await self.record(scope, start["status"], _detail(start["status"], message.get("body", b"")))
+                detail = _detail(start["status"], message.get("body", b""), scope["state"])
+                await self.record(scope, start["status"], detail)
                 await send(start)
             await send(message)
 
@@ -117,13 +126,17 @@ def _outcome(status: int, state: Mapping[str, object]) -> Outcome:
         return "done" if "revision" in state else "unchanged"
     if status == HTTPStatus.GATEWAY_TIMEOUT:
         return "unknown"
+    if status == HTTPStatus.PRECONDITION_REQUIRED:
+        return "unconfirmed"
     return "failed" if status == HTTPStatus.INTERNAL_SERVER_ERROR else "refused"
 
 
-def _detail(status: int, body: bytes) -> str:
-    """Return the reason that a problem document gives."""
+def _detail(status: int, body: bytes, state: Mapping[str, object]) -> str:
+    """Return the reason of a refusal: the one that the caller is not told, or what a problem document gives."""
     if status < 400:
         return ""
+    if "reason" in state and status != HTTPStatus.TOO_MANY_REQUESTS:
+        return str(state["reason"])
     try:
         said: Any = json.loads(body)
         return str(said["detail"])
