@@ -96,7 +96,7 @@ def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     assert shown.wait_for("[data-group=gold] .figures").text.split("\n")[5] == "20/s"
-    shown.edit("publishRateInMsgs", "2.5")
+    shown.edit("publish.messages_per_second", "2.5")
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed; the next batch of ingest will have it.")
     shown.job.batch(OFFERED)
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 has acted since batch 15: 1 batch after the change.")
@@ -121,7 +121,7 @@ def test_dead_job_is_shown_as_silent_and_a_change_finds_no_job_listening(shown: 
     shown.wait_for("#facts", text="silent · sign of life 60 s ago · batch 14, 60 s ago")
     shown.wait_for("[data-group=gold] .state", text="silent")
     shown.wait_for("#throttled-count", text="When the job was last seen: ")
-    shown.edit("publishRateInMsgs", "2.5")
+    shown.edit("publish.messages_per_second", "2.5")
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed, but no job is listening: no sign of life")
     assert shown.complaints() == []
 
@@ -144,17 +144,17 @@ def test_viewer_cannot_edit(shown: Shown) -> None:
 
 def test_wrong_number_is_pointed_at_and_nothing_is_saved(shown: Shown) -> None:
     shown.sign_in()
-    shown.edit("publishRateInBytes", "many")
-    shown.wait_for("form.edit .problem", text="publishRateInBytes: it is not a number")
-    assert shown.driver.find_element("name", "publishRateInBytes").get_attribute("aria-invalid") == "true"
-    box = shown.driver.find_element("name", "publishWeight")
+    shown.edit("publish.bytes_per_second", "many")
+    shown.wait_for("form.edit .problem", text='publish.bytes_per_second: "many" is not a number of bytes')
+    assert shown.driver.find_element("name", "publish.bytes_per_second").get_attribute("aria-invalid") == "true"
+    box = shown.driver.find_element("name", "publish.weight")
     box.clear()
     box.send_keys("1001")
-    bytes_box = shown.driver.find_element("name", "publishRateInBytes")
+    bytes_box = shown.driver.find_element("name", "publish.bytes_per_second")
     bytes_box.clear()
     bytes_box.send_keys("8MiB")
     shown.driver.find_element("css selector", "form.edit button[type=submit]").click()
-    shown.wait_for("form.edit .problem", text="publishWeight: 1001 is more than 1000")
+    shown.wait_for("form.edit .problem", text="publish.weight: 1001 is more than 1000")
     assert shown.served.store.revision() == 2
 
 
@@ -165,15 +165,15 @@ def test_edit_that_another_overtook_is_refused(shown: Shown) -> None:
     shown.wait_for("[data-group=gold] .quotas", text="publish: 99 messages/s")
     shown.driver.find_element("name", "why").send_keys("too late")
     shown.driver.find_element("css selector", "form.edit button[type=submit]").click()
-    shown.wait_for("form.edit .problem", text="Somebody else has changed this group meanwhile; nothing was saved.")
+    shown.wait_for("form.edit .problem", text="Somebody else has changed this entry meanwhile; nothing was saved.")
     assert shown.served.service.get("resource_group", "gold").values == {"publish": {"messages_per_second": 99}}
 
 
 def test_change_that_costs_protection_is_shown_and_confirmed(shown: Shown) -> None:
     shown.sign_in()
-    shown.edit("publishRateInMsgs", "0")
+    shown.edit("publish.messages_per_second", "0")
     shown.wait_for("#confirmation[open] .losses li", text="messages_per_second becomes 0 (it was 20)")
-    shown.wait_for("#confirmation td", text="publishRateInMsgs")
+    shown.wait_for("#confirmation td", text="publish.messages_per_second")
     shown.driver.find_element("css selector", "#confirmation button[value=no]").click()
     shown.wait_for("form.edit .problem", text="It was not confirmed, and nothing was changed.")
     assert shown.served.store.revision() == 2
@@ -238,7 +238,7 @@ def test_every_field_and_button_has_a_name_and_the_keyboard_reaches_them(shown: 
         "return [...document.querySelectorAll('button, input, select, summary')].filter(e => e.tabIndex < 0).length"
     )
     assert negative == 0
-    assert shown.driver.switch_to.active_element.get_attribute("name") == "publishRateInMsgs"
+    assert shown.driver.switch_to.active_element.get_attribute("name") == "publish.messages_per_second"
 
 
 @pytest.mark.parametrize("width", [400, 1280])

@@ -1,0 +1,26 @@
+// What went wrong between the page and the server, and what its reader can do.
+
+const AGAIN = "The page tries again by itself.";
+const UNKNOWN = "It is unknown whether the change was made: look at the changes below before you make it again.";
+
+// Return the server's own words, or words for its status, and the remedy.
+export function advice(status, detail, { isChange = false } = {}) {
+  const said = sentence(detail || `the server answered ${status}`);
+  switch (status) {
+    case 0: case 200: case 502: case 504:
+      return `${said} ${isChange ? UNKNOWN : `${AGAIN} If this lasts, look whether the server runs.`}`;
+    case 401: return `${said} Sign in with a token that is valid.`;
+    case 403: return `${said} Nothing was changed. An administrator may do this, or give you a token that may.`;
+    case 404: return said;
+    case 409: return `${said} Nothing was changed. Look at what is there, and edit that.`;
+    case 412: return `${said} Nothing was changed. Look at it as it is now, and edit again.`;
+    case 429: case 503: return `${said} ${isChange ? "Nothing was changed. Try again in a moment." : AGAIN}`;
+    case 500: return `${said} ${isChange ? UNKNOWN : `${AGAIN} If this lasts, whoever runs the server finds the reason in its log.`}`;
+    default: return said;
+  }
+}
+
+function sentence(text) {
+  const begun = text.charAt(0).toUpperCase() + text.slice(1);
+  return /[.!?]$/.test(begun) ? begun : `${begun}.`;
+}
