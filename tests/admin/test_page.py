@@ -2,94 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
-from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.store.memory_store import MemoryStore
-from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
-from tests.admin.browser import MISSING, chromium, listening
-from tests.admin.conftest import ServedApp
-from tests.admin.made_up_job import MadeUpJob
-
-if TYPE_CHECKING:
-    from selenium.webdriver import Chrome
+from tests.admin.browser import MISSING
+from tests.admin.shown_page import OFFERED, Shown
 
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.filterwarnings("ignore")]
-
-PATIENCE_SECONDS = 60
-OFFERED = {"acme/a": 50, "acme/b": 10, "acme/<script>alert(1)</script>": 5}
-
-
-def browser_log(driver: Any) -> list[dict[str, Any]]:
-    """Return what the browser complained about since the last call."""
-    log: list[dict[str, Any]] = driver.get_log("browser")
-    return log
-
-
-class Shown:
-    """A browser on the page of a server that watches a job."""
-
-    def __init__(self, driver: Chrome, address: str, served: ServedApp, job: MadeUpJob) -> None:
-        self.driver = driver
-        self.address = address
-        self.served = served
-        self.job = job
-
-    def sign_in(self, role: str = "admin") -> None:
-        self.driver.get(self.address)
-        self.driver.find_element("id", "token").send_keys(self.served.tokens[role])
-        self.driver.find_element("css selector", "#sign-in button").click()
-
-    def wait_for(self, selector: str, *, text: str = "") -> Any:
-        from selenium.webdriver.support.wait import WebDriverWait
-
-        def found(driver: Any) -> Any:
-            return next((e for e in driver.find_elements("css selector", selector) if text in e.text), None)
-
-        return WebDriverWait(self.driver, PATIENCE_SECONDS).until(found, f"{selector} with {text!r}")
-
-    def edit(self, field: str, text: str) -> None:
-        self.wait_for("[data-group=gold] .quotas button").click()
-        box = self.driver.find_element("name", field)
-        box.clear()
-        box.send_keys(text)
-        self.driver.find_element("name", "why").send_keys("tried by a test")
-        self.driver.find_element("css selector", "form.edit button[type=submit]").click()
-
-    def complaints(self) -> list[str]:
-        return [entry["message"] for entry in browser_log(self.driver)]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with chromium(tmp_path_factory.mktemp("browser")) as driver:
-        yield driver
-
-
-@pytest.fixture
-def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[Shown]:
-    store = MemoryStore()
-    service = PolicyService(store, clock_ms=lambda: 0)
-    service.put("resource_group", "gold", {"publish": {"messages_per_second": 20, "weight": 2}}, Author("ann"))
-    service.put("tenant", "acme", {"resource_group": "gold"}, Author("ann", "first customers"))
-    job = MadeUpJob(tmp_path / "control", store)
-    for _ in range(15):
-        job.batch(OFFERED)
-    job.pulse.beat()
-    watch = JobWatch({"ingest": str(tmp_path / "control")}, clock=job.clock)
-    watch.look()
-    served = serve(store, watch=watch)
-    with listening(served.app) as address:
-        shown = Shown(driver, address, served, job)
-        yield shown
-        driver.execute_script("sessionStorage.clear()")
-        driver.get("about:blank")
-        browser_log(driver)
 
 
 def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
@@ -243,8 +162,7 @@ def test_every_field_and_button_has_a_name_and_the_keyboard_reaches_them(shown: 
 
 @pytest.mark.parametrize("width", [400, 1280])
 def test_page_is_no_wider_than_its_window(shown: Shown, width: int) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    shown.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    shown.resize(width)
     shown.sign_in()
     shown.wait_for("#throttled tbody tr")
     assert shown.driver.execute_script("return document.documentElement.scrollWidth") <= width

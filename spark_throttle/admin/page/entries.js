@@ -8,11 +8,11 @@ import { justBefore, otherText, quotaText } from "./policy_fields.js";
 import { PolicyForm } from "./policy_form.js";
 
 const PAGE = 10;
-const MOST = 1000;
-const TITLES = ["Name", "Resource group", "Publish", "Dispatch", "Also", "Edit"];
+const MOST = 990;
+const TITLES = ["Name", "Resource group", "Publish", "Dispatch", "Also", ""];
 const KINDS = {
   tenants: { title: "Tenants", one: "tenant", add: "Add a tenant…",
-    none: "No tenant has an entry: each has what its namespaces have, and nothing of its own." },
+    none: "No tenant has an entry: no quota holds all namespaces of a tenant together." },
   namespaces: { title: "Namespaces and globs", one: "namespace or glob", add: "Add a namespace or glob…",
     none: "No namespace and no glob has an entry: the defaults apply to every namespace." },
 };
@@ -26,7 +26,7 @@ export class Entries {
     this.about = element("p", { class: "quiet", role: "status" });
     this.body = element("tbody");
     this.table = element("table", { class: "stack" }, element("thead", {}, element("tr", {},
-      ...TITLES.map((title) => element("th", { scope: "col" }, title)))), this.body);
+      ...TITLES.map((title) => element(title ? "th" : "td", { scope: title ? "col" : null }, title)))), this.body);
     this.more = element("button", { type: "button", onclick: () => this.again({ limit: Math.min(this.limit + PAGE, MOST) }) },
       "More…");
     this.add = element("button", { type: "button", onclick: () => this.edit({ name: "", revision: 0, policy: {} }) }, kind.add);
@@ -49,10 +49,12 @@ export class Entries {
   }
 
   async read() {
-    const query = new URLSearchParams({ after: justBefore(this.start), limit: this.limit });
+    // One more than is shown tells whether there are more.
+    const query = new URLSearchParams({ after: justBefore(this.start), limit: this.limit + 1 });
     const { value } = await call(`/admin/v2/policies/${this.section}?${query}`);
-    const found = value.policies.filter((entry) => entry.name.startsWith(this.start));
-    const hasMore = value.next !== null && found.length === value.policies.length;
+    const fitting = value.policies.filter((entry) => entry.name.startsWith(this.start));
+    const hasMore = fitting.length > this.limit;
+    const found = fitting.slice(0, this.limit);
     const shown = JSON.stringify([found, this.isAdmin]);
     this.add.hidden = !this.isAdmin;
     this.more.hidden = !hasMore || this.limit >= MOST;

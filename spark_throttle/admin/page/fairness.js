@@ -2,7 +2,12 @@
 
 import { count, some } from "./numbers.js";
 
-export function fairnessText({ active, backlogged, fairness_ratio: ratio, namespaces }) {
+export function fairnessText(page) {
+  const left = page.active - page.namespaces.length;
+  return comparison(page) + (left > 0 ? ` The ${count(page.namespaces.length)} with the most messages are shown.` : "");
+}
+
+function comparison({ active, backlogged, fairness_ratio: ratio, namespaces }) {
   const who = `${some(active, "active namespace")}, ${count(backlogged)} of them with a backlog. `;
   if (backlogged < 2) return `${who}Namespaces compete only while two or more have a backlog.`;
   if (namespaces.length && namespaces.every(({ service }) => service === null)) {

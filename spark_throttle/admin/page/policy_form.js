@@ -83,6 +83,7 @@ export class PolicyForm {
 
   async submit() {
     this.save.disabled = true;
+    this.save.textContent = "Saving…";
     this.problem.textContent = "";
     for (const input of Object.values(this.inputs)) input.removeAttribute("aria-invalid");
     try {
@@ -93,6 +94,7 @@ export class PolicyForm {
       this.point(error);
     }
     this.save.disabled = false;
+    this.save.textContent = "Save";
   }
 
   async write() {
@@ -127,6 +129,7 @@ export class PolicyForm {
       const place = found || error.path;
       this.problem.textContent = visible(place && error.status === 422 ? `${place}: ${error.message}` : error.message);
     }
+    if (!found) this.problem.scrollIntoView({ block: "nearest" });
   }
 }
 
