@@ -17,7 +17,7 @@ export function advice(status, detail, { isChange = false } = {}) {
     case 428: return `${said} ${unchanged}It must be confirmed.`;
     case 429: case 503: return `${said} ${isChange ? `${unchanged}Try again in a moment.` : AGAIN}`;
     case 500: return `${said} ${isChange ? UNKNOWN : `${AGAIN} If this lasts, tell whoever runs the server.`}`;
-    default: return said;
+    default: return detail || said;
   }
 }
 
