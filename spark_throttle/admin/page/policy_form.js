@@ -66,7 +66,7 @@ export class PolicyForm {
     const path = `${direction}.on_excess`;
     this.inputs[path] = element("select", { name: path }, ...Object.entries(EXCESS).map(([value, text]) =>
       element("option", { value, selected: value === (quota.on_excess || "delay") }, text)));
-    const root = element("fieldset", { oninput: warn }, element("legend", {}, LEGENDS[direction], " ", element("small", {}, direction)),
+    const root = element("fieldset", { oninput: warn, onchange: warn }, element("legend", {}, LEGENDS[direction], " ", element("small", {}, direction)),
       element("div", { class: "fields" }, ...fields, labelled("On excess", path, this.inputs[path])), hint);
     warn();
     return root;
