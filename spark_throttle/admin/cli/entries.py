@@ -80,7 +80,9 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
     """Return the commands on a kind of entries that have names."""
     app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun.capitalize()}: create, change, list.")
 
-    @app.command("create", help=f"Create a {noun} that does not exist yet.")
+    one = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+    @app.command("create", help=f"Create {one} that does not exist yet.")
     def create(
         name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "", yes: Yes = False,
         output: OutputForm = Form.TEXT,
@@ -97,7 +99,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         stored = service_of(store).get(kind, name, at=at)
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
-    @app.command("update", help=f"Change settings of a {noun}; those that are not given stay as they are.")
+    @app.command("update", help=f"Change settings of {one}; those that are not given stay as they are.")
     def update(
         name: Name, store: Store = "", settings: Settings = None,
         is_whole: Annotated[bool, typer.Option("--replace", help="Drop all settings that are not given.")] = False,
@@ -111,7 +113,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         made = service.update(kind, name, values, author_of(who, why, is_confirmed=yes), expected=at)
         show_made(made, output, f"{noun} {name}")
 
-    @app.command("delete", help=f"Delete a {noun}.")
+    @app.command("delete", help=f"Delete {one}.")
     def delete(
         name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
         output: OutputForm = Form.TEXT,
