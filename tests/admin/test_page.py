@@ -128,11 +128,17 @@ def test_wrong_token_is_refused_and_not_kept(shown: Shown) -> None:
 
 
 def test_signing_out_forgets_the_token_and_the_numbers(shown: Shown) -> None:
+    shown.served.service.put("namespace", "acme/x", {"locked": True}, Author("ann"))
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
+    shown.wait_for("#throttled tbody tr button.name", text="acme/a").click()
+    shown.wait_for("#explanation[open] form button").click()
+    shown.wait_for("#locks tbody th", text="acme/x")
     shown.driver.find_element("id", "sign-out").click()
     assert shown.driver.find_element("id", "token").is_displayed()
     assert shown.driver.find_elements("css selector", "[data-group]") == []
+    left = shown.driver.execute_script("return document.body.innerHTML")
+    assert [word for word in ("acme", "gold", "ingest", "first customers") if word in left] == []
     assert shown.driver.execute_script("return sessionStorage.length") == 0
 
 

@@ -112,3 +112,18 @@ def test_slow_change_shows_that_it_is_under_way(shown: Shown) -> None:
     assert not button.is_enabled()
     shown.faults.goes_on.set()
     shown.wait_for("[data-entries=tenants] .acted", text="Revision 3 is committed")
+
+
+def test_answers_that_come_after_signing_out_are_not_shown(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("[data-group=gold] canvas")
+    shown.faults.goes_on.clear()
+    shown.wait_for("#alerts", text="The server is slow")
+    shown.driver.find_element("id", "sign-out").click()
+    shown.faults.goes_on.set()
+    # A call that began later is answered: so are those that waited.
+    script = "const done = arguments[0]; fetch('/admin/v2/status').then(() => setTimeout(done, 0))"
+    shown.driver.execute_async_script(script)
+    left = shown.driver.execute_script("return document.body.innerHTML")
+    assert [word for word in ("acme", "gold", "ingest", "first customers") if word in left] == []
+    assert shown.driver.find_element("id", "alerts").text == ""

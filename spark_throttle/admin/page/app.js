@@ -18,7 +18,7 @@ const LOCKS = 50;
 const $ = (id) => document.getElementById(id);
 
 const cards = new Map();
-const onProblem = (error) => showAlert(error.message);
+const onProblem = (error) => { if (session.token) showAlert(error.message); };
 const throttled = new Throttled({ onProblem });
 const history = new History({ onChanged: refresh, onProblem });
 const lists = ["tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
@@ -41,7 +41,8 @@ async function patiently(action) {
   const begun = Date.now();
   const slow = setInterval(() => {
     const numbers = answeredAt === null ? "" : ` The numbers below are of ${answeredAt.toLocaleTimeString("en", { hourCycle: "h23" })}.`;
-    showAlert(`The server is slow: the page has waited for its answer for ${Math.round((Date.now() - begun) / 1000)} s.${numbers}`);
+    const seconds = Math.round((Date.now() - begun) / 1000);
+    onProblem({ message: `The server is slow: the page has waited for its answer for ${seconds} s.${numbers}` });
   }, SLOW_MS);
   try {
     return await action();
@@ -55,6 +56,7 @@ async function begin() {
   try {
     isAdmin = (await patiently(() => call("/admin/v2/caller"))).value.role === "admin";
   } catch (error) {
+    if (!session.token) return;
     if ([401, 403].includes(error.status)) { end(problemOfToken(error)); return; }
     // The token may be right: it is kept until the server can say so.
     showAlert("");
@@ -79,7 +81,11 @@ function end(problem = "") {
   clearTimeout(timer);
   session.end();
   cards.clear();
-  history.forget();
+  for (const part of [history, throttled, ...lists]) part.forget();
+  $("locks").tBodies[0].replaceChildren();
+  for (const id of ["group-names", "job", "explanation-text", "confirmation-text", "editor-title", "editor-text"]) $(id).replaceChildren();
+  $("explanation-title").textContent = "";
+  $("job-problem")?.remove();
   knownRevision = -1;
   answeredAt = null;
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
@@ -102,6 +108,7 @@ async function refresh() {
     answeredAt = new Date();
     showAlert("");
   } catch (error) {
+    if (!session.token) return;
     if ([401, 403].includes(error.status)) { end(problemOfToken(error)); return; }
     onProblem(error);
     wait = AFTER_ERROR_MS;

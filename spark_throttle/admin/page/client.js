@@ -22,7 +22,8 @@ export class Refused extends Error {
 }
 
 export async function call(path, { method = "GET", body, ifMatch, ifNoneMatch } = {}) {
-  const headers = { Authorization: `Bearer ${session.token}` };
+  const { token } = session;
+  const headers = { Authorization: `Bearer ${token}` };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (ifMatch) headers["If-Match"] = ifMatch;
   if (ifNoneMatch) headers["If-None-Match"] = ifNoneMatch;
@@ -43,6 +44,7 @@ export async function call(path, { method = "GET", body, ifMatch, ifNoneMatch } 
     if (answer.ok) throw refused(answer.status, { detail: "what answered is not the admin API" });
     value = {};  // a proxy's own page
   }
+  if (session.token !== token) throw new Refused(0, { detail: "signed out meanwhile" });  // nobody is there to see it
   if (!answer.ok) throw refused(answer.status, value);
   return { value, etag: answer.headers.get("ETag") };
 }

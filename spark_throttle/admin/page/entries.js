@@ -39,6 +39,15 @@ export class Entries {
       this.more, this.followed.root);
   }
 
+  // Leave nothing behind for whoever signs in next.
+  forget() {
+    Object.assign(this, { start: "", limit: PAGE, shown: "" });
+    this.find.value = "";
+    this.about.textContent = "";
+    this.body.replaceChildren();
+    this.followed.forget();
+  }
+
   async again(changes) {
     Object.assign(this, changes);
     try {

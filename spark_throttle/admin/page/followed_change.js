@@ -20,6 +20,13 @@ export class FollowedChange {
     this.notes.replaceChildren(...answer.notes.map((note) => element("li", {}, note)));
   }
 
+  forget() {
+    this.change = null;
+    this.root.hidden = true;
+    this.text.textContent = "";
+    this.notes.replaceChildren();
+  }
+
   say(text) { if (this.text.textContent !== text) this.text.textContent = text; }
 
   show(job) {

@@ -16,7 +16,10 @@ export class History {
     this.older.addEventListener("click", () => this.showOlder());
   }
 
-  forget() { Object.assign(this, { entries: [], hasOlder: false, shown: "" }); }
+  forget() {
+    Object.assign(this, { entries: [], hasOlder: false, shown: "" });
+    this.table.tBodies[0].replaceChildren();
+  }
 
   async read() {
     const { value } = await call(`/admin/v2/history?limit=${PAGE}`);
@@ -50,7 +53,7 @@ export class History {
     const titles = titlesOf(this.table);
     this.table.tBodies[0].replaceChildren(...entries.map((entry, at) => row(titles, [
       ["number", count(entry.revision)],
-      ["", new Date(entry.at_ms).toISOString().replace("T", " ").slice(0, 19) + " UTC"],
+      ["", when(entry.at_ms)],
       ["", long(entry.who)], ["", long([entry.door, entry.caller].filter(Boolean).join(": ") || "–")],
       ["", long(entry.why || "–")], ["number", count(entry.changes)],
       ["", element("button", { type: "button", hidden: !isAdmin || at === 0,
@@ -67,4 +70,10 @@ export class History {
       this.onProblem(error);
     }
   }
+}
+
+// A time that breaks only between the day and the hour.
+function when(ms) {
+  const [day, time] = new Date(ms).toISOString().slice(0, 19).split("T");
+  return element("span", {}, element("span", { class: "whole" }, day), " ", element("span", { class: "whole" }, `${time} UTC`));
 }

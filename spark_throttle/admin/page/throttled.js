@@ -21,6 +21,11 @@ export class Throttled {
     this.table.hidden = true;
   }
 
+  forget() {
+    this.about.textContent = "";
+    this.rows.show([], "namespace", () => []);
+  }
+
   async read(job, dimension) {
     this.job = job.job;
     const page = (await call(`/admin/v2/status/${segment(job.job)}/namespaces?throttled=true&limit=${MOST}`)).value;
