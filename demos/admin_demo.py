@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             by_api = _change_by_api(address, token)
             wait_for_batches(PAUSE_BATCHES)
             page.look("2-cli-and-api")
-            page.edit({"publishRateInMsgs": "700"}, why="the page gives bronze 700")
+            page.edit({"publish.messages_per_second": "700"}, why="the page gives bronze 700")
             by_page = store.revision()
             wait_for_batches(PAUSE_BATCHES)
             page.look_around()

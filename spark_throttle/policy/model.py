@@ -66,7 +66,21 @@ def _refused(problem: str) -> PydanticCustomError:
 
 
 def _parse_messages_per_second(value: object) -> Decimal:
-    return Decimal(parse_rate(value, Dimension.MESSAGES)) / 1000
+    try:
+        return Decimal(parse_rate(value, Dimension.MESSAGES)) / 1000
+    except PolicyError:
+        if not _is_in_bytes(value):
+            raise
+    problem = f"{describe(value)} is a number of bytes; give a number of messages without a unit, such as 500 or 0.2"
+    raise PolicyError("", f"{problem}, or set bytes_per_second")
+
+
+def _is_in_bytes(value: object) -> bool:
+    try:
+        parse_rate(value, Dimension.BYTES)
+    except PolicyError:
+        return False
+    return True
 
 
 def _parse_bytes_per_second(value: object) -> Decimal:

@@ -1,15 +1,16 @@
-"""Settings that have no effect unless another is set.
+"""What a policy does that its author may not expect: settings without effect, and quotas of 0 that let rows wait.
 
 A quota that is accepted is applied. A setting that is accepted but cannot act as it stands is reported to its author.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, PolicyDocument, QueuePolicy, Quota, ScopePolicy
 from spark_throttle.store.entries import SECTIONS
+from spark_throttle.store.protection.loss import WAITS
 from spark_throttle.store.store import Kind
 
 _PLAIN: Final = Quota()
@@ -40,8 +41,46 @@ def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iter
             yield f"{path}.{direction}.weight does nothing: the job shares with nobody"
 
 
+def waiting_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterator[str]:
+    """Yield the quotas of 0 that let rows wait instead of rejecting them.
+
+    Examples
+    --------
+    >>> policy = ScopePolicy.model_validate({"publish": {"messages_per_second": 0}})
+    >>> for note in waiting_parts("tenant", "acme", policy):
+    ...     print(note)
+    tenants.acme.publish.messages_per_second is 0 under on_excess: delay: nothing is admitted; rows wait until a bound \
+of the queue is reached, and are then rejected (queue_full, queue_age); on_excess: reject rejects them at once
+    """
+    if isinstance(policy, QueuePolicy):
+        return
+    path = SECTIONS[kind] + (f".{name}" if name else "")
+    for direction in DIRECTIONS:
+        quota: Quota = getattr(policy, direction)
+        for key in ("messages_per_second", "bytes_per_second"):
+            if getattr(quota, key) == 0 and quota.on_excess == "delay":
+                yield f"{path}.{direction}.{key} is 0 under on_excess: delay: nothing is admitted; {WAITS}"
+
+
+def notes_on(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterator[str]:
+    """Yield what the author of an entry may not expect of it."""
+    yield from idle_parts(kind, name, policy)
+    yield from waiting_parts(kind, name, policy)
+
+
+def notes_on_document(document: PolicyDocument) -> Iterator[str]:
+    """Yield what the author of a document may not expect of it."""
+    yield from _of_entries(document, notes_on)
+
+
 def idle_parts_of(document: PolicyDocument) -> Iterator[str]:
     """Yield the settings of a document that have no effect as they stand, and why."""
+    yield from _of_entries(document, idle_parts)
+
+
+def _of_entries(
+    document: PolicyDocument, parts: Callable[[Kind, str, ScopePolicy | QueuePolicy], Iterator[str]]
+) -> Iterator[str]:
     named: list[tuple[Kind, str, ScopePolicy]] = [
         *(("resource_group", name, policy) for name, policy in document.resource_groups.items()),
         *(("tenant", name, policy) for name, policy in document.tenants.items()),
@@ -50,4 +89,4 @@ def idle_parts_of(document: PolicyDocument) -> Iterator[str]:
         ("job", "", document.job),
     ]
     for kind, name, policy in named:
-        yield from idle_parts(kind, name, policy)
+        yield from parts(kind, name, policy)

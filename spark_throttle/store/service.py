@@ -30,7 +30,7 @@ from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.store.checked_changes import MOST_NOTES, CheckedChanges
 from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
 from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
-from spark_throttle.store.effects import idle_parts, idle_parts_of
+from spark_throttle.store.effects import notes_on, notes_on_document
 from spark_throttle.store.entries import (
     EMPTY,
     SECTIONS,
@@ -331,7 +331,7 @@ class PolicyService:
 
         # What the document says is the administrators' word, even if a tenant's administrator wrote it first.
         made = self._changes.commit(plan, author, is_document=True)
-        return replace(made, notes=(*made.notes, *islice(idle_parts_of(document), MOST_NOTES)))
+        return replace(made, notes=(*made.notes, *islice(notes_on_document(document), MOST_NOTES)))
 
     def planned(self, document: PolicyDocument) -> PlannedChange:
         """Return what `apply` would change, and what that costs."""
@@ -407,7 +407,7 @@ class PolicyService:
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
-        return replace(made, notes=(*made.notes, *idle_parts(kind, name, parse_policy(kind, name, values))))
+        return replace(made, notes=(*made.notes, *notes_on(kind, name, parse_policy(kind, name, values))))
 
     def _writing(
         self, kind: Kind, name: str, values: Mapping[str, object], revision: int, author: Author

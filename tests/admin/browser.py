@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from spark_throttle.admin.api.server.admin_server import ServerBounds, make_server
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
     from selenium.webdriver import Chrome
+    from starlette.types import ASGIApp
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = None if CHROMIUM and DRIVER else "no chromium or chromedriver: run `make browser` (apt-get) to install them"
 
 
 @contextmanager
-def listening(app: FastAPI, bounds: ServerBounds | None = None) -> Iterator[str]:
+def listening(app: ASGIApp, bounds: ServerBounds | None = None) -> Iterator[str]:
     """Yield the address of an application that listens on a free port of loopback."""
     server = make_server(app, host="127.0.0.1", port=0, bounds=bounds, log_level="warning")
     port, started = server.port, threading.Event()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi import FastAPI
@@ -19,7 +19,12 @@ from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import PolicyStore
+from spark_throttle.store.store import Author, PolicyStore
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+    from tests.admin.shown_page import Shown
 
 ROLES = ("admin", "tenant_admin", "viewer")
 START_MS = 1_795_266_764_070
@@ -87,3 +92,38 @@ def admin(served: ServedApp) -> TestClient:
 @pytest.fixture
 def serve(tmp_path: Path) -> Callable[..., ServedApp]:
     return lambda store, **settings: served_over(store, tmp_path, **settings)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    from tests.admin.browser import chromium
+
+    with chromium(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[Shown]:
+    """The page of a server that watches a job: a group, a tenant in it, and three namespaces that offer too much."""
+    from tests.admin.browser import listening
+    from tests.admin.made_up_job import MadeUpJob
+    from tests.admin.shown_page import OFFERED, Faults, Shown, browser_log
+
+    store = MemoryStore()
+    service = PolicyService(store, clock_ms=lambda: 0)
+    service.put("resource_group", "gold", {"publish": {"messages_per_second": 20, "weight": 2}}, Author("ann"))
+    service.put("tenant", "acme", {"resource_group": "gold"}, Author("ann", "first customers"))
+    job = MadeUpJob(tmp_path / "control", store)
+    for _ in range(15):
+        job.batch(OFFERED)
+    job.pulse.beat()
+    watch = JobWatch({"ingest": str(tmp_path / "control")}, clock=job.clock)
+    watch.look()
+    served = serve(store, watch=watch)
+    faults = Faults(served.app)
+    with listening(faults) as address:
+        yield Shown(driver, address, served, job, faults)
+        faults.goes_on.set()
+        driver.execute_script("sessionStorage.clear()")
+        driver.get("about:blank")
+        browser_log(driver)

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from spark_throttle.admin.cli.app import app
+from spark_throttle.admin.cli.entries import named_app
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.core.names.visible_text import is_visible
@@ -376,3 +377,9 @@ def test_entry_is_locked_and_unlocked() -> None:
     assert "locked" not in answer("namespace", "get", "acme/x")["policy"]
     said = failure("namespace", "update", "acme/x", "locked=maybe", code=Exit.INVALID)
     assert said["message"].endswith("'maybe' is neither true nor false")
+
+
+def test_help_on_exemptions_has_the_right_article() -> None:
+    helps = [command.help or "" for command in named_app("exempt", "exemption").registered_commands]
+    assert "Delete an exemption." in helps
+    assert not any("a exemption" in text for text in helps)

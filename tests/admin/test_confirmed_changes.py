@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ServedApp
+from tests.admin.made_up_job import MadeUpJob
 
 V2 = "/admin/v2"
 FIFTY = {"publish": {"messages_per_second": 50}}
@@ -116,3 +119,47 @@ def test_description_names_the_parameter_of_every_change(in_memory: ServedApp, t
             names = {parameter["name"] for parameter in call.get("parameters", ())}
             assert ("yes" in names) == (method in {"put", "post", "delete"}), (method, path)
             assert ("428" in call["responses"]) == ("yes" in names), (method, path)
+
+
+@pytest.mark.parametrize(
+    ("on_excess", "fate"),
+    [
+        (
+            "delay",
+            "never admitted: under delay, rows wait until a bound of the queue is reached, and are then rejected",
+        ),
+        ("reject", "is never admitted, but rejected"),
+    ],
+)
+def test_quota_of_zero_says_what_becomes_of_the_rows(furnished: ServedApp, on_excess: str, fate: str) -> None:
+    admin, path = furnished.client(), f"{V2}/policies/tenants/acme"
+    body = {"resource_group": "gold", "publish": {"messages_per_second": 0, "on_excess": on_excess}}
+    (loss,) = admin.put(path, json=body).json()["losses"]
+    assert fate in loss
+    notes = admin.put(f"{path}?yes=true", json=body).json()["notes"]
+    assert any("on_excess: reject rejects them at once" in note for note in notes) == (on_excess == "delay")
+
+
+def test_lifted_quota_of_zero_says_what_it_did(furnished: ServedApp) -> None:
+    admin, path = furnished.client(), f"{V2}/policies/tenants/acme"
+    assert admin.put(f"{path}?yes=true", json={"publish": {"messages_per_second": 0}}).status_code == 200
+    (loss,) = admin.put(path, json={}).json()["losses"]
+    assert loss == "tenants.acme.publish.messages_per_second is lifted (it was 0 under delay)"
+
+
+def test_quota_of_zero_does_to_rows_what_is_said(tmp_path: Path) -> None:
+    """Under `delay` rows wait until the queue is full, and are then rejected; under `reject` at once."""
+    fates = {}
+    for on_excess in ("delay", "reject"):
+        store = MemoryStore()
+        service = PolicyService(store, clock_ms=lambda: 0)
+        service.put("queue", "", {"messages": 5}, Author("ann"))
+        service.put("tenant", "acme", {"publish": {"messages_per_second": 0, "on_excess": on_excess}}, Author("ann"))
+        job = MadeUpJob(tmp_path / on_excess, store)
+        for _ in range(2):
+            job.batch({"acme/x": 4})
+        assert job.state is not None
+        rejected = [Reason(reason).name for verdict, reason, _ in job.decided if verdict == "REJECT"]
+        fates[on_excess] = rejected, {verdict for verdict, *_ in job.decided}
+    assert fates["delay"] == (["QUEUE_FULL"] * 3, {"DELAY", "REJECT"})
+    assert fates["reject"] == (["QUOTA"] * 8, {"REJECT"})

@@ -2,101 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
-from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.store.memory_store import MemoryStore
-from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
-from tests.admin.browser import MISSING, chromium, listening
-from tests.admin.conftest import ServedApp
-from tests.admin.made_up_job import MadeUpJob
-
-if TYPE_CHECKING:
-    from selenium.webdriver import Chrome
+from tests.admin.browser import MISSING
+from tests.admin.shown_page import OFFERED, Shown
 
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.filterwarnings("ignore")]
-
-PATIENCE_SECONDS = 60
-OFFERED = {"acme/a": 50, "acme/b": 10, "acme/<script>alert(1)</script>": 5}
-
-
-def browser_log(driver: Any) -> list[dict[str, Any]]:
-    """Return what the browser complained about since the last call."""
-    log: list[dict[str, Any]] = driver.get_log("browser")
-    return log
-
-
-class Shown:
-    """A browser on the page of a server that watches a job."""
-
-    def __init__(self, driver: Chrome, address: str, served: ServedApp, job: MadeUpJob) -> None:
-        self.driver = driver
-        self.address = address
-        self.served = served
-        self.job = job
-
-    def sign_in(self, role: str = "admin") -> None:
-        self.driver.get(self.address)
-        self.driver.find_element("id", "token").send_keys(self.served.tokens[role])
-        self.driver.find_element("css selector", "#sign-in button").click()
-
-    def wait_for(self, selector: str, *, text: str = "") -> Any:
-        from selenium.webdriver.support.wait import WebDriverWait
-
-        def found(driver: Any) -> Any:
-            return next((e for e in driver.find_elements("css selector", selector) if text in e.text), None)
-
-        return WebDriverWait(self.driver, PATIENCE_SECONDS).until(found, f"{selector} with {text!r}")
-
-    def edit(self, field: str, text: str) -> None:
-        self.wait_for("[data-group=gold] .quotas button").click()
-        box = self.driver.find_element("name", field)
-        box.clear()
-        box.send_keys(text)
-        self.driver.find_element("name", "why").send_keys("tried by a test")
-        self.driver.find_element("css selector", "form.edit button[type=submit]").click()
-
-    def complaints(self) -> list[str]:
-        return [entry["message"] for entry in browser_log(self.driver)]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with chromium(tmp_path_factory.mktemp("browser")) as driver:
-        yield driver
-
-
-@pytest.fixture
-def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[Shown]:
-    store = MemoryStore()
-    service = PolicyService(store, clock_ms=lambda: 0)
-    service.put("resource_group", "gold", {"publish": {"messages_per_second": 20, "weight": 2}}, Author("ann"))
-    service.put("tenant", "acme", {"resource_group": "gold"}, Author("ann", "first customers"))
-    job = MadeUpJob(tmp_path / "control", store)
-    for _ in range(15):
-        job.batch(OFFERED)
-    job.pulse.beat()
-    watch = JobWatch({"ingest": str(tmp_path / "control")}, clock=job.clock)
-    watch.look()
-    served = serve(store, watch=watch)
-    with listening(served.app) as address:
-        shown = Shown(driver, address, served, job)
-        yield shown
-        driver.execute_script("sessionStorage.clear()")
-        driver.get("about:blank")
-        browser_log(driver)
 
 
 def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     assert shown.wait_for("[data-group=gold] .figures").text.split("\n")[5] == "20/s"
-    shown.edit("publishRateInMsgs", "2.5")
+    shown.edit("publish.messages_per_second", "2.5")
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed; the next batch of ingest will have it.")
     shown.job.batch(OFFERED)
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 has acted since batch 15: 1 batch after the change.")
@@ -121,7 +40,7 @@ def test_dead_job_is_shown_as_silent_and_a_change_finds_no_job_listening(shown: 
     shown.wait_for("#facts", text="silent · sign of life 60 s ago · batch 14, 60 s ago")
     shown.wait_for("[data-group=gold] .state", text="silent")
     shown.wait_for("#throttled-count", text="When the job was last seen: ")
-    shown.edit("publishRateInMsgs", "2.5")
+    shown.edit("publish.messages_per_second", "2.5")
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed, but no job is listening: no sign of life")
     assert shown.complaints() == []
 
@@ -144,17 +63,17 @@ def test_viewer_cannot_edit(shown: Shown) -> None:
 
 def test_wrong_number_is_pointed_at_and_nothing_is_saved(shown: Shown) -> None:
     shown.sign_in()
-    shown.edit("publishRateInBytes", "many")
-    shown.wait_for("form.edit .problem", text="publishRateInBytes: it is not a number")
-    assert shown.driver.find_element("name", "publishRateInBytes").get_attribute("aria-invalid") == "true"
-    box = shown.driver.find_element("name", "publishWeight")
+    shown.edit("publish.bytes_per_second", "many")
+    shown.wait_for("form.edit .problem", text='publish.bytes_per_second: "many" is not a number of bytes')
+    assert shown.driver.find_element("name", "publish.bytes_per_second").get_attribute("aria-invalid") == "true"
+    box = shown.driver.find_element("name", "publish.weight")
     box.clear()
     box.send_keys("1001")
-    bytes_box = shown.driver.find_element("name", "publishRateInBytes")
+    bytes_box = shown.driver.find_element("name", "publish.bytes_per_second")
     bytes_box.clear()
     bytes_box.send_keys("8MiB")
     shown.driver.find_element("css selector", "form.edit button[type=submit]").click()
-    shown.wait_for("form.edit .problem", text="publishWeight: 1001 is more than 1000")
+    shown.wait_for("form.edit .problem", text="publish.weight: 1001 is more than 1000")
     assert shown.served.store.revision() == 2
 
 
@@ -165,15 +84,15 @@ def test_edit_that_another_overtook_is_refused(shown: Shown) -> None:
     shown.wait_for("[data-group=gold] .quotas", text="publish: 99 messages/s")
     shown.driver.find_element("name", "why").send_keys("too late")
     shown.driver.find_element("css selector", "form.edit button[type=submit]").click()
-    shown.wait_for("form.edit .problem", text="Somebody else has changed this group meanwhile; nothing was saved.")
+    shown.wait_for("form.edit .problem", text="Somebody else has changed this entry meanwhile; nothing was saved.")
     assert shown.served.service.get("resource_group", "gold").values == {"publish": {"messages_per_second": 99}}
 
 
 def test_change_that_costs_protection_is_shown_and_confirmed(shown: Shown) -> None:
     shown.sign_in()
-    shown.edit("publishRateInMsgs", "0")
+    shown.edit("publish.messages_per_second", "0")
     shown.wait_for("#confirmation[open] .losses li", text="messages_per_second becomes 0 (it was 20)")
-    shown.wait_for("#confirmation td", text="publishRateInMsgs")
+    shown.wait_for("#confirmation td", text="publish.messages_per_second")
     shown.driver.find_element("css selector", "#confirmation button[value=no]").click()
     shown.wait_for("form.edit .problem", text="It was not confirmed, and nothing was changed.")
     assert shown.served.store.revision() == 2
@@ -209,11 +128,17 @@ def test_wrong_token_is_refused_and_not_kept(shown: Shown) -> None:
 
 
 def test_signing_out_forgets_the_token_and_the_numbers(shown: Shown) -> None:
+    shown.served.service.put("namespace", "acme/x", {"locked": True}, Author("ann"))
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
+    shown.wait_for("#throttled tbody tr button.name", text="acme/a").click()
+    shown.wait_for("#explanation[open] form button").click()
+    shown.wait_for("#locks tbody th", text="acme/x")
     shown.driver.find_element("id", "sign-out").click()
     assert shown.driver.find_element("id", "token").is_displayed()
     assert shown.driver.find_elements("css selector", "[data-group]") == []
+    left = shown.driver.execute_script("return document.body.innerHTML")
+    assert [word for word in ("acme", "gold", "ingest", "first customers") if word in left] == []
     assert shown.driver.execute_script("return sessionStorage.length") == 0
 
 
@@ -238,13 +163,12 @@ def test_every_field_and_button_has_a_name_and_the_keyboard_reaches_them(shown: 
         "return [...document.querySelectorAll('button, input, select, summary')].filter(e => e.tabIndex < 0).length"
     )
     assert negative == 0
-    assert shown.driver.switch_to.active_element.get_attribute("name") == "publishRateInMsgs"
+    assert shown.driver.switch_to.active_element.get_attribute("name") == "publish.messages_per_second"
 
 
 @pytest.mark.parametrize("width", [400, 1280])
 def test_page_is_no_wider_than_its_window(shown: Shown, width: int) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    shown.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    shown.resize(width)
     shown.sign_in()
     shown.wait_for("#throttled tbody tr")
     assert shown.driver.execute_script("return document.documentElement.scrollWidth") <= width

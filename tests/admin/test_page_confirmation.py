@@ -28,7 +28,7 @@ def pressing(button: str, folder: Path) -> dict[str, Any]:
 
 def test_change_is_made_after_the_reader_has_seen_what_it_costs(tmp_path: Path) -> None:
     said = pressing("yes", tmp_path)
-    assert said["asked"] == ["y is lifted", "What", "Before", "After", "f", "1", "2"]
+    assert said["asked"] == ["It costs protection:", "y is lifted", "What", "Before", "After", "f", "1", "2"]
     assert said["change"] == 8
     # The revision that the reader saw stays a condition of the confirmed change.
     assert said["calls"][:2] == [
@@ -38,7 +38,16 @@ def test_change_is_made_after_the_reader_has_seen_what_it_costs(tmp_path: Path) 
 
 def test_rollback_is_shown_with_every_character_and_made_on_the_revision_that_was_shown(tmp_path: Path) -> None:
     said = pressing("yes", tmp_path)
-    assert said["planned"] == ["x is lifted", "What", "Before", "After", "tenants.a\\u{202e}b", '{"c":1}', "\u2013"]
+    assert said["planned"] == [
+        "It costs protection:",
+        "x is lifted",
+        "What",
+        "Before",
+        "After",
+        "tenants.a\\u{202e}b",
+        '{"c":1}',
+        "\u2013",
+    ]
     assert [call[:2] for call in said["calls"][2:]] == [
         ["GET", "/admin/v2/rollback/3"],
         ["POST", "/admin/v2/rollback/3?yes=true&expected=7&why=back+to+revision+3"],

@@ -37,6 +37,20 @@ def test_empty_document_limits_nothing() -> None:
     assert document.queue.on_overflow == "reject"
 
 
+@pytest.mark.parametrize("value", ["8MiB", "8 MB", "1kB/s", "8B", "0.5GiB"])
+def test_number_of_messages_takes_no_unit_of_bytes(value: str) -> None:
+    error = problem_of({"tenants": {"acme": {"publish": {"messages_per_second": value}}}})
+    assert error.path == "tenants.acme.publish.messages_per_second"
+    assert "is a number of bytes; give a number of messages without a unit, such as 500 or 0.2" in error.problem
+    assert load_policies({"tenants": {"acme": {"publish": {"bytes_per_second": value}}}}).tenants
+
+
+@pytest.mark.parametrize("value", ["8K", "8k", "1M"])
+def test_number_of_messages_takes_no_bare_prefix(value: str) -> None:
+    error = problem_of({"tenants": {"acme": {"publish": {"messages_per_second": value}}}})
+    assert f"has the unit '{value[-1]}'; messages are counted without one" in error.problem
+
+
 def test_every_field_is_read() -> None:
     document = load_policies("""
     version: 1

@@ -81,7 +81,9 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
     """Return the commands on a kind of entries that have names."""
     app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun.capitalize()}: create, change, list.")
 
-    @app.command("create", help=f"Create a {noun} that does not exist yet.")
+    one = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+    @app.command("create", help=f"Create {one} that does not exist yet.")
     @attempt
     def create(
         name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "", yes: Yes = False,
@@ -99,7 +101,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         stored = service_of(store).get(kind, name, at=at)
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
-    @app.command("update", help=f"Change settings of a {noun}; those that are not given stay as they are.")
+    @app.command("update", help=f"Change settings of {one}; those that are not given stay as they are.")
     @attempt
     def update(
         name: Name, store: Store = "", settings: Settings = None,
@@ -114,7 +116,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         made = service.update(kind, name, values, author_of(who, why, is_confirmed=yes), expected=at)
         show_made(made, output, f"{noun} {name}")
 
-    @app.command("delete", help=f"Delete a {noun}.")
+    @app.command("delete", help=f"Delete {one}.")
     @attempt
     def delete(
         name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,

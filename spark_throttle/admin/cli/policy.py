@@ -48,7 +48,7 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
     """Check a document without a store."""
     from spark_throttle.policy.compile import compile_policy, revision_of
     from spark_throttle.policy.model import DIRECTIONS
-    from spark_throttle.store.effects import idle_parts_of
+    from spark_throttle.store.effects import notes_on_document
     from spark_throttle.store.policy_location import load_policies
 
     document = load_policies(file)
@@ -58,7 +58,7 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
         "resource_groups": len(document.resource_groups), "tenants": len(document.tenants),
         "namespaces": len(document.namespaces), "exempt": len(document.exempt),
     }  # fmt: skip
-    notes = list(islice(idle_parts_of(document), 20))
+    notes = list(islice(notes_on_document(document), 20))
     said = ", ".join(f"{number} {section.replace('_', ' ')}" for section, number in counts.items())
     Output(output).show(
         {"valid": True, "content": revision_of(document), **counts, "notes": notes},

@@ -1,23 +1,34 @@
 // The page: signs in, asks for news once a second, and hands it to the groups' cards and the tables.
 
+import { call, segment, session } from "./client.js";
+import { element, long, row, titlesOf, visible } from "./elements.js";
+import { Entries } from "./entries.js";
 import { GroupCard } from "./group.js";
-import { Rows, call, count, duration, element, quantity, segment, session, size, visible } from "./client.js";
-import { rollBack } from "./confirm.js";
+import { History } from "./history.js";
+import { count, duration } from "./numbers.js";
+import { otherText, quotaText } from "./policy_fields.js";
+import { Throttled } from "./throttled.js";
 
 const EVERY_MS = 1000;
-const HISTORY_EVERY = 3;
+const AFTER_ERROR_MS = 3000;
+const SLOW_MS = 3000;
+const HISTORY_EVERY = 30;
 const GROUPS = 60;
 const LOCKS = 50;
 const $ = (id) => document.getElementById(id);
 
 const cards = new Map();
-const throttledRows = new Rows($("throttled").tBodies[0], (row) => element("button", { type: "button", class: "name",
-  title: `Why: ${row.namespace}`, onclick: () => explain(row.namespace).catch((error) => showAlert(error.message)) },
-row.namespace));
+const onProblem = (error) => { if (session.token) showAlert(error.message); };
+const throttled = new Throttled({ onProblem });
+const history = new History({ onChanged: refresh, onProblem });
+const lists = ["tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
+$("entries").replaceChildren(...lists.map((list) => list.root));
 let isAdmin = false;
+let mostGroups = GROUPS;
 let turn = 0;
 let timer = null;
 let knownRevision = -1;
+let answeredAt = null;
 
 function showAlert(problem) {
   const text = visible(problem);
@@ -25,29 +36,65 @@ function showAlert(problem) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-async function begin() {
+// Do something, and say so if the server takes its time.
+async function patiently(action) {
+  const begun = Date.now();
+  const slow = setInterval(() => {
+    const numbers = answeredAt === null ? "" : ` The numbers below are of ${answeredAt.toLocaleTimeString("en", { hourCycle: "h23" })}.`;
+    const seconds = Math.round((Date.now() - begun) / 1000);
+    onProblem({ message: `The server is slow: the page has waited for its answer for ${seconds} s.${numbers}` });
+  }, SLOW_MS);
   try {
-    isAdmin = (await call("/admin/v2/caller")).value.role === "admin";
+    return await action();
+  } finally {
+    clearInterval(slow);
+  }
+}
+
+async function begin() {
+  clearTimeout(timer);
+  try {
+    isAdmin = (await patiently(() => call("/admin/v2/caller"))).value.role === "admin";
   } catch (error) {
-    end(error.status === 401 ? "The token is unknown or has expired." : error.message);
+    if (!session.token) return;
+    if ([401, 403].includes(error.status)) { end(problemOfToken(error)); return; }
+    // The token may be right: it is kept until the server can say so.
+    showAlert("");
+    $("sign-in-problem").textContent = visible(error.message);
+    timer = setTimeout(begin, AFTER_ERROR_MS);
     return;
   }
+  showAlert("");
   $("sign-in").hidden = true;
   $("board").hidden = false;
   $("sign-out").hidden = false;
+  history.isAdmin = isAdmin;
+  for (const list of lists) list.isAdmin = isAdmin;
   await refresh();
 }
+
+const problemOfToken = (error) => (error.status === 401
+  ? "The token is unknown or has expired. Sign in with one that is valid: spark-throttle token create makes one."
+  : `This page needs a token of an admin or a viewer. ${error.message}`);
 
 function end(problem = "") {
   clearTimeout(timer);
   session.end();
   cards.clear();
+  for (const part of [history, throttled, ...lists]) part.forget();
+  $("locks").tBodies[0].replaceChildren();
+  for (const id of ["group-names", "job", "explanation-text", "confirmation-text", "editor-title", "editor-text"]) $(id).replaceChildren();
+  $("explanation-title").textContent = "";
+  $("job-problem")?.remove();
   knownRevision = -1;
+  answeredAt = null;
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   $("groups").replaceChildren();
   $("facts").textContent = "";
+  showAlert("");
   for (const id of ["board", "sign-out", "job-choice", "dimension-choice"]) $(id).hidden = true;
   $("sign-in").hidden = false;
-  $("sign-in-problem").textContent = problem;
+  $("sign-in-problem").textContent = visible(problem);
   $("token").value = "";
   $("token").focus();
 }
@@ -55,16 +102,20 @@ function end(problem = "") {
 async function refresh() {
   clearTimeout(timer);
   if (!session.token) return;
+  let wait = EVERY_MS;
   try {
-    await update();
+    await patiently(update);
+    answeredAt = new Date();
     showAlert("");
   } catch (error) {
-    if (error.status === 401) { end("The token is unknown or has expired."); return; }
-    if (error.status === 403) { end(`This page needs a token of an admin or a viewer: ${error.message}`); return; }
-    showAlert(error.message);
+    if (!session.token) return;
+    if ([401, 403].includes(error.status)) { end(problemOfToken(error)); return; }
+    onProblem(error);
+    wait = AFTER_ERROR_MS;
   }
   turn += 1;
-  timer = setTimeout(refresh, EVERY_MS);
+  clearTimeout(timer);
+  timer = setTimeout(refresh, wait);
 }
 
 async function update() {
@@ -74,17 +125,16 @@ async function update() {
   const dimension = $("dimension").value;
   showFacts(status, job);
   if (status.store_revision !== knownRevision) {
-    await readGroups();
-    await showLocks();
+    await Promise.all([readGroups(), showLocks(), history.read(), ...lists.map((list) => list.read())]);
     knownRevision = status.store_revision;
-    await showHistory();
-  } else if (turn % (HISTORY_EVERY * 10) === 0) {
-    await showHistory();
+  } else if (turn % HISTORY_EVERY === 0) {
+    await history.read();
   }
+  for (const list of lists) if (job) list.followed.show(job);
   if (!job) { showNothing(); return; }
   const where = `/admin/v2/status/${segment(job.job)}`;
-  const [{ value: series }, { value: throttled }] = await Promise.all([
-    call(`${where}/series?dimension=${dimension}&limit=180`), call(`${where}/namespaces?throttled=true&limit=50`)]);
+  const [{ value: series }] = await Promise.all([
+    call(`${where}/series?dimension=${dimension}&limit=180`), throttled.read(job, dimension)]);
   const scopes = new Map(job.scopes.filter((s) => s.level === "resource_group").map((s) => [s.scope, s]));
   const lines = new Map(series.scopes.filter((s) => s.level === "resource_group").map((s) => [s.scope, s]));
   for (const [name, card] of cards) {
@@ -94,7 +144,6 @@ async function update() {
       card.showMembers(value, dimension);
     }
   }
-  showThrottled(throttled, dimension, job.listening ? "" : "When the job was last seen: ");
 }
 
 function chooseJobs(names) {
@@ -136,112 +185,37 @@ function showProblem(problem) {
 }
 
 async function readGroups() {
-  const { value: names } = await call(`/admin/v2/resourcegroup?limit=${GROUPS}`);
-  for (const name of names) {
-    if (!cards.has(name)) cards.set(name, new GroupCard(name, { isAdmin, onChanged: refresh }));
+  const { value: page } = await call(`/admin/v2/policies/resource_groups?limit=${mostGroups}`);
+  const names = page.policies.map((entry) => entry.name);
+  for (const entry of page.policies) {
+    if (!cards.has(entry.name)) cards.set(entry.name, new GroupCard(entry.name, { isAdmin, onChanged: refresh }));
+    cards.get(entry.name).read(entry);
   }
   for (const name of [...cards.keys()]) if (!names.includes(name)) cards.delete(name);
-  await Promise.all(names.map((name) => cards.get(name).read()));
   const roots = names.map((name) => cards.get(name).root);
   const place = $("groups");
   if (roots.length !== place.children.length || roots.some((root, at) => place.children[at] !== root)) {
     place.replaceChildren(...roots);
+    $("group-names").replaceChildren(...names.map((name) => element("option", { value: name })));
   }
-  $("no-groups").hidden = names.length > 0 && names.length < GROUPS;
-  $("no-groups").textContent = names.length ? `Only the first ${GROUPS} groups are shown.`
-    : "There is no resource group yet: create one with spark-throttle group create.";
+  $("no-groups").hidden = names.length > 0;
+  $("more-groups").hidden = page.next === null || mostGroups >= 1000;
 }
 
 function showNothing() {
   const none = { job: "", recent: [], listening: true };
   for (const card of cards.values()) card.show(none, null, [], null, $("dimension").value);
-  $("throttled-count").textContent = "The server watches no job: start it with --job name=<checkpoint>/throttle.";
-}
-
-function showThrottled(page, dimension, when) {
-  const n = page.namespaces.length;
-  $("throttled-count").textContent = when + (n
-    ? `${count(page.backlogged)} of ${count(page.active)} active namespaces have a backlog; the largest come first.`
-    : `None of ${count(page.active)} active namespaces has a backlog or rejected messages.`);
-  $("throttled").hidden = n === 0;
-  throttledRows.show(page.namespaces, "namespace", (row) => [
-    ["", row.resource_group ?? "–"], ["number", count(row.offered_per_second)], ["number", count(row.admitted_per_second)],
-    ["number", count(row.rejected_per_second)], ["number", quantity(row[`waiting_${dimension}`], dimension)],
-    ["", heldBy(row)],
-  ]);
-}
-
-function heldBy(row) {
-  const held = row.held_by;
-  if (!held) return "a throttling rule or the queue's bounds";
-  const level = { namespace: "its own quota", tenant: `tenant ${held.scope}`, resource_group: `group ${held.scope}`,
-    job: "the job's quota" }[held.level];
-  const used = held.used_ratio === null ? "a quota of 0" : `${Math.round(held.used_ratio * 100)} % used`;
-  return `${level} (${held.dimension}, ${used})`;
-}
-
-const LEVELS = { tenant: "tenant", resource_group: "group" };
-
-async function explain(namespace) {
-  const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment($("job").value)}`);
-  const rates = (pair) => [pair[0] === null ? null : `${count(pair[0])} messages`, pair[1] === null ? null : size(pair[1])]
-    .filter(Boolean).join(", ") || "–";
-  const seconds = (ms) => (ms === null ? "–" : `${count(ms / 1000)} s`);
-  $("explanation-title").textContent = visible(`Why is ${namespace} held?`);
-  const seen = value.last_batch;
-  $("explanation-text").replaceChildren(
-    element("h3", {}, "Which rule applies, and why"),
-    element("ul", {}, ...[...value.reasons, ...value.notes].map((reason) => element("li", {}, reason))),
-    element("h3", {}, "The levels that it passes"),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Levels" },
-      element("table", {}, element("thead", {}, element("tr", {},
-        ...["Level", "Quota per second", "On excess", "Balance", "Backlog", "Free in"].map((title) =>
-          element("th", { scope: "col" }, title)))),
-      element("tbody", {}, ...value.levels.map((level) => element("tr", {},
-        element("th", { scope: "row" }, ["job", "namespace"].includes(level.level) ? level.level : `${LEVELS[level.level]} ${level.scope}`),
-        element("td", {}, level.per_second.every((rate) => rate === null) ? "no limit" : rates(level.per_second)),
-        element("td", {}, level.on_excess), element("td", {}, rates(level.balance)),
-        element("td", {}, level.waiting ? rates(level.waiting) : "–"), element("td", {}, seconds(level.release_ms))))))),
-    seen ? element("p", {}, `In batch ${count(seen.batch_id)}: ${rates(seen.offered)} offered, ${rates(seen.admitted)} `
-      + `admitted, ${rates(seen.rejected)} rejected, ${rates(seen.waiting)} waiting. `
-      + (value.predicted_release_ms === null ? "" : `The backlog will be gone in ${seconds(value.predicted_release_ms)}, `
-        + "if nothing more arrives.")) : "");
-  $("explanation").showModal();
-}
-
-async function showHistory() {
-  const { value } = await call("/admin/v2/history?limit=10");
-  const shown = `${value[0]?.revision} ${isAdmin}`;
-  if ($("history").dataset.shown === shown) return;  // a button that has the focus stays
-  $("history").dataset.shown = shown;
-  $("history").tBodies[0].replaceChildren(...value.map((entry) => element("tr", {},
-    element("td", { class: "number" }, count(entry.revision)),
-    element("td", {}, new Date(entry.at_ms).toISOString().replace("T", " ").slice(0, 19) + " UTC"),
-    element("td", {}, entry.who), element("td", {}, [entry.door, entry.caller].filter(Boolean).join(": ") || "–"),
-    element("td", { class: "wide" }, entry.why || "–"),
-    element("td", { class: "number" }, count(entry.changes)),
-    element("td", {}, element("button", { type: "button", hidden: !isAdmin || entry === value[0],
-      "aria-label": `Roll back to revision ${entry.revision}`, onclick: () => goBack(entry.revision) }, "Roll back")))));
-}
-
-async function goBack(revision) {
-  try {
-    await rollBack(revision);
-    await refresh();
-  } catch (error) {
-    await refresh();
-    showAlert(error.message);
-  }
+  throttled.showNoJob();
 }
 
 async function showLocks() {
   const { value } = await call(`/admin/v2/policies/namespaces?locked=true&limit=${LOCKS}`);
-  $("locks").tBodies[0].replaceChildren(...value.policies.map((entry) => {
-    const { locked, ...policy } = entry.policy;
-    return element("tr", {}, element("th", { scope: "row" }, entry.name),
-      element("td", { class: "wide" }, locked ? JSON.stringify(policy) : "–"),
-      element("td", { class: "number" }, count(entry.revision)));
-  }));
+  const titles = titlesOf($("locks"));
+  $("locks").tBodies[0].replaceChildren(...value.policies.map(({ name, policy, revision }) => row(titles, [
+    ["head", long(name)], ["", policy.resource_group ? long(policy.resource_group) : "–"],
+    ["text", quotaText(policy.publish) || "no limit"], ["text", quotaText(policy.dispatch) || "no limit"],
+    ["text", otherText({ ...policy, locked: false }) || "–"], ["number", count(revision)],
+  ])));
   $("locks").hidden = value.policies.length === 0;
   $("locks-count").textContent = !value.policies.length ? "No entry is locked."
     : value.next === null ? "Only an administrator changes or removes these entries."
@@ -258,5 +232,6 @@ $("sign-in").addEventListener("submit", (event) => {
 $("sign-out").addEventListener("click", () => end());
 $("job").addEventListener("change", refresh);
 $("dimension").addEventListener("change", refresh);
+$("more-groups").addEventListener("click", () => { mostGroups += GROUPS; knownRevision = -1; refresh(); });
 if (session.token) begin();
 else $("token").focus();

@@ -1,6 +1,6 @@
 // A group's offered and admitted rates against its quota, and its backlog, over time.
 
-import { quantity } from "./client.js";
+import { quantity } from "./numbers.js";
 
 const HEIGHT = 180;
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en", { hourCycle: "h23" });

@@ -1,6 +1,9 @@
 // Asks before a change is made that costs protection, or that undoes others: what would be lost, and the difference.
 
-import { Refused, call, element } from "./client.js";
+import { Refused, call } from "./client.js";
+import { element, row } from "./elements.js";
+
+const MOST = 100;
 
 // Make a change; if the server wants it confirmed, show what it costs and `differences` first: [path, before, after].
 export async function confirmed(path, options, differences) {
@@ -32,12 +35,16 @@ const said = (policy) => (policy === null ? "–" : JSON.stringify(policy));
 function ask(title, losses, differences) {
   const dialog = document.getElementById("confirmation");
   document.getElementById("confirmation-title").textContent = title;
-  const cells = (tag, texts) => element("tr", {}, ...texts.map((text) => element(tag, { class: "wide" }, text)));
+  const more = (items) => (items.length > MOST ? element("p", {}, `… and ${items.length - MOST} more.`) : "");
+  const titles = ["What", "Before", "After"];
   document.getElementById("confirmation-text").replaceChildren(
-    losses.length ? element("ul", { class: "losses" }, ...losses.map((loss) => element("li", {}, loss))) : "",
+    losses.length ? element("p", {}, "It costs protection:") : "",
+    losses.length ? element("ul", { class: "losses" }, ...losses.slice(0, MOST).map((loss) => element("li", {}, loss))) : "",
+    more(losses),
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What changes" },
-      element("table", {}, element("thead", {}, cells("th", ["What", "Before", "After"])),
-        element("tbody", {}, ...differences.map((row) => cells("td", row))))));
+      element("table", { class: "stack" },
+        element("thead", {}, element("tr", {}, ...titles.map((text) => element("th", { scope: "col" }, text)))),
+        element("tbody", {}, ...differences.slice(0, MOST).map((texts) => row(titles, texts.map((text) => ["wide", text])))))), more(differences));
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => {

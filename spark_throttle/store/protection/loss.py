@@ -12,6 +12,15 @@ from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, QueuePolicy, ScopePolicy
 
 _RATES: Final = ("messages_per_second", "bytes_per_second")
+_ZERO: Final = "0 under "
+"""How the term of a quota of 0 begins; what the scope does with excess follows."""
+
+WAITS: Final = (
+    "rows wait until a bound of the queue is reached, and are then rejected (queue_full, queue_age); "
+    "on_excess: reject rejects them at once"
+)
+"""What becomes of rows that a quota of 0 delays."""
+
 _STRINGS: Final = ("write_throttling", "write_throttling_by_size", "read_throttling")
 
 Terms: TypeAlias = Mapping[str, str]
@@ -39,13 +48,17 @@ class Loss:
     where: str = ""
     """The place of the limit, if it is not in the changed entry itself."""
 
+    on_excess: str | None = None
+    """What a quota of 0 does with the rows that it holds; `None` where several differ."""
+
     def __str__(self) -> str:
         """Return the loss in words."""
         if self.kind == "no_policy":
             return "no limit is left in the whole policy: every row of every tenant is admitted"
         place = f"{self.path}: {self.key} of {self.where}" if self.where else f"{self.path}.{self.key}"
         if self.kind == "zero":
-            return f"{place} becomes 0 (it was {self.before or 'unlimited'}): what it holds is never admitted"
+            fate = {"delay": f": under delay, {WAITS}", "reject": ", but rejected", None: ""}[self.on_excess]
+            return f"{place} becomes 0 (it was {self.before or 'unlimited'}): what it holds is never admitted{fate}"
         return f"{place} is lifted (it was {self.before})"
 
 
@@ -67,11 +80,17 @@ def terms_of(policy: ScopePolicy | QueuePolicy | None) -> Terms:
         for key in (*_RATES, "max_message_bytes"):
             value = getattr(quota, key)
             if value is not None:
-                terms[f"{direction}.{key}"] = f"{Decimal(value).normalize():f}"
+                text = f"{Decimal(value).normalize():f}"
+                terms[f"{direction}.{key}"] = text if value else f"{_ZERO}{quota.on_excess}"
     if isinstance(policy, NamespacePolicy):
         for key in _STRINGS:
             terms |= _terms_of_string(key, getattr(policy, key))
     return terms
+
+
+def is_zero(term: str | None) -> bool:
+    """Return whether a limit is a quota of 0."""
+    return term is not None and term.startswith(_ZERO)
 
 
 def _terms_of_string(key: str, text: str | None) -> Terms:
@@ -92,16 +111,16 @@ def losses_between(before: Terms, after: Terms, *, path: str, level: Level, wher
 
     Examples
     --------
-    >>> before, after = {"publish.bytes_per_second": "100"}, {"dispatch.bytes_per_second": "0"}
+    >>> before, after = {"publish.bytes_per_second": "100"}, {"dispatch.bytes_per_second": "0 under reject"}
     >>> for loss in losses_between(before, after, path="tenants.acme", level=Level.TENANT):
     ...     print(loss)
     tenants.acme.publish.bytes_per_second is lifted (it was 100)
-    tenants.acme.dispatch.bytes_per_second becomes 0 (it was unlimited): what it holds is never admitted
+    tenants.acme.dispatch.bytes_per_second becomes 0 (it was unlimited): what it holds is never admitted, but rejected
     """
     name = level.name.lower()
     for key, value in before.items():
         if key not in after:
             yield Loss("lifted", path, key, name, value, None, where)
     for key, value in after.items():
-        if value == "0" and before.get(key) != "0":
-            yield Loss("zero", path, key, name, before.get(key), value, where)
+        if is_zero(value) and not is_zero(before.get(key)):
+            yield Loss("zero", path, key, name, before.get(key), "0", where, value.removeprefix(_ZERO))

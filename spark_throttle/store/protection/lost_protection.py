@@ -25,7 +25,7 @@ from spark_throttle.store.delegation.given_rules import PolicyView, namespace_po
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.entries import SECTIONS, policy_of, resource_group_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
-from spark_throttle.store.protection.loss import Loss, Terms, losses_between, terms_of
+from spark_throttle.store.protection.loss import Loss, Terms, is_zero, losses_between, terms_of
 from spark_throttle.store.store import Change, Entry, Kind, PolicyStore, Revision
 
 MOST_LOOKED_UP: Final = 64
@@ -248,7 +248,12 @@ class _Judgement:
         if any(covers(entry.name, name) for entry in others):
             return
         if is_glob(name):
-            if any("0" in terms_of(policy_of(entry)).values() for entry in self._entries_after() if _holds(entry)):
+            if any(
+                is_zero(term)
+                for entry in self._entries_after()
+                if _holds(entry)
+                for term in terms_of(policy_of(entry)).values()
+            ):
                 yield Loss("zero", path, "a quota", "", None, "0", "the names that it matches")
             return
         for level, terms, where in _levels_of(self._after, name):

@@ -1,0 +1,139 @@
+// The form that edits one policy: of a resource group, a tenant, a namespace or a glob.
+
+import { Refused, call, segment } from "./client.js";
+import { confirmed } from "./confirm.js";
+import { element, visible } from "./elements.js";
+import { DELAYS_ALL, DIRECTIONS, EXCESS, FIELDS, changedPolicy, delaysAll, differences, otherText } from "./policy_fields.js";
+
+const LEGENDS = { publish: "Rows on their way into the lake", dispatch: "Rows on their way out of the lake" };
+// An English name, and in small print the key that policy documents, the command line and errors have.
+const labelled = (title, path, input) =>
+  element("label", {}, element("span", {}, title), element("small", {}, path.split(".").at(-1)), input);
+
+export class PolicyForm {
+  // `entry` is what the store has: its name, revision and policy; a revision of 0 makes a new one.
+  constructor({ section, entry, onSaved, onClose }) {
+    Object.assign(this, { section, entry, onSaved, onClose });
+    this.inputs = {};
+    this.problem = element("p", { class: "problem", role: "alert" });
+    this.save = element("button", { type: "submit", class: "primary" }, "Save");
+    const others = otherText({ ...entry.policy, locked: false });
+    this.why = element("input", { name: "why", maxlength: "500", autocomplete: "off" });
+    this.root = element("form", { class: "edit", autocomplete: "off", novalidate: true,
+      onsubmit: (event) => { event.preventDefault(); this.submit(); } },
+    ...this.nameAndGroup(),
+    ...DIRECTIONS.map((direction) => this.quota(direction)),
+    others ? element("p", { class: "quiet" }, `Stays as it is: ${others}.`) : null,
+    element("label", { class: "why" }, "Why (kept with the change)", this.why), this.problem,
+    element("div", { class: "buttons" }, this.save, element("button", { type: "button", onclick: onClose }, "Cancel")));
+  }
+
+  focus() { Object.values(this.inputs)[0].focus(); }
+
+  nameAndGroup() {
+    const fields = [];
+    const text = (title, path, value, more = {}) => {
+      this.inputs[path] = element("input", { name: path, autocomplete: "off", spellcheck: "false", value, ...more });
+      fields.push(labelled(title, path, this.inputs[path]));
+    };
+    if (!this.entry.revision) text(this.section === "tenants" ? "Tenant" : "Namespace, or a glob such as acme/*", "name", "");
+    if (this.section !== "resource_groups") {
+      text("Resource group", "resource_group", this.entry.policy.resource_group ?? "",
+        { list: "group-names", placeholder: this.section === "tenants" ? "none" : "that of its tenant" });
+    }
+    if (this.section === "namespaces") {
+      this.inputs.locked = element("input", { type: "checkbox", name: "locked", checked: this.entry.policy.locked || false });
+      fields.push(labelled("Locked: only an administrator may change it", "locked", this.inputs.locked));
+    }
+    return fields.length ? [element("div", { class: "fields" }, ...fields)] : [];
+  }
+
+  quota(direction) {
+    const quota = this.entry.policy[direction] || {};
+    const hint = element("p", { class: "hint", role: "status" });
+    const warn = () => {
+      const typed = (key) => { try { return this.typed(`${direction}.${key}`); } catch { return null; } };
+      const isDelayed = delaysAll({ messages_per_second: typed("messages_per_second"),
+        bytes_per_second: typed("bytes_per_second"), on_excess: typed("on_excess") });
+      hint.textContent = isDelayed ? DELAYS_ALL : "";
+    };
+    const fields = FIELDS.map(({ key, title, hint: placeholder, show }) => {
+      const path = `${direction}.${key}`;
+      const value = quota[key] === undefined ? "" : show(quota[key]);
+      this.inputs[path] = element("input", { name: path, inputmode: "text", placeholder, autocomplete: "off", value });
+      return labelled(title, path, this.inputs[path]);
+    });
+    const path = `${direction}.on_excess`;
+    this.inputs[path] = element("select", { name: path }, ...Object.entries(EXCESS).map(([value, text]) =>
+      element("option", { value, selected: value === (quota.on_excess || "delay") }, text)));
+    const root = element("fieldset", { oninput: warn, onchange: warn }, element("legend", {}, LEGENDS[direction], " ", element("small", {}, direction)),
+      element("div", { class: "fields" }, ...fields, labelled("On excess", path, this.inputs[path])), hint);
+    warn();
+    return root;
+  }
+
+  // What was typed into a field. Throws what is wanted instead.
+  typed(path) {
+    const input = this.inputs[path];
+    if (path === "locked") return input.checked;
+    if (path === "resource_group") return input.value.trim() || null;
+    const field = FIELDS.find(({ key }) => path.endsWith(`.${key}`));
+    return field ? field.read(input.value) : input.value;
+  }
+
+  async submit() {
+    this.save.disabled = true;
+    this.save.textContent = "Saving…";
+    this.problem.textContent = "";
+    for (const input of Object.values(this.inputs)) input.removeAttribute("aria-invalid");
+    try {
+      const saved = await this.write();
+      this.onClose();
+      this.onSaved(saved);
+    } catch (error) {
+      this.point(error);
+    }
+    this.save.disabled = false;
+    this.save.textContent = "Save";
+  }
+
+  async write() {
+    const values = {};
+    for (const path of Object.keys(this.inputs)) {
+      if (path === "name") continue;
+      try {
+        values[path] = this.typed(path);
+      } catch (error) {
+        throw new Refused(422, { path, detail: error.message });
+      }
+    }
+    const { revision, policy } = this.entry;
+    const name = revision ? this.entry.name : this.inputs.name.value.trim();
+    if (!name) throw new Refused(422, { path: "name", detail: "give a name" });
+    const body = changedPolicy(policy, values);
+    const path = `/admin/v2/policies/${this.section}/${segment(name)}?${new URLSearchParams({ why: this.why.value })}`;
+    const condition = revision ? { ifMatch: `"${revision}"` } : { ifNoneMatch: "*" };
+    const { value } = await confirmed(path, { method: "PUT", body, ...condition }, differences(policy, body));
+    return { ...value, name };
+  }
+
+  // Say what is wrong, at the field that is meant.
+  point(error) {
+    const found = Object.keys(this.inputs).find((path) => error.path === path || error.path?.endsWith(`.${path}`));
+    if (found) { this.inputs[found].setAttribute("aria-invalid", "true"); this.inputs[found].focus(); }
+    if (error.status === 412) {
+      this.problem.textContent = this.entry.revision
+        ? "Somebody else has changed this entry meanwhile; nothing was saved. Cancel, look at it again, and edit it as it is now."
+        : "There is an entry of that name already; nothing was saved. Cancel, find it, and edit it.";
+    } else {
+      const place = found || error.path;
+      this.problem.textContent = visible(place && error.status === 422 ? `${place}: ${error.message}` : error.message);
+    }
+    if (!found) this.problem.scrollIntoView({ block: "nearest" });
+  }
+}
+
+// What the store has under a name.
+export async function entryOf(section, name) {
+  return (await call(`/admin/v2/policies/${section}/${segment(name)}`)).value;
+}

@@ -1,0 +1,83 @@
+// The namespaces that a job holds back, and why it holds one of them.
+
+import { call, segment } from "./client.js";
+import { Rows, element, long, row, visible } from "./elements.js";
+import { count, quantity, size } from "./numbers.js";
+
+const MOST = 50;
+const LEVELS = { tenant: "tenant", resource_group: "group" };
+
+export class Throttled {
+  constructor({ onProblem }) {
+    this.table = document.getElementById("throttled");
+    this.about = document.getElementById("throttled-count");
+    this.job = "";
+    this.rows = new Rows(this.table, ({ namespace }) => element("button", { type: "button", class: "name",
+      title: `Why: ${namespace}`, onclick: () => explain(this.job, namespace).catch(onProblem) }, namespace));
+  }
+
+  showNoJob() {
+    this.about.textContent = "The server watches no job: start it with --job name=<checkpoint>/throttle.";
+    this.table.hidden = true;
+  }
+
+  forget() {
+    this.about.textContent = "";
+    this.rows.show([], "namespace", () => []);
+  }
+
+  async read(job, dimension) {
+    this.job = job.job;
+    const page = (await call(`/admin/v2/status/${segment(job.job)}/namespaces?throttled=true&limit=${MOST}`)).value;
+    const shown = page.namespaces.length;
+    const what = !page.active ? "No namespace was active in the newest batches."
+      : shown ? `${count(page.backlogged)} of ${count(page.active)} active namespaces have a backlog. `
+        + `Those with the most waiting and rejected messages come first${shown === MOST ? `; the first ${MOST} are shown` : ""}.`
+        : `None of ${count(page.active)} active namespaces has a backlog or rejected messages.`;
+    this.about.textContent = (job.listening ? "" : "When the job was last seen: ") + what;
+    this.table.hidden = shown === 0;
+    this.rows.show(page.namespaces, "namespace", (namespace) => [
+      ["", namespace.resource_group === null ? "–" : long(namespace.resource_group)],
+      ["number", count(namespace.offered_per_second)], ["number", count(namespace.admitted_per_second)],
+      ["number", count(namespace.rejected_per_second)],
+      ["number", quantity(namespace[`waiting_${dimension}`], dimension)], ["text", heldBy(namespace)],
+    ]);
+  }
+}
+
+function heldBy(namespace) {
+  const held = namespace.held_by;
+  if (!held) return "a throttling rule or the queue's bounds";
+  const level = { namespace: "its own quota", tenant: `tenant ${held.scope}`, resource_group: `group ${held.scope}`,
+    job: "the job's quota" }[held.level];
+  const used = held.used_ratio === null ? "a quota of 0" : `${Math.round(held.used_ratio * 100)} % used`;
+  return `${level} (${held.dimension}, ${used})`;
+}
+
+async function explain(job, namespace) {
+  const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment(job)}`);
+  const rates = (pair) => [pair[0] === null ? null : `${count(pair[0])} messages`, pair[1] === null ? null : size(pair[1])]
+    .filter(Boolean).join(", ") || "–";
+  const seconds = (ms) => (ms === null ? "–" : `${count(ms / 1000)} s`);
+  document.getElementById("explanation-title").textContent = visible(`Why is ${namespace} held?`);
+  const seen = value.last_batch;
+  const titles = ["Level", "Quota per second", "On excess", "Balance", "Backlog", "Free in"];
+  document.getElementById("explanation-text").replaceChildren(
+    element("h3", {}, "Which rule applies, and why"),
+    element("ul", {}, ...[...value.reasons, ...value.notes].map((reason) => element("li", {}, reason))),
+    element("h3", {}, "The levels that it passes"),
+    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Levels" },
+      element("table", { class: "stack" },
+        element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))),
+        element("tbody", {}, ...value.levels.map((level) => row(titles, [
+          ["head", ["job", "namespace"].includes(level.level) ? level.level : `${LEVELS[level.level]} ${level.scope}`],
+          ["", level.per_second.every((rate) => rate === null) ? "no limit" : rates(level.per_second)],
+          ["", level.on_excess], ["", rates(level.balance)], ["", level.waiting ? rates(level.waiting) : "–"],
+          ["", seconds(level.release_ms)],
+        ]))))),
+    seen ? element("p", {}, `In batch ${count(seen.batch_id)}: ${rates(seen.offered)} offered, ${rates(seen.admitted)} `
+      + `admitted, ${rates(seen.rejected)} rejected, ${rates(seen.waiting)} waiting. `
+      + (value.predicted_release_ms === null ? "" : `The backlog will be gone in ${seconds(value.predicted_release_ms)}, `
+        + "if nothing more arrives.")) : "");
+  document.getElementById("explanation").showModal();
+}

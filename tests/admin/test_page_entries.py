@@ -1,0 +1,247 @@
+"""The page in a real browser: tenants, namespaces and globs are edited, the history is long, and so are its names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
+from tests.admin.browser import MISSING, listening
+from tests.admin.conftest import ServedApp
+from tests.admin.made_up_job import MadeUpJob
+from tests.admin.shown_page import OFFERED, Faults, Shown
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.filterwarnings("ignore")]
+
+SUBJECT = "https://login.example.org/realms/data#" + 162 * "x"
+
+
+@pytest.fixture(autouse=True)
+def wide(driver: Chrome) -> None:
+    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def test_every_setting_of_a_tenant_is_edited(shown: Shown) -> None:
+    shown.served.service.put("resource_group", "iron", {}, Author("ann"))
+    shown.sign_in()
+    shown.edit_entry("tenants", "acme", {
+        "resource_group": "iron", "publish.messages_per_second": "50", "publish.bytes_per_second": "8MiB",
+        "publish.max_message_bytes": "1 MB", "publish.burst_seconds": "2.5", "publish.weight": "3",
+        "publish.on_excess": "reject", "dispatch.messages_per_second": "0.5", "dispatch.on_excess": "observe",
+        "why": "a larger customer",
+    })  # fmt: skip
+    shown.save()
+    shown.wait_for(
+        "#confirmation[open] .losses li", text="tenants.acme: publish.messages_per_second of resource_groups"
+    )
+    shown.driver.find_element("css selector", "#confirmation button[value=yes]").click()
+    shown.wait_for(
+        "[data-entries=tenants] .acted", text="Revision 4 is committed; the next batch of ingest will have it."
+    )
+    shown.wait_for("[data-entries=tenants] tbody td", text="50 messages/s, 8 MiB/s, burst 2.5 s, weight 3, reject")
+    assert shown.served.service.get("tenant", "acme").values == {
+        "resource_group": "iron",
+        "publish": {
+            "messages_per_second": 50, "bytes_per_second": 8 * 2**20, "max_message_bytes": 1_000_000,
+            "burst_seconds": 2.5, "weight": 3, "on_excess": "reject",
+        },
+        "dispatch": {"messages_per_second": 0.5, "on_excess": "observe"},
+    }  # fmt: skip
+    shown.job.batch(OFFERED)
+    shown.wait_for(
+        "[data-entries=tenants] .acted", text="Revision 4 has acted since batch 15: 1 batch after the change."
+    )
+    assert [each for each in shown.complaints() if "428" not in each] == []
+
+
+def test_tenant_is_added_only_if_it_is_new(shown: Shown) -> None:
+    shown.sign_in()
+    shown.wait_for("[data-entries=tenants] tbody tr")
+    for name, said in (
+        ("acme", "There is an entry of that name already"),
+        ("b/c", "a tenant is the part of a namespace"),
+    ):
+        shown.wait_for("[data-entries=tenants] .find button[type=button]").click()
+        shown.type_into({"name": name, "publish.messages_per_second": "5"})
+        shown.save()
+        shown.wait_for("#editor .problem", text=said)
+        shown.wait_for("#editor .buttons button[type=button]").click()
+    shown.wait_for("[data-entries=tenants] .find button[type=button]").click()
+    shown.type_into({"name": "blue", "publish.messages_per_second": "5"})
+    shown.save()
+    shown.wait_for("[data-entries=tenants] tbody tr", text="blue")
+    assert shown.served.service.get("tenant", "blue").values == {"publish": {"messages_per_second": 5}}
+    assert shown.served.service.get("tenant", "acme").values == {"resource_group": "gold"}
+
+
+def test_form_of_a_namespace_keeps_what_it_does_not_edit(shown: Shown) -> None:
+    shown.served.service.put("namespace", "acme/a", {"write_throttling": "20*delay*100", "locked": True}, Author("ann"))
+    shown.sign_in()
+    shown.edit_entry("namespaces", "acme/a", {"dispatch.weight": "2"})
+    shown.wait_for("#editor p", text="Stays as it is: write_throttling: 20*delay*100.")
+    shown.save()
+    shown.wait_for("[data-entries=namespaces] .acted", text="Revision 4 is committed")
+    assert shown.served.service.get("namespace", "acme/a").values == {
+        "write_throttling": "20*delay*100", "locked": True, "dispatch": {"weight": 2},
+    }  # fmt: skip
+
+
+def test_viewer_sees_entries_and_cannot_edit_them(shown: Shown) -> None:
+    shown.sign_in("viewer")
+    row = shown.wait_for("[data-entries=tenants] tbody tr", text="acme")
+    assert "gold" in row.text
+    buttons = shown.driver.find_elements("css selector", "[data-entries] button:not([type])")
+    assert [button.text for button in buttons if button.is_displayed()] == ["Find", "Find"]
+    edits = shown.driver.find_elements(
+        "css selector", "[data-entries] tbody button, [data-entries] .find [type=button]"
+    )
+    assert edits
+    assert not any(button.is_displayed() for button in edits)
+
+
+def test_edit_of_an_entry_that_another_overtook_is_refused(shown: Shown) -> None:
+    shown.sign_in()
+    shown.edit_entry("tenants", "acme", {"publish.weight": "2"})
+    shown.served.service.put("tenant", "acme", {"resource_group": "gold", "publish": {"weight": 9}}, Author("bob"))
+    shown.save()
+    shown.wait_for("#editor .problem", text="Somebody else has changed this entry meanwhile; nothing was saved.")
+    assert shown.served.service.get("tenant", "acme").values["publish"] == {"weight": 9}
+
+
+@pytest.mark.parametrize("key", ["messages_per_second", "burst_seconds", "weight"])
+def test_number_that_is_none_of_bytes_refuses_their_units(shown: Shown, key: str) -> None:
+    shown.sign_in()
+    shown.edit_entry("tenants", "acme", {f"publish.{key}": "8MiB"})
+    shown.save()
+    shown.wait_for("#editor .problem", text=f'publish.{key}: "8MiB" is not a')
+    assert shown.wait_for(f"#editor [name='publish.{key}']").get_attribute("aria-invalid") == "true"
+    assert shown.served.store.revision() == 2
+
+
+def test_quota_of_zero_under_delay_says_what_it_does(shown: Shown) -> None:
+    shown.sign_in()
+    shown.edit_entry("tenants", "acme", {"publish.messages_per_second": "0"})
+    shown.wait_for(
+        "#editor .hint", text="0 under delay admits nothing: rows wait until a bound of the queue is reached"
+    )
+    shown.type_into({"publish.on_excess": "reject"})
+    shown.wait_until_empty("#editor .hint")
+    shown.type_into({"publish.on_excess": "delay"})
+    shown.save()
+    shown.wait_for(
+        "#confirmation[open] .losses li", text="under delay, rows wait until a bound of the queue is reached"
+    )
+    shown.driver.find_element("css selector", "#confirmation button[value=yes]").click()
+    shown.wait_for("[data-entries=tenants] .notes li", text="on_excess: reject rejects them at once")
+    shown.wait_for("[data-entries=tenants] tbody tr", text="0 admits nothing: rows wait until a bound")
+
+
+def test_confirmation_shows_before_and_after_in_a_narrow_window(shown: Shown) -> None:
+    shown.resize(400)
+    shown.sign_in()
+    shown.edit_entry("tenants", "acme", {"publish.messages_per_second": "0"})
+    shown.save()
+    shown.wait_for("#confirmation[open] td")
+    cells = {}
+    for title in ("What", "Before", "After"):
+        selector = f"#confirmation td[data-label={title}]"
+        left, right = shown.sides(selector)
+        assert 0 <= left < right <= 400
+        cells[title] = shown.driver.find_element("css selector", selector).text
+    assert (cells["What"], cells["After"]) == ("publish.messages_per_second", "0")
+    assert shown.driver.execute_script("return document.querySelector('#confirmation .scroll').scrollWidth") <= 400
+    label = "return getComputedStyle(document.querySelector('#confirmation td[data-label=After]'), '::before').content"
+    assert shown.driver.execute_script(label) == '"After"'
+
+
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_long_names_leave_the_buttons_of_the_history_in_the_window(shown: Shown, width: int) -> None:
+    author = Author(SUBJECT, 200 * "w", None, "api", f"signed in as {SUBJECT}")
+    shown.served.service.put("tenant", "blue" + 190 * "e", {"resource_group": "gold"}, author)
+    shown.served.service.put("tenant", "acme", {"resource_group": "gold", "publish": {"weight": 2}}, author)
+    shown.resize(width)
+    shown.sign_in()
+    shown.wait_for("#history [aria-label='Roll back to revision 3']")
+    left, right = shown.sides("#history [aria-label='Roll back to revision 3']")
+    assert 0 <= left < right <= width
+    left, right = shown.sides("[data-entries=tenants] tbody tr:nth-child(2) button")
+    assert 0 <= left < right <= width
+    assert shown.driver.find_elements("css selector", f"#history [title='{SUBJECT}']")
+    assert shown.driver.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_history_goes_back_to_the_first_revision(shown: Shown) -> None:
+    for weight in range(2, 24):
+        values = {"publish": {"messages_per_second": 20, "weight": weight}}
+        shown.served.service.put("resource_group", "gold", values, Author("ann", f"weight {weight}"))
+    shown.sign_in()
+    shown.wait_for("#history tbody tr", text="weight 23")
+    counts = [len(shown.driver.find_elements("css selector", "#history tbody tr"))]
+    older = shown.driver.find_element("id", "older")
+    for last in ("weight 6", "first customers"):
+        shown.driver.execute_script("arguments[0].click()", older)
+        shown.wait_for("#history tbody tr", text=last)
+        counts.append(len(shown.driver.find_elements("css selector", "#history tbody tr")))
+    assert counts == [10, 20, 23]
+    assert not older.is_displayed()
+    # A new change comes on top; what was shown stays.
+    shown.served.service.put("tenant", "blue", {}, Author("ann", "one more"))
+    shown.wait_for("#history tbody tr", text="one more")
+    assert len(shown.driver.find_elements("css selector", "#history tbody tr")) == 24
+    shown.wait_for("#history tbody tr", text="first customers")
+
+
+def test_small_print_of_every_field_is_the_key_of_the_document(shown: Shown) -> None:
+    shown.sign_in()
+    shown.edit_entry("tenants", "acme", {})
+    script = (
+        "return [...document.querySelectorAll('#editor label:not(.why)')].map(label =>"
+        " [label.querySelector('small').textContent, label.querySelector('input, select').name])"
+    )
+    found = shown.driver.execute_script(script)
+    assert len(found) == 13
+    assert all(name.split(".")[-1] == small for small, name in found)
+
+
+@pytest.mark.parametrize("namespaces", [0, 1, 10_000])
+def test_page_of_many_and_of_no_namespaces(
+    driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path, namespaces: int
+) -> None:
+    from spark_throttle.policy.codec import parse_document
+
+    store = MemoryStore()
+    names = [f"acme/n{number:05}" for number in range(namespaces)]
+    if namespaces:
+        document = {"namespaces": {name: {"publish": {"weight": 2}} for name in names}}
+        PolicyService(store, clock_ms=lambda: 0).apply(parse_document(document), Author("ann"))
+    served = serve(store)
+    faults = Faults(served.app)
+    with listening(faults) as address:
+        shown = Shown(driver, address, served, MadeUpJob(tmp_path / "unused", store), faults)
+        shown.sign_in()
+        about = {
+            0: "No namespace and no glob has an entry: the defaults apply to every namespace.",
+            1: "1 entry, by name.", 10_000: "The first 10 entries by name.",
+        }[namespaces]  # fmt: skip
+        shown.wait_for("[data-entries=namespaces] .quiet", text=about)
+        shown.wait_for("#no-groups", text="There is no resource group yet.")
+        shown.wait_for("#throttled-count", text="The server watches no job: start it with --job")
+        shown.wait_for("#no-history" if not namespaces else "#history tbody tr")
+        if namespaces == 10_000:
+            shown.wait_for("[data-entries=namespaces] input").send_keys("acme/n0999")
+            shown.wait_for("[data-entries=namespaces] .find button").click()
+            shown.wait_for("[data-entries=namespaces] .quiet", text="10 entries, by name.")
+            heads = driver.find_elements("css selector", "[data-entries=namespaces] tbody th .long")
+            assert [head.text for head in heads] == names[-10:]
+        assert shown.complaints() == []
+        driver.execute_script("sessionStorage.clear()")
+        driver.get("about:blank")

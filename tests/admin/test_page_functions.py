@@ -1,0 +1,148 @@
+"""The page's functions that touch no document, in Node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sessions import ROOT
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="no node to run the page's modules with")
+PAGE = ROOT / "spark_throttle/admin/page"
+
+
+def returned(module: str, function: str, *calls: list[Any], folder: Path) -> list[Any]:
+    """Return what a function of a module of the page returns for each list of arguments, or the text of its error."""
+    for script in PAGE.glob("*.js"):
+        shutil.copy(script, folder)
+    (folder / "package.json").write_text('{"type": "module"}')
+    program = (
+        f"import {{ {function} }} from './{module}.js';"
+        "const said = (call) => { try { return "
+        + function
+        + "(...call) ?? null } catch (error) { return error.message } };"
+        f"console.log(JSON.stringify({json.dumps(calls)}.map(said)))"
+    )
+    (folder / "program.js").write_text(program)
+    done = subprocess.run([str(NODE), str(folder / "program.js")], capture_output=True, text=True, check=True)
+    values: list[Any] = json.loads(done.stdout)
+    return values
+
+
+def test_number_without_a_unit_takes_none(tmp_path: Path) -> None:
+    good = returned("numbers", "typedNumber", ["5000"], [" 0.5 "], [""], ["0"], ["5e3"], folder=tmp_path)
+    assert good == [5000, 0.5, None, 0, 5000]
+    for text in ("8MiB", "8 MB", "8K", "8k", "1M", "5s", "5/s", "-1", "five", "1,000"):
+        (refusal,) = returned("numbers", "typedNumber", [text], folder=tmp_path)
+        assert refusal == f'"{text}" is not a number without a unit, such as 5000 or 0.5'
+
+
+def test_size_takes_units_of_bytes_and_no_bare_prefix(tmp_path: Path) -> None:
+    good = returned("numbers", "typedSize", ["5000"], ["8MiB"], ["1.5 MB"], ["1kB"], ["7B"], [""], folder=tmp_path)
+    assert good == [5000, 8 * 2**20, 1_500_000, 1000, 7, None]
+    for text in ("8K", "8M", "8iB", "8mib", "8 messages"):
+        (refusal,) = returned("numbers", "typedSize", [text], folder=tmp_path)
+        assert refusal.startswith(f'"{text}" is not a number of bytes')
+
+
+def test_policy_keeps_what_the_form_does_not_edit(tmp_path: Path) -> None:
+    policy = {"resource_group": "gold", "write_throttling": "2*delay*100", "publish": {"weight": 2}}
+    typed = {"resource_group": None, "locked": False, "publish.weight": None, "publish.on_excess": "delay",
+             "dispatch.messages_per_second": 0, "dispatch.on_excess": "reject"}  # fmt: skip
+    (changed,) = returned("policy_fields", "changedPolicy", [policy, typed], folder=tmp_path)
+    assert changed == {
+        "write_throttling": "2*delay*100", "dispatch": {"messages_per_second": 0, "on_excess": "reject"},
+    }  # fmt: skip
+    (found,) = returned("policy_fields", "differences", [policy, changed], folder=tmp_path)
+    none = "\u2013"
+    assert found == [
+        ["resource_group", "gold", none], ["publish.weight", "2", none], ["dispatch.messages_per_second", none, "0"],
+        ["dispatch.on_excess", none, "reject"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quota", "said"),
+    [
+        ({"messages_per_second": 0}, "0 messages/s, burst 10 s, weight 1, delay (0 admits nothing: rows wait until"),
+        ({"bytes_per_second": 0, "on_excess": "delay"}, "0 B/s, burst 10 s, weight 1, delay (0 admits nothing:"),
+        ({"messages_per_second": 0, "on_excess": "reject"}, "0 messages/s, burst 10 s, weight 1, reject"),
+        ({"max_message_bytes": 1024}, "largest message 1 KiB"),
+        ({}, ""),
+    ],
+)
+def test_quota_of_zero_says_what_it_does(tmp_path: Path, quota: dict[str, Any], said: str) -> None:
+    (text,) = returned("policy_fields", "quotaText", [quota], folder=tmp_path)
+    assert text.startswith(said)
+    assert ("0 admits nothing" in text) == ("0 admits nothing" in said)
+
+
+def test_page_of_names_begins_right_before_a_prefix(tmp_path: Path) -> None:
+    for prefix in ("a", "acme/", "été", "x\ue000", "x\U00010000"):
+        (before,) = returned("policy_fields", "justBefore", [prefix], folder=tmp_path)
+        assert before < prefix
+        assert not before.startswith(prefix)
+        nearest = prefix[:-1] + chr(0xD7FF if prefix[-1] == "\ue000" else ord(prefix[-1]) - 1) + "zz"
+        assert nearest < before
+    assert returned("policy_fields", "justBefore", [""], folder=tmp_path) == [""]
+
+
+def revisions(*numbers: int) -> list[dict[str, int]]:
+    return [{"revision": number} for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("shown", "newest", "merged"),
+    [
+        ([], [3, 2], [3, 2]),
+        ([4, 3, 2, 1], [5, 4], [5, 4, 3, 2, 1]),
+        ([3, 2, 1], [5, 4], [5, 4, 3, 2, 1]),
+        ([2, 1], [5, 4], [5, 4]),  # a gap: nobody has read revision 3
+        ([9, 8, 7], [4, 3], [4, 3]),  # a restored store
+        ([2, 1], [], []),
+    ],
+)
+def test_changes_that_were_shown_stay_shown(
+    tmp_path: Path, shown: list[int], newest: list[int], merged: list[int]
+) -> None:
+    calls = [revisions(*shown), revisions(*newest)]
+    assert returned("policy_fields", "mergedHistory", calls, folder=tmp_path) == [revisions(*merged)]
+
+
+@pytest.mark.parametrize(
+    ("active", "backlogged", "ratio", "services", "said"),
+    [
+        (1, 1, None, [0.5], "Namespaces compete only while two or more have a backlog."),
+        (3, 3, None, [None, None, None], "The group has no quota to share, or one of 0."),
+        (3, 3, None, [0.5, 0, 0], "Fewer than two of these were admitted anything"),
+        (2, 2, 1.0, [0.5, 0.5], "those that were admitted anything had equal shares by weight."),
+        (2, 2, 1.5, [0.6, 0.4], "the best served had 1.50 times the share by weight of the worst served."),
+        (9, 2, 1.5, [0.6, 0.4], "The 2 with the most messages are shown."),
+    ],
+)
+def test_sentence_on_fairness_does_not_contradict_itself(
+    tmp_path: Path, active: int, backlogged: int, ratio: float | None, services: list[float | None], said: str
+) -> None:
+    page = {"active": active, "backlogged": backlogged, "fairness_ratio": ratio,
+            "namespaces": [{"service": service} for service in services]}  # fmt: skip
+    (text,) = returned("fairness", "fairnessText", [page], folder=tmp_path)
+    assert said in text
+    assert ("compete only" in text) == (backlogged < 2)
+
+
+@pytest.mark.parametrize("status", [0, 401, 403, 409, 412, 428, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("is_change", [False, True])
+def test_every_failure_says_what_happened_and_what_to_do(tmp_path: Path, status: int, is_change: bool) -> None:
+    (said,) = returned("advice", "advice", [status, "it went wrong", {"isChange": is_change}], folder=tmp_path)
+    assert said.startswith("It went wrong. ")
+    remedies = ("tries again", "Try again", "Sign in", "An administrator may", "Look at", "look at", "confirmed")
+    assert any(remedy in said for remedy in remedies)
+    # Whether a change was made is unknown only where the server may have made it.
+    outcome = "It is unknown whether" if status in (0, 500, 502, 504) else "Nothing was changed."
+    assert (outcome in said) == is_change
