@@ -26,6 +26,7 @@ from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.errors import PolicyError
 from spark_throttle.importers.import_result import ImportResult, mapping_of
 from spark_throttle.policy.yaml_text import read_yaml
+from spark_throttle.remedies import Remedy
 
 _RULES: Final = {
     "replica.write_throttling": "write_throttling",
@@ -142,7 +143,7 @@ class _Shell:
 
     def _begin(self, number: int) -> None:
         if self._table is None:
-            raise PolicyError("", f"line {number}: the text does not name the table; give --table")
+            raise PolicyError("", f"line {number}: the text does not name the table", Remedy.NAME_TABLE)
         if self._table in self.tables and not self._is_named_by_shell:
             raise PolicyError("", f"line {number}: a second list, and no line `use TABLE` says whose; keep one")
         self._envs = self.tables[self._table] = {}

@@ -26,6 +26,7 @@ from typing import Any, Final
 from spark_throttle.errors import PolicyError
 from spark_throttle.importers.import_result import ImportResult, mapping_of
 from spark_throttle.policy.yaml_text import read_yaml
+from spark_throttle.remedies import Remedy
 
 _FIELDS: Final = {
     "publishrateinmsgs": ("publish", "messages_per_second"),
@@ -97,7 +98,7 @@ def _values(text: str, group: str | None) -> Mapping[str, Any]:
     if group is not None:
         return {group: values}
     if values and all(_is_field(key) for key in values):
-        raise PolicyError("", "the text holds the rates of one group without its name; give --group")
+        raise PolicyError("", "the text holds the rates of one group without its name", Remedy.NAME_GROUP)
     return values
 
 

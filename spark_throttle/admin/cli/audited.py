@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from spark_throttle.admin.cli.output import REMEDIES
 from spark_throttle.admin.cli.system_user import system_user
 from spark_throttle.errors import FileUnusableError, OutcomeUnknownError, StoreUnavailableError, ThrottleError
 
@@ -58,7 +59,7 @@ class CommandRecorder:
         if left > 0:
             named.append(f"and {left} more")
         if isinstance(outcome, ThrottleError):
-            _append(self._log, outcome=_outcome(outcome), detail=str(outcome), author=author, changes=named)
+            _append(self._log, outcome=_outcome(outcome), detail=outcome.told(REMEDIES), author=author, changes=named)
         elif outcome.is_changed:
             _append(self._log, outcome="done", author=author, changes=named, revision=outcome.revision)
         else:
@@ -77,7 +78,7 @@ def audited(tokens: str, audit: str | None) -> Iterator[list[str]]:
     try:
         yield about
     except ThrottleError as error:
-        _append(log, outcome=_outcome(error), detail=str(error), about=about)
+        _append(log, outcome=_outcome(error), detail=error.told(REMEDIES), about=about)
         raise
     _append(log, outcome="done", about=about)
 
