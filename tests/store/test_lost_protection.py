@@ -141,7 +141,10 @@ FIVE = {"publish": {"messages_per_second": 5}}
             [],
         ),
         (
-            {"job": FIVE, "resource_groups": GOLD, "exempt": ["t/x"], "namespaces": {"t/x": {"resource_group": "gold"}}},
+            {
+                "job": FIVE, "resource_groups": GOLD, "exempt": ["t/x"],
+                "namespaces": {"t/x": {"resource_group": "gold"}},
+            },
             {
                 "job": FIVE, "resource_groups": {"gold": {}}, "exempt": ["t/x"],
                 "namespaces": {"t/x": {"resource_group": "gold"}},

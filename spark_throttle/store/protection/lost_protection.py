@@ -9,7 +9,8 @@ tenant, its group and the job. A change costs protection if for some name
 Names without end are judged by the rules that they can go from and to: a glob that is removed leaves its names to less
 specific globs and the defaults, a new one takes them from there, and a name with an entry goes exactly one way. Where
 it depends on names that nobody has written whether a limit is lifted, it counts as lifted. Nobody knows which names
-will come, so every namespace, tenant and glob counts as in use, and a group if something is attached to it.
+will come, so every namespace, tenant and glob counts as in use, and a group if something is attached to it. What is
+exempt before or after a change loses nothing by it; an exemption that begins or ends is judged by itself.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from spark_throttle.store.delegation.given_rules import PolicyView, namespace_po
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.entries import SECTIONS, policy_of, resource_group_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
+from spark_throttle.store.protection.exemptions import Exemptions, names_of
 from spark_throttle.store.protection.loss import Loss, Terms, losses_between, terms_of
 from spark_throttle.store.store import Change, Entry, Kind, PolicyStore, Revision
 
@@ -131,7 +133,7 @@ class _Judgement:
             case "defaults":
                 # A rule for all names leaves none to the defaults.
                 if all(view.get("namespace", "*") is None for view in self._views):
-                    yield from self._of_rules(*(_defaults(view) for view in self._views), "*", path)
+                    yield from self._of_rules(_defaults(self._before), _defaults(self._after), "*", path)
             case "job":
                 terms = (_terms(view, "job", "") for view in (self._before, self._after))
                 yield from losses_between(*terms, path=path, level=Level.JOB)
@@ -156,20 +158,20 @@ class _Judgement:
         """
         was_used = is_used = False
         given = (key for key, named in self._groups_given.items() if named == group)
-        if any(not self._is_exempt(*_names_of(kind, name)) for kind, name in given):
+        if any(not self._is_exempt(*names_of(kind, name)) for kind, name in given):
             is_used = True
         for kind in _MEMBER_KINDS:
             page = self._store.page(kind, limit=_PAGE, at=self._revision, resource_group=group)
             if len(page) == _PAGE:  # to look at more would take too long
                 return True
-            members = [(kind, each.name) for each in page if not self._is_exempt(*_names_of(kind, each.name))]
+            members = [(kind, each.name) for each in page if not self._is_exempt(*names_of(kind, each.name))]
             was_used |= bool(members)
             is_used |= any(member not in self._changed for member in members)
         return was_used and is_used
 
     def _of_tenant(self, tenant: str, path: str) -> Iterator[Loss]:
         losses = list(self._of_tenants_names(tenant, path))
-        yield from () if losses and self._is_exempt(*_names_of("tenant", tenant)) else losses
+        yield from () if losses and self._is_exempt(*names_of("tenant", tenant)) else losses
 
     def _of_tenants_names(self, tenant: str, path: str) -> Iterator[Loss]:
         terms = (_terms(view, "tenant", tenant) for view in (self._before, self._after))
@@ -188,7 +190,7 @@ class _Judgement:
         return all(
             any(covers(entry.name, names) for entry in view.overlapping(names))
             for view in self._views
-            for names in _names_of("tenant", tenant)
+            for names in names_of("tenant", tenant)
         )
 
     def _has_rule_without_group(self, tenant: str) -> bool:
@@ -287,7 +289,7 @@ class _Judgement:
 
     def _of_end_of_exemption(self, name: str, path: str) -> Iterator[Loss]:
         """Yield the quotas of 0 that hold names which are exempt no more."""
-        if self._stays_exempt.covers(name):
+        if self._is_exempt_after.covers(name):
             return
         if is_glob(name):
             if any(
@@ -304,7 +306,7 @@ class _Judgement:
         """Return whether an entry may hold a name that a glob matches."""
         match entry.kind:
             case "tenant":
-                return any(overlaps(glob, names) for names in _names_of("tenant", entry.name))
+                return any(overlaps(glob, names) for names in names_of("tenant", entry.name))
             case "namespace":
                 return overlaps(glob, entry.name)
             case "resource_group":
@@ -319,20 +321,20 @@ class _Judgement:
         return all(self._was_exempt.covers(name) or self._is_exempt_after.covers(name) for name in names)
 
     @cached_property
-    def _was_exempt(self) -> _Exemptions:
+    def _was_exempt(self) -> Exemptions:
         names: list[str] = []
         while page := self._store.page("exempt", after=names[-1] if names else "", limit=_PAGE, at=self._revision):
             names += (entry.name for entry in page)
-        return _Exemptions(names)
+        return Exemptions(names)
 
     @cached_property
-    def _stays_exempt(self) -> _Exemptions:
-        return _Exemptions(name for name in self._was_exempt if ("exempt", name) not in self._changed)
+    def _stays_exempt(self) -> Exemptions:
+        return Exemptions(name for name in self._was_exempt if ("exempt", name) not in self._changed)
 
     @cached_property
-    def _is_exempt_after(self) -> _Exemptions:
+    def _is_exempt_after(self) -> Exemptions:
         given = (change.name for change in self._changes if change.kind == "exempt" and change.body is not None)
-        return _Exemptions([*self._stays_exempt, *given])
+        return Exemptions([*self._stays_exempt, *given])
 
     # --------------------------------------------------------------------------------------------------- all at once
 
@@ -346,26 +348,6 @@ class _Judgement:
     @staticmethod
     def _has_limit(entries: Iterable[Entry]) -> bool:
         return any(terms_of(policy_of(entry)) for entry in entries if _holds(entry))
-
-
-class _Exemptions:
-    """The names and globs that are exempt at one moment."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = dict.fromkeys(names)
-        self._globs = [name for name in self._names if is_glob(name)]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def covers(self, name: str) -> bool:
-        """Return whether a name, or each name that a glob matches, is exempt by one of them."""
-        return name in self._names or any(covers(glob, name) for glob in self._globs)
-
-
-def _names_of(kind: Kind, name: str) -> tuple[str, ...]:
-    """Return the names and globs that stand for all names that an entry may hold."""
-    return {"tenant": (name, f"{name}/*"), "defaults": ("*",)}.get(kind, (name,))
 
 
 @dataclass(frozen=True, slots=True)
