@@ -196,15 +196,22 @@ class UnknownVersionError(StoredFormatError):
 
 
 class DamagedError(StoredFormatError):
-    """Stored bytes are truncated or altered."""
+    """Stored bytes are truncated or altered.
 
-    def __init__(self, what: str, problem: str) -> None:
+    Examples
+    --------
+    >>> print(DamagedError("the token file tokens.json", "it is empty", "make new tokens"))
+    the token file tokens.json is damaged: it is empty; make new tokens
+    """
+
+    def __init__(self, what: str, problem: str, remedy: str = "restore it from a backup of the checkpoint") -> None:
         self.what = what
         self.problem = problem
-        super().__init__(f"{what} is damaged: {problem}; restore it from a backup of the checkpoint")
+        self.remedy = remedy
+        super().__init__(f"{what} is damaged: {problem}; {remedy}")
 
-    def __reduce__(self) -> tuple[type[DamagedError], tuple[str, str]]:
-        return (type(self), (self.what, self.problem))
+    def __reduce__(self) -> tuple[type[DamagedError], tuple[str, str, str]]:
+        return (type(self), (self.what, self.problem, self.remedy))
 
 
 class EpochMissingError(ThrottleError):

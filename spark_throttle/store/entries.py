@@ -218,7 +218,11 @@ def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | 
         # Parsed again under its own name, so that the message has this name.
         return parse_policy(entry.kind, entry.name, json.loads(entry.body or _ABSENT, parse_float=Decimal))
     except json.JSONDecodeError as error:
-        raise DamagedError(f"the {entry.kind} {entry.name!r} of {what}", f"its body is not JSON: {error}") from error
+        raise DamagedError(
+            f"the {entry.kind} {entry.name!r} of {what}",
+            f"its body is not JSON: {error}",
+            "write the entry anew, or restore the store from a backup",
+        ) from error
 
 
 @lru_cache(maxsize=65_536)

@@ -296,4 +296,4 @@ def _parsed(line: bytes, what: str) -> tuple[Commit, str]:
         revision = Revision(*(fields[name] for name in names), fields.get("door"), fields.get("caller"))  # type: ignore[call-arg] # mypy counts a generator as all
         return Commit(revision, tuple(Change(*change) for change in fields["entries"])), str(fields["document"])
 
-    return parse_versioned(line, what, FORMAT, commit_of)
+    return parse_versioned(line, what, FORMAT, commit_of, remedy="restore it from a backup of the store")
