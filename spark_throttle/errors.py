@@ -36,12 +36,37 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 
+from spark_throttle.remedies import IN_PYTHON, Remedy, Words
+
 _LONGEST_NAME = 80
 _MOST_LOSSES = 10
 
 
 class ThrottleError(Exception):
-    """The root of every error that this package raises."""
+    """The root of every error that this package raises.
+
+    Parameters
+    ----------
+    message
+        What is wrong, and the remedy if it is the same at every door.
+    door_remedy
+        A remedy that each door says in words of its own; `None` if the message has it.
+
+    Examples
+    --------
+    >>> error = ThrottleError("no limit is left", Remedy.CONFIRM)
+    >>> str(error), error.told({Remedy.CONFIRM: "say yes"})
+    ('no limit is left; confirm it with Author(is_confirmed=True) if it is meant', 'no limit is left; say yes')
+    """
+
+    def __init__(self, message: str = "", door_remedy: Remedy | None = None) -> None:
+        self.message = message
+        self.door_remedy = door_remedy
+        super().__init__(self.told(IN_PYTHON))
+
+    def told(self, words: Words) -> str:
+        """Return the message with its remedy in the words of a door."""
+        return self.message if self.door_remedy is None else f"{self.message}; {words[self.door_remedy]}"
 
 
 class PolicyError(ThrottleError):
@@ -53,13 +78,13 @@ class PolicyError(ThrottleError):
     'resource_groups.gold.publish.weight: 0 is less than 1; give a whole number'
     """
 
-    def __init__(self, path: str, problem: str) -> None:
+    def __init__(self, path: str, problem: str, door_remedy: Remedy | None = None) -> None:
         self.path = path
         self.problem = problem
-        super().__init__(f"{path}: {problem}" if path else problem)
+        super().__init__(f"{path}: {problem}" if path else problem, door_remedy)
 
-    def __reduce__(self) -> tuple[type[PolicyError], tuple[str, str]]:
-        return (type(self), (self.path, self.problem))
+    def __reduce__(self) -> tuple[type[PolicyError], tuple[str, str, Remedy | None]]:
+        return (type(self), (self.path, self.problem, self.door_remedy))
 
 
 class StoredPolicyError(PolicyError):
@@ -176,7 +201,13 @@ class UnknownVersionError(StoredFormatError):
 
 
 class DamagedError(StoredFormatError):
-    """Stored bytes are truncated or altered."""
+    """Stored bytes are truncated or altered.
+
+    Examples
+    --------
+    >>> print(DamagedError("the token file tokens.json", "it is empty", "make new tokens"))
+    the token file tokens.json is damaged: it is empty; make new tokens
+    """
 
     def __init__(self, what: str, problem: str, remedy: str = "restore it from a backup of the checkpoint") -> None:
         self.what = what
@@ -271,14 +302,14 @@ class NotFoundError(StoreError):
 class DuplicateError(StoreError):
     """The entity to be created already exists."""
 
-    def __init__(self, kind: str, name: str, remedy: str) -> None:
+    def __init__(self, kind: str, name: str, problem: str, door_remedy: Remedy | None = None) -> None:
         self.kind = kind
         self.name = name
-        self.remedy = remedy
-        super().__init__(f"the {_entity(kind, name)} {remedy}")
+        self.problem = problem
+        super().__init__(f"the {_entity(kind, name)} {problem}", door_remedy)
 
-    def __reduce__(self) -> tuple[type[DuplicateError], tuple[str, str, str]]:
-        return (type(self), (self.kind, self.name, self.remedy))
+    def __reduce__(self) -> tuple[type[DuplicateError], tuple[str, str, str, Remedy | None]]:
+        return (type(self), (self.kind, self.name, self.problem, self.door_remedy))
 
 
 class NotPermittedError(StoreError):
@@ -311,16 +342,15 @@ class UnconfirmedError(StoreError):
     Examples
     --------
     >>> print(UnconfirmedError(["no limit is left"]))
-    this costs protection, and nothing was changed: no limit is left; confirm it (yes) if it is meant
+    this costs protection, and nothing was changed: no limit is left; confirm it with Author(is_confirmed=True) if it is
+    meant
     """
 
     def __init__(self, losses: Iterable[str]) -> None:
         self.losses = tuple(losses)
         unlisted = len(self.losses) - _MOST_LOSSES
         listed = [*self.losses[:_MOST_LOSSES], *([f"and {unlisted} more"] if unlisted > 0 else [])]
-        super().__init__(
-            f"this costs protection, and nothing was changed: {'; '.join(listed)}; confirm it (yes) if it is meant"
-        )
+        super().__init__(f"this costs protection, and nothing was changed: {'; '.join(listed)}", Remedy.CONFIRM)
 
     def __reduce__(self) -> tuple[type[UnconfirmedError], tuple[tuple[str, ...]]]:
         return (type(self), (self.losses,))
@@ -363,13 +393,13 @@ class ConflictError(StoreError):
 class StoreUnavailableError(StoreError):
     """The store cannot be reached or read; nothing was changed."""
 
-    def __init__(self, location: str, problem: str) -> None:
+    def __init__(self, location: str, problem: str, door_remedy: Remedy | None = None) -> None:
         self.location = location
         self.problem = problem
-        super().__init__(f"the policy store {location} is not available: {problem}")
+        super().__init__(f"the policy store {location} is not available: {problem}", door_remedy)
 
-    def __reduce__(self) -> tuple[type[StoreUnavailableError], tuple[str, str]]:
-        return (type(self), (self.location, self.problem))
+    def __reduce__(self) -> tuple[type[StoreUnavailableError], tuple[str, str, Remedy | None]]:
+        return (type(self), (self.location, self.problem, self.door_remedy))
 
 
 class OutcomeUnknownError(StoreError):

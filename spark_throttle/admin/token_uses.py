@@ -88,7 +88,13 @@ class TokenUses:
     def _read(self) -> dict[str, int]:
         try:
             text = read_private(self.path)
-            return {} if text is None else parse_versioned(text, f"the file {self.path}", FORMAT, _times)
+            return (
+                {}
+                if text is None
+                else parse_versioned(
+                    text, f"the file {self.path}", FORMAT, _times, remedy="the next time of use writes it anew"
+                )
+            )
         except (FileUnusableError, StoredFormatError) as error:
             logger.warning("when tokens were last used is not known: %s", error)
             return {}

@@ -40,6 +40,7 @@ FORMAT: Final = 2
 FORM: Final = re.compile(r"throttle_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 DAY_MS: Final = 86_400_000
 
+_IF_DAMAGED: Final = "restore it from a backup, or remove it and create the tokens anew"
 _NO_DIGEST: Final = bytes(32)
 _Signature: TypeAlias = tuple[int, ...]
 
@@ -223,7 +224,8 @@ class TokenFile:
         text = read_private(self.path)
         if text is None:
             return {}
-        return parse_versioned(text, f"the token file {self.path}", FORMAT, lambda fields: tokens_of(fields["tokens"]))
+        what = f"the token file {self.path}"
+        return parse_versioned(text, what, FORMAT, lambda fields: tokens_of(fields["tokens"]), remedy=_IF_DAMAGED)
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Token]]:

@@ -15,7 +15,12 @@ Parsed = TypeVar("Parsed")
 
 
 def parse_versioned(
-    text: str | bytes, what: str, newest_format: int, parse: Callable[[dict[str, Any]], Parsed]
+    text: str | bytes,
+    what: str,
+    newest_format: int,
+    parse: Callable[[dict[str, Any]], Parsed],
+    *,
+    remedy: str = "restore it from a backup of the checkpoint",
 ) -> Parsed:
     """Return the result of `parse` on the fields of a JSON object that names its format.
 
@@ -25,6 +30,8 @@ def parse_versioned(
         Names the object in errors.
     newest_format
         The newest format that this release knows.
+    remedy
+        What to do if it is damaged.
 
     Raises
     ------
@@ -45,7 +52,7 @@ def parse_versioned(
             raise UnknownVersionError(what, found, newest_format)
         return parse(fields)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedError(what, repr(error)) from error
+        raise DamagedError(what, repr(error), remedy) from error
 
 
 def read_versioned(

@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from spark_throttle.errors import PolicyError
 from spark_throttle.importers.import_result import ImportResult, mapping_of
+from spark_throttle.importers.origin import Origin, check_origin
 from spark_throttle.policy.yaml_text import read_yaml
 
 DEFAULT: Final = "<default>"
@@ -83,6 +84,7 @@ def import_kafka(text: str) -> ImportResult:
     >>> found.document.namespaces["alice/app"].publish.bytes_per_second
     Decimal('1024')
     """
+    check_origin(text, Origin.KAFKA)
     unexpressed: list[str] = []
     quotas: dict[_Entity, dict[str, Decimal]] = {}
     for entity, values in _described(text, unexpressed):

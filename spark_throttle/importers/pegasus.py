@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.errors import PolicyError
 from spark_throttle.importers.import_result import ImportResult, mapping_of
+from spark_throttle.importers.origin import Origin, check_origin
 from spark_throttle.policy.yaml_text import read_yaml
+from spark_throttle.remedies import Remedy
 
 _RULES: Final = {
     "replica.write_throttling": "write_throttling",
@@ -67,6 +70,7 @@ def import_pegasus(text: str, *, table: str | None = None) -> ImportResult:
     >>> found.unexpressed
     ('temp: default_ttl = 86400 is not a quota of a policy',)
     """
+    check_origin(text, Origin.PEGASUS)
     namespaces: dict[str, dict[str, Any]] = {}
     unexpressed: list[str] = []
     for name, envs in _tables(text, table).items():
@@ -104,6 +108,8 @@ def _tables(text: str, table: str | None) -> dict[str, dict[str, str]]:
         return shell.tables
     values = mapping_of(read_yaml(text), "")
     if table is not None:
+        if any(isinstance(value, Mapping) for value in values.values()):
+            raise PolicyError("", f"the text names its tables, so {table!r} cannot be the name of one table's values")
         values = {table: values}
     return {name: dict(mapping_of(envs, name)) for name, envs in values.items()}
 
@@ -142,7 +148,7 @@ class _Shell:
 
     def _begin(self, number: int) -> None:
         if self._table is None:
-            raise PolicyError("", f"line {number}: the text does not name the table; give --table")
+            raise PolicyError("", f"line {number}: the text does not name the table", Remedy.NAME_TABLE)
         if self._table in self.tables and not self._is_named_by_shell:
             raise PolicyError("", f"line {number}: a second list, and no line `use TABLE` says whose; keep one")
         self._envs = self.tables[self._table] = {}

@@ -25,7 +25,9 @@ from typing import Any, Final
 
 from spark_throttle.errors import PolicyError
 from spark_throttle.importers.import_result import ImportResult, mapping_of
+from spark_throttle.importers.origin import Origin, check_origin
 from spark_throttle.policy.yaml_text import read_yaml
+from spark_throttle.remedies import Remedy
 
 _FIELDS: Final = {
     "publishrateinmsgs": ("publish", "messages_per_second"),
@@ -39,6 +41,7 @@ _OF_REPLICATION: Final = (
 _ONLY_NAMED: Final = object()
 """Stands for the rates of a group of which only the name is known."""
 
+_NAMED: Final = "the text names its groups, so {group!r} cannot be the name of one group's rates"
 _SECTIONS: Final = ("resourcegroups", "tenants", "namespaces")
 _YAML_KEY = re.compile(r"[^\s{\[\"'][^\n]*:(?:\s|$)", re.MULTILINE)
 """A line of a YAML mapping; the names that `list` prints have none."""
@@ -60,6 +63,7 @@ def import_pulsar(text: str, *, group: str | None = None) -> ImportResult:
     >>> found.unexpressed
     ('resourcegroups.gold.ratio = 2 is not a rate of a policy',)
     """
+    check_origin(text, Origin.PULSAR)
     values = _values(text, group)
     sections = values if any(section in values for section in _SECTIONS) else {"resourcegroups": values}
     unexpressed = [f"{key} is not a section that can be imported" for key in sections if key not in _SECTIONS]
@@ -91,13 +95,15 @@ def _values(text: str, group: str | None) -> Mapping[str, Any]:
     """Return the sections, or the groups, of a text."""
     if not text.lstrip().startswith("{") and not _YAML_KEY.search(_without_objects(text)):
         if group is not None:
-            raise PolicyError("", f"the text names its groups, so {group!r} cannot be the name of one group's rates")
+            raise PolicyError("", _NAMED.format(group=group))
         return _printed(text)
     values = mapping_of(read_yaml(text), "")
     if group is not None:
+        if not all(_is_field(key) for key, value in values.items() if isinstance(value, Mapping)):
+            raise PolicyError("", _NAMED.format(group=group))
         return {group: values}
     if values and all(_is_field(key) for key in values):
-        raise PolicyError("", "the text holds the rates of one group without its name; give --group")
+        raise PolicyError("", "the text holds the rates of one group without its name", Remedy.NAME_GROUP)
     return values
 
 

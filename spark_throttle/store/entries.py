@@ -235,7 +235,11 @@ def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | 
         except PolicyError as error:
             raise StoredPolicyError(error.path, error.problem) from error
     except json.JSONDecodeError as error:
-        raise DamagedError(f"the {entry.kind} {entry.name!r} of {what}", f"its body is not JSON: {error}") from error
+        raise DamagedError(
+            f"the {entry.kind} {entry.name!r} of {what}",
+            f"its body is not JSON: {error}",
+            "write the entry anew, or restore the store from a backup",
+        ) from error
 
 
 @lru_cache(maxsize=65_536)

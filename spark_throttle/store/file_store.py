@@ -321,7 +321,7 @@ def _parsed(line: bytes, what: str) -> tuple[Commit, str]:
         _check_types(commit)
         return commit, str(fields["document"])
 
-    return parse_versioned(line, what, FORMAT, commit_of)
+    return parse_versioned(line, what, FORMAT, commit_of, remedy="restore it from a backup of the store")
 
 
 def _check_types(commit: Commit) -> None:

@@ -27,6 +27,7 @@ from spark_throttle.errors import (
     did_you_mean,
 )
 from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.remedies import Remedy
 from spark_throttle.store.checked_changes import MOST_NOTES, CheckedChanges
 from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
 from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
@@ -47,10 +48,6 @@ from spark_throttle.store.protection.planned_change import PlannedChange
 from spark_throttle.store.store import KINDS, SINGLE_KINDS, Author, Change, Entry, Kind, PolicyStore, Revision
 
 _USERS_NAMED: Final = 10
-_MOVE: Final = (
-    "to move it in one step, attach it with --move, or change resource_group in its entry; between a detach and an "
-    "attach it would have no group"
-)
 _MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
@@ -129,11 +126,15 @@ class PolicyService:
         page = self.store.page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
         return [StoredEntry.of(entry) for entry in page]
 
-    def create(self, kind: Kind, name: str, values: Mapping[str, object], author: Author) -> CommitResult:
+    def create(
+        self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
+    ) -> CommitResult:
         """Write an entry that does not exist yet.
 
         Raises
         ------
+        ConflictError
+            If it is at another revision than `expected`; this is judged first.
         DuplicateError
             If it exists.
         PolicyError
@@ -141,7 +142,9 @@ class PolicyService:
         """
 
         def plan(revision: int) -> list[Change]:
-            if self.store.get(kind, name, at=revision) is not None:
+            entry = self.store.get(kind, name, at=revision)
+            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            if entry is not None:
                 raise DuplicateError(kind, name, "is there already; update it instead")
             return self._writing(kind, name, values, revision, author)
 
@@ -266,7 +269,8 @@ class PolicyService:
             values = {} if entry is None else StoredEntry.of(entry).values
             attached = values.get("resource_group")
             if attached not in (None, resource_group) and not is_moved:
-                raise DuplicateError(kind, name, f"is attached to {attached!r}; {_MOVE}")
+                remedy = Remedy.MOVE_NAMESPACE if kind == "namespace" else Remedy.MOVE_OTHER
+                raise DuplicateError(kind, name, f"is attached to {attached!r}", remedy)
             if entry is None and kind == "namespace":
                 notes.append(f"{name} has an entry of its own now: the defaults and wider globs no longer apply to it")
             return self._writing(kind, name, {**values, "resource_group": resource_group}, revision, author)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -255,6 +256,35 @@ def test_explain_names_the_rule_that_won(gold: None) -> None:
     text = run("explain", "acme/x").stdout
     assert "glob: acme/* is the most specific that matches it" in text
     assert "500" in text
+
+
+def test_explain_shows_the_burst_the_largest_message_and_the_weight(gold: None, tmp_path: Path) -> None:
+    quota = ["publish.messages_per_second=40", "publish.burst_seconds=2.5", "publish.max_message_bytes=3KiB"]
+    run("tenant", "create", "blue", *quota, "publish.weight=7")
+    level = next(each for each in answer("explain", "blue/x")["levels"] if each["level"] == "tenant")
+    assert (level["burst"], level["weight"], level["max_message_bytes"]) == ([100, None], 7, 3072)
+    lines = run("explain", "blue/x").stdout.splitlines()
+    head = next(line for line in lines if line.startswith("level"))
+    assert re.split(r"\s{2,}", head.strip()) == [
+        "level", "scope", "messages/s", "bytes/s", "burst", "largest", "weight", "excess",
+    ]  # fmt: skip
+    row = next(line for line in lines if line.startswith("tenant"))
+    assert re.split(r"\s{2,}", row.strip()) == ["tenant", "blue", "40", "no limit", "100", "3 KiB", "7", "delay"]
+    run_batch(tmp_path / "control", ["acme/x"] * 7)
+    assert "weight" in run("explain", "acme/x", "--control", str(tmp_path / "control")).stdout
+
+
+def test_empty_value_removes_a_setting_and_the_help_says_so(gold: None) -> None:
+    run(
+        "tenant", "create", "blue", "publish.bytes_per_second=8MiB", "publish.messages_per_second=5", "publish.weight=3"
+    )
+    refused = failure("tenant", "update", "blue", "publish.bytes_per_second=", code=Exit.UNCONFIRMED)
+    assert refused["losses"] == ["tenants.blue.publish.bytes_per_second is lifted (it was 8388608)"]
+    run("tenant", "update", "blue", "publish.bytes_per_second=", "publish.weight=", "--yes")
+    assert answer("tenant", "get", "blue")["policy"] == {"publish": {"messages_per_second": 5}}
+    for command in ("create", "update"):
+        said = " ".join(run("tenant", command, "--help").stdout.replace("│", " ").split())
+        assert "An empty value, as in publish.bytes_per_second=, removes a setting" in said
 
 
 def test_explain_of_a_job_shows_its_last_batch(tmp_path: Path) -> None:

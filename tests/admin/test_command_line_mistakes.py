@@ -305,3 +305,25 @@ def test_locked_entries_are_listed_and_followed(store: DeltaStore, tmp_path: Pat
     assert locked() == ["blue/*"]
     refused = admin.get("/admin/v2/policies/tenants", params={"locked": "true"})
     assert (refused.status_code, refused.json()["path"]) == (422, "locked")
+
+
+# ---------------------------------------------------------------------------------------------------- remedies
+
+
+def test_remedies_are_flags_of_the_command_line(tmp_path: Path) -> None:
+    run("group", "create", "gold", "publish.messages_per_second=5")
+    run("group", "create", "iron", "publish.messages_per_second=5")
+    run("tenant", "create", "acme", "resource_group=gold")
+    unconfirmed = answer_to_stderr("tenant", "delete", "acme", code=Exit.UNCONFIRMED)
+    assert unconfirmed.endswith("; confirm it with --yes if it is meant")
+    assert "attach it with --move" in answer_to_stderr("tenant", "attach", "acme", "iron", code=Exit.DUPLICATE)
+    nowhere = answer_to_stderr("group", "list", "--store", f"delta:{tmp_path / 'none'}", code=Exit.UNAVAILABLE)
+    assert nowhere.endswith("make one with `spark-throttle policy apply --init`, or correct the path")
+    (tmp_path / "rates.json").write_text('{"publishRateInMsgs": 5}')
+    assert answer_to_stderr("import", "pulsar", str(tmp_path / "rates.json"), code=Exit.INVALID).endswith("--group")
+    assert not re.search(r"is_confirmed|is_moved|\(yes\)", unconfirmed)
+
+
+def answer_to_stderr(*arguments: str, code: Exit) -> str:
+    message: str = json.loads(run(*arguments, "--output", "json", code=code).stderr)["message"]
+    return message

@@ -54,9 +54,9 @@ def test_guarantees_has_every_format_of_a_sink_beside_its_promise() -> None:
     assert {(each.name, each.promise) for each in FORMATS.values() if not each.refused} <= promised
 
 
-def test_security_has_every_field_of_a_group() -> None:
+def test_admin_api_has_every_field_of_a_group() -> None:
     publish = {field for field in ResourceGroupFields.model_fields if field.startswith("publish")}
-    assert publish <= words_in_code(DOCS / "security.md")
+    assert publish <= words_in_code(DOCS / "admin-api.md")
 
 
 def test_contributing_names_files_and_tests_that_exist() -> None:

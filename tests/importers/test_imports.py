@@ -273,7 +273,7 @@ def test_pegasus_shell_is_read_in_every_form_that_it_prints(printed: Callable[[d
 def test_pegasus_form_without_a_table_takes_it_from_the_option(printed: Callable[[dict[str, str]], str]) -> None:
     found = import_pegasus(printed(WRITTEN), table="temp")
     assert found.document.namespaces["temp"].read_throttling == WRITTEN["replica.read_throttling"]
-    with pytest.raises(PolicyError, match="line 1: the text does not name the table; give --table"):
+    with pytest.raises(PolicyError, match="line 1: the text does not name the table; give table"):
         import_pegasus(printed(WRITTEN))
 
 
@@ -310,7 +310,7 @@ def test_pegasus_rules_that_pegasus_refuses_are_listed(value: str) -> None:
 
 
 def test_pegasus_text_without_a_table_asks_for_it() -> None:
-    with pytest.raises(PolicyError, match="give --table"):
+    with pytest.raises(PolicyError, match="give table"):
         import_pegasus("[app_envs]\nreplica.write_throttling : 1*delay*1\n")
 
 
@@ -367,7 +367,7 @@ def test_pulsar_output_of_get_is_the_group_that_the_option_names() -> None:
     quota = found.document.resource_groups["gold"].publish
     assert [quota.messages_per_second, quota.bytes_per_second] == [9, 500]
     assert found.unexpressed == ()
-    with pytest.raises(PolicyError, match="the rates of one group without its name; give --group"):
+    with pytest.raises(PolicyError, match="the rates of one group without its name; give group"):
         import_pulsar(PRINTED_BY_GET)
 
 
@@ -406,3 +406,62 @@ def test_pulsar_output_that_leaves_a_group_unclear_is_refused(text: str, problem
 def test_pulsar_rates_of_replication_that_limit_nothing_are_not_listed(rate: str) -> None:
     found = import_pulsar(f'{{"publishRateInMsgs": 5, "replicationDispatchRateInMsgs": {rate}}}', group="gold")
     assert found.unexpressed == ()
+
+
+# ------------------------------------------------------------------------------------------------- of each other
+
+TEXTS = {
+    "kafka": [
+        "Quota configs for user-principal 'alice', client-id 'app' are producer_byte_rate=1024.0\n",
+        "Configs for user-principal 'alice' are request_percentage=5\n",
+        "SCRAM credential configs for user-principal 'alice' are SCRAM-SHA-256=iterations=8192\n",
+        '[{"entity": {"user": "a"}, "quotas": {"request_percentage": 5}}]',
+        '{"quotas": {"producer_byte_rate": 5}, "entity": {"user": "a"}}',
+    ],
+    "pegasus": [
+        ">>> use temp\nOK\n>>> get_app_envs\n[app_envs]\ndefault_ttl  : 86400\n",
+        "use temp\nget app envs succeed, count = 1\n=================\nx = y\n=================\n",
+        'use temp\n{"app_envs":{"default_ttl":"86400"}}',
+        '{"temp": {"replica.write_throttling": "2000*delay*100"}}',
+        "temp:\n  replica.read_throttling_by_size: 20M\n",
+    ],
+    "pulsar": [
+        '{"gold": {"publishRateInMsgs": 5}}', "gold:\n  dispatchRateInBytes: 5\n",
+        'gold\n{\n  "publishRateInMsgs" : 5\n}\n', '{"resourcegroups": {"gold": {}}, "tenants": {"a": "gold"}}',
+    ],
+    "policy": ["resource_groups:\n  gold: {}\n", "job: {publish: {bytes_per_second: 5}}"],
+}  # fmt: skip
+IMPORTERS: dict[str, list[Callable[[str], ImportResult]]] = {
+    "kafka": [import_kafka],
+    "pegasus": [import_pegasus, lambda text: import_pegasus(text, table="temp")],
+    "pulsar": [import_pulsar, lambda text: import_pulsar(text, group="gold")],
+}
+
+
+@pytest.mark.parametrize("importer", IMPORTERS)
+@pytest.mark.parametrize(("origin", "text"), [(origin, text) for origin, texts in TEXTS.items() for text in texts])
+def test_importer_refuses_the_text_of_another_and_says_which_reads_it(importer: str, origin: str, text: str) -> None:
+    if importer == origin:
+        IMPORTERS[importer][0](text)
+        return
+    for read in IMPORTERS[importer]:
+        remedy = "apply it as it is" if origin == "policy" else f"import it as {origin}"
+        with pytest.raises(PolicyError, match=rf"the text is of {origin} \('[\w .]+'\), not of {importer}; {remedy}$"):
+            read(text)
+
+
+def test_text_with_words_of_another_system_is_read_if_it_has_its_own() -> None:
+    user = "Quota configs for user-principal 'replica.write_throttling: publishRateInMsgs' are producer_byte_rate=5.0"
+    assert list(import_kafka(user).document.namespaces) == ["replica.write_throttling: publishRateInMsgs/*"]
+    assert list(import_pulsar('{"app_envs": {"publishRateInMsgs": 5}}').document.resource_groups) == ["app_envs"]
+    envs = {"temp": {"producer_byte_rate": "5", "replica.read_throttling": "5K*delay*1"}}
+    assert import_pegasus(json.dumps(envs)).unexpressed == ("temp: producer_byte_rate = 5 is not a quota of a policy",)
+
+
+def test_name_given_for_a_text_that_names_its_own_is_refused() -> None:
+    with pytest.raises(PolicyError, match="the text names its groups, so 'iron' cannot be the name of one group's"):
+        import_pulsar('{"gold": {"publishRateInMsgs": 5}}', group="iron")
+    with pytest.raises(PolicyError, match="the text names its tables, so 'temp' cannot be the name of one table's"):
+        import_pegasus('{"stat": {"replica.write_throttling": "2*delay*1"}}', table="temp")
+    found = import_pulsar('{"publishRateInMsgs": 5, "replicatorDispatchRate": {}}', group="gold")
+    assert list(found.document.resource_groups) == ["gold"]

@@ -115,8 +115,10 @@ def expected_revision(what: str, if_match: str | None, if_none_match: str | None
     ConflictError
         If ``If-Match: *`` requires an entry that does not exist.
     PolicyError
-        If ``If-Match`` is not an ETag of this API, or ``If-None-Match`` is not ``*``.
+        If ``If-Match`` is not an ETag of this API, ``If-None-Match`` is not ``*``, or both are given.
     """
+    if if_match is not None and if_none_match is not None:
+        raise PolicyError("If-None-Match", "it contradicts If-Match: an entry is there or is not; send one of them")
     if if_none_match is not None:
         if if_none_match.strip() != _ANY:
             raise PolicyError("If-None-Match", "a change takes only *, which requires that there is no such entry yet")

@@ -1,23 +1,29 @@
 """How the API answers a request that fails: one form, problem details (RFC 9457), for every error.
 
-An answer never holds a token or a stack trace; text that UTF-8 cannot encode is escaped, so every error can be sent.
-Every answer has the security headers, also those that the server gives by itself (`connection_protocol`).
+pydantic and the web framework find what does not fit a call, but their words know neither a caller nor its remedy: the
+value, the bound and the remedy are said here. An answer never holds a token or a stack trace; text that UTF-8 cannot
+encode is escaped, so every error can be sent. Every answer has the security headers, also those that the server gives
+by itself (`connection_protocol`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from spark_throttle.admin.caller import READS_ALL
+from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import (
     ConfigurationError,
     ConflictError,
@@ -32,7 +38,9 @@ from spark_throttle.errors import (
     StoreUnavailableError,
     ThrottleError,
     UnconfirmedError,
+    did_you_mean,
 )
+from spark_throttle.remedies import IN_PYTHON, Remedy, Words
 from spark_throttle.status.tenant_words import OWNERS_SEE
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -78,7 +86,42 @@ _NARROWED: Final[Mapping[type[Exception], str]] = {
 }
 """What the administrator of a tenant is told of them."""
 
+_BETWEEN: Final = "between a detach and an attach it would have no group"
+REMEDIES: Final[Words] = {
+    **IN_PYTHON,
+    Remedy.CONFIRM: "confirm it with ?yes=true if it is meant",
+    Remedy.MOVE_NAMESPACE: (
+        f"to move it in one step, send POST to the same address, or change resource_group in its entry (PUT "
+        f"policies/namespaces/…); {_BETWEEN}"
+    ),
+    Remedy.MOVE_OTHER: (
+        f"to move it in one step, change resource_group in its entry (PUT policies/tenants/… or policy/defaults); "
+        f"{_BETWEEN}"
+    ),
+    Remedy.MAKE_STORE: "ask who runs the server to restore it",
+}
+"""The remedies as a client says them."""
+
 _LONGEST_DETAIL: Final = 2000
+_PARTS: Final = ("path", "query", "body", "header")
+_LONGEST_NAME: Final = 64
+_NO_OBJECT: Final = "the body is {shown}; send a JSON object, such as {{}}"
+_PROBLEMS: Final[Mapping[str, str]] = {
+    "int_parsing": "{shown} is not a whole number; give one such as 3",
+    "int_parsing_size": "the number has too many digits; give one such as 3",
+    "bool_parsing": "{shown} is neither true nor false",
+    "greater_than_equal": "{shown} is less than {ge}, the least allowed",
+    "less_than_equal": "{shown} is more than {le}, the most allowed",
+    "string_too_long": "the text has {length} characters; it may have at most {max_length}",
+    "string_too_short": "the text is empty; give at least one character",
+    "dict_type": _NO_OBJECT,
+    "model_type": _NO_OBJECT,
+    "model_attributes_type": _NO_OBJECT,
+}
+_UNKNOWN: Final = "{shown} does not fit the call; GET /openapi.json says what does"
+
+_NO_CALL: Final = "no call has this path; GET /openapi.json lists all calls"
+_NO_METHOD: Final = "the path takes {allowed}, not {method}"
 _MOST_LOSSES: Final = 100
 
 
@@ -140,18 +183,27 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Make `app` answer every error of this package, and every request that does not fit its call, as a problem."""
+def answer_errors(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Make `app` answer every error of this package, and every request that does not fit its call, as a problem.
 
-    async def of_request(_: Request, error: Exception) -> Response:
+    Parameters
+    ----------
+    routes
+        The calls; an answer to an unknown method names the methods of a path.
+    """
+    of_router = unrouted(routes)
+
+    async def of_request(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101 - the handler is registered for it
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in ("path", "query", "body", "header"))
-        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, first["msg"], path=where or "body")
+        found = error_of_request(error, fields_of_body(request))
+        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, found.problem, path=found.path)
 
-    async def of_http(_: Request, error: Exception) -> Response:
+    async def of_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - the handler is registered for it
-        return problem(error.status_code, str(error.detail), headers=error.headers)
+        # An error of the router has no words but those of its status.
+        is_routers = error.detail == HTTPStatus(error.status_code).phrase
+        detail, headers = (of_router(request, error.status_code) if is_routers else None) or (error.detail, {})
+        return problem(error.status_code, str(detail), headers={**(error.headers or {}), **headers})
 
     async def of_fault(request: Request, _: Exception) -> Response:
         # Starlette answers a fault outside of every middleware, so the gate does not see this answer.
@@ -166,23 +218,25 @@ def answer_errors(app: FastAPI) -> None:
 
 async def _of_package(request: Request, error: Exception) -> Response:
     """Return the answer to an error of this package."""
+    assert isinstance(error, ThrottleError)  # noqa: S101 - the handler is registered for it
     status = next(status for kind, status in _STATUSES if isinstance(error, kind))
     if isinstance(error, ConflictError) and not _is_conditional(request):
         # The request named no revision: the change lost too many races.
         status = HTTPStatus.SERVICE_UNAVAILABLE
     headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    said = error.told(REMEDIES)
     if _is_of_one_tenant(request) and _is_of_the_platform(error):
-        request.state.reason = str(error)  # for the audit log
+        request.state.reason = said  # for the audit log
         return problem(status, _NARROWED.get(type(error), OWNERS_SEE), headers=headers)
     if isinstance(error, StoredPolicyError):
-        return problem(status, str(error), headers=headers)
+        return problem(status, said, headers=headers)
     if isinstance(error, PolicyError):
-        return problem(status, error.problem, path=error.path)
+        return problem(status, said.removeprefix(f"{error.path}: "), path=error.path)
     if isinstance(error, NotPermittedError):
-        return problem(status, str(error), path=error.path)
+        return problem(status, said, path=error.path)
     if isinstance(error, UnconfirmedError):
-        return problem(status, str(error), path="yes", losses=error.losses)
-    return problem(status, str(error), headers=headers)
+        return problem(status, said, path="yes", losses=error.losses)
+    return problem(status, said, headers=headers)
 
 
 def _is_of_one_tenant(request: Request) -> bool:
@@ -199,3 +253,63 @@ def _is_of_the_platform(error: Exception) -> bool:
 
 def _is_conditional(request: Request) -> bool:
     return "expected" in request.query_params or any(name in request.headers for name in ("if-match", "if-none-match"))
+
+
+# -------------------------------------------------------------------------------- requests that do not fit
+
+
+def error_of_request(error: RequestValidationError, fields: Sequence[str] = ()) -> PolicyError:
+    """Return the first thing that is wrong with a request; its path is the parameter or the field.
+
+    Parameters
+    ----------
+    fields
+        The fields that the body may have.
+
+    Examples
+    --------
+    >>> limit = {"type": "less_than_equal", "loc": ("query", "limit"), "input": "5000", "ctx": {"le": 1000}}
+    >>> print(error_of_request(RequestValidationError([limit])))
+    limit: '5000' is more than 1000, the most allowed
+    """
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"] if part not in _PARTS]
+    return PolicyError(".".join(where)[:_LONGEST_NAME] or "body", _problem(first, where, fields))
+
+
+def fields_of_body(request: Request) -> list[str]:
+    """Return the fields that the body of a request's call may have; none if its call names none."""
+    body = getattr(request.scope.get("route"), "body_field", None)
+    return list(getattr(body and body.field_info.annotation, "model_fields", ()))
+
+
+def _problem(item: Mapping[str, Any], where: Sequence[str], fields: Sequence[str]) -> str:
+    kind, value, context = item["type"], item.get("input"), item.get("ctx") or {}
+    if kind == "name":  # `addresses` raised it
+        return str(item["msg"])
+    if kind == "missing":
+        return "the call needs this parameter" if where else "the call needs a body; send a JSON object, such as {}"
+    if kind == "extra_forbidden":
+        hint = did_you_mean(where[-1][:_LONGEST_NAME], fields)
+        return f"unknown field{hint or '; the fields here are ' + ', '.join(fields)}"
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+        return f"{describe(value)} is none of {', '.join(choices)}{did_you_mean(str(value)[:_LONGEST_NAME], choices)}"
+    length = len(value) if isinstance(value, str) else 0
+    return _PROBLEMS.get(kind, _UNKNOWN).format(shown=describe(value), length=length, **context)
+
+
+def unrouted(routes: Iterable[BaseRoute]) -> Callable[[Request, int], tuple[str, dict[str, str]] | None]:
+    """Return what tells the detail and the headers of an answer to a request that no call takes."""
+    calls = [route for route in routes if isinstance(route, APIRoute)]
+
+    def told(request: Request, status: int) -> tuple[str, dict[str, str]] | None:
+        if status == HTTPStatus.NOT_FOUND:
+            return _NO_CALL, {}
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            matching = (call for call in calls if call.matches(request.scope)[0] is not Match.NONE)
+            allowed = ", ".join(sorted({method for call in matching for method in call.methods or ()}))
+            return _NO_METHOD.format(allowed=allowed, method=describe(request.method)), {"Allow": allowed}
+        return None
+
+    return told

@@ -136,14 +136,15 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     )  # fmt: skip
     service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
     app.state.context = Context(service, watch, LockedEntries(store), is_confirmed)
-    answer_errors(app)
-    for router in (
+    routers = (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
         explain_calls.router, job_calls.metrics_router, page_files.router,
-    ):  # fmt: skip
+    )  # fmt: skip
+    for router in routers:
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
     app.add_api_route("/healthz", _health, methods=["GET"], tags=["health"])
     app.add_api_route("/openapi.json", _description(app), methods=["GET"], include_in_schema=False)
+    answer_errors(app, [route for router in (app, *routers) for route in router.routes])
     app.add_middleware(
         Gate,
         tokens=tokens,

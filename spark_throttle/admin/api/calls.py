@@ -198,7 +198,7 @@ class ChangeRequest:
         acting = [_acting(view, made.revision, store, is_wide=is_wide) for view in self.context.watch.views()]
         notes = list(made.notes)
         if not acting:
-            notes.append("no job is watched (--job): the server does not know whether a job follows this store")
+            notes.append("the server watches no job, so it does not know whether a job follows this store")
         return ChangeResponse(revision=made.revision, changed=made.is_changed, notes=notes, acting=acting)
 
 
@@ -221,12 +221,15 @@ def _told(
     why: Why = "",
     yes: Yes = False,  # noqa: FBT002 - a query parameter
 ) -> ChangeRequest:
+    for header in ("If-Match", "If-None-Match"):
+        if header in request.headers:
+            raise PolicyError(header, "the call changes no single entry; leave it out, and give ?expected=REVISION")
     return ChangeRequest(context, request, response, why, None, None, yes or context.is_confirmed)
 
 
 Change: TypeAlias = Annotated[ChangeRequest, Depends(_asked)]
 UnconditionalChange: TypeAlias = Annotated[ChangeRequest, Depends(_told)]
-"""The change of a call that takes no condition on an entry's revision."""
+"""The change of a call that takes no condition on an entry's revision, but on the store's, as `expected`."""
 
 
 def _acting(view: JobView, revision: int, location: str, *, is_wide: bool) -> JobEffect:

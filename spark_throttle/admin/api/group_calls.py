@@ -21,7 +21,6 @@ from spark_throttle.admin.api.calls import (
     ApiContext,
     Change,
     ChangeResponse,
-    UnconditionalChange,
     is_known,
     not_modified,
     readable_tenant,
@@ -90,22 +89,26 @@ def get_resource_group(
     return fields_of_values(stored.values)
 
 
-@router.post(_OURS + _GROUP, status_code=201, responses=documented(404, 409, 428))
-@router.post(_PULSARS + _GROUP, status_code=201, responses=documented(404, 409, 428))
+@router.post(_OURS + _GROUP, status_code=201, responses=documented(404, 409, 412, 415, 428))
+@router.post(_PULSARS + _GROUP, status_code=201, responses=documented(404, 409, 412, 415, 428))
 def create_resource_group(
-    served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: UnconditionalChange
+    served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change
 ) -> ChangeResponse:
-    """Create a resource group; it is a conflict (409) if it exists already."""
+    """Create a resource group; it is a conflict (409) if it exists already.
+
+    Its condition is judged first (412).
+    """
+    revision = asked.expected("resource_group", resourcegroup)
     try:
         values = changed_values({}, fields)
-        made = served.service.create("resource_group", resourcegroup, values, asked.author(caller))
+        made = served.service.create("resource_group", resourcegroup, values, asked.author(caller), expected=revision)
     except PolicyError as error:
         raise _of_field(error) from error
     return asked.answer(_noted(made, fields))
 
 
-@router.put(_OURS + _GROUP, responses=documented(412, 428))
-@router.put(_PULSARS + _GROUP, responses=documented(412, 428))
+@router.put(_OURS + _GROUP, responses=documented(412, 415, 428))
+@router.put(_PULSARS + _GROUP, responses=documented(412, 415, 428))
 def put_resource_group(
     served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change
 ) -> ChangeResponse:

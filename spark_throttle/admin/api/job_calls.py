@@ -262,7 +262,9 @@ def view_of(watch: JobWatch, job: str) -> JobView:
     """
     view = watch.view(job)
     if view is None:
-        raise NotFoundError("job", job, did_you_mean(job[:64], watch.names) or "; the server watches the jobs of --job")
+        raise NotFoundError(
+            "job", job, did_you_mean(job[:64], watch.names) or "; GET status lists those that are watched"
+        )
     return view
 
 

@@ -114,7 +114,7 @@ def get_policy(
     return _answered(stored, if_none_match, response)
 
 
-@router.put("/policies/{section}/{name}", responses=documented(404, 412, 428))
+@router.put("/policies/{section}/{name}", responses=documented(404, 412, 415, 428))
 def put_policy(
     served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, values: Values, asked: Change
 ) -> ChangeResponse:
@@ -147,7 +147,7 @@ def get_single_policy(
     return _answered(served.service.get(_KINDS[section]), if_none_match, response)
 
 
-@router.put("/policy/{section}", responses=documented(404, 412, 428))
+@router.put("/policy/{section}", responses=documented(404, 412, 415, 428))
 def put_single_policy(
     served: ApiContext, caller: Admin, section: SingleSection, values: Values, asked: Change
 ) -> ChangeResponse:

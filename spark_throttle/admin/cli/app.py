@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import logging
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -130,7 +132,27 @@ class WithoutPandas:
 def main() -> None:
     """Run the command line; the entry point `spark-throttle`."""
     sys.meta_path.insert(0, WithoutPandas)
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        if "pyarrow" in sys.modules and isinstance(ended.code, int):
+            _end_before_arrow(ended.code)
+        raise
+
+
+def _end_before_arrow(code: int) -> NoReturn:
+    """End the process without ending the interpreter.
+
+    A hack: reading a Delta table leaves threads of Arrow that may still let go of a Python object. One that asks for
+    the interpreter's lock while the interpreter ends is unwound by it through C++ code, which aborts the process (134).
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # as the interpreter ends if an answer cannot be written
+            code = code or 120
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from spark_throttle.admin.cli.output import REMEDIES
 from spark_throttle.admin.cli.system_user import system_user
 from spark_throttle.errors import (
     FileUnusableError,
@@ -74,7 +75,7 @@ class CommandRecorder:
             ]
             _recorded.set(outcome)
             _append(
-                self._log, outcome=_outcome(outcome), detail=str(outcome), author=author, changes=asked,
+                self._log, outcome=_outcome(outcome), detail=outcome.told(REMEDIES), author=author, changes=asked,
                 changes_left_out=len(changes) - len(asked),
             )  # fmt: skip
         elif outcome.is_changed:
@@ -105,7 +106,7 @@ def attempt(command: Callable[..., None]) -> Callable[..., None]:
                 from spark_throttle.admin.cli.options import author_of
 
                 author = author_of(options["who"], options["why"], is_confirmed=False)
-                _append(_log(path), outcome=_outcome(error), detail=str(error), author=author)
+                _append(_log(path), outcome=_outcome(error), detail=error.told(REMEDIES), author=author)
             raise
 
     return recorded
@@ -123,7 +124,7 @@ def audited(tokens: str, audit: str | None) -> Iterator[list[str]]:
     try:
         yield about
     except ThrottleError as error:
-        _append(log, outcome=_outcome(error), detail=str(error), about=about)
+        _append(log, outcome=_outcome(error), detail=error.told(REMEDIES), about=about)
         raise
     _append(log, outcome="done", about=about)
 

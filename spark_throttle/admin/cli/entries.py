@@ -33,7 +33,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PATH=VALUE]...",
-        help="Its settings, such as publish.messages_per_second=500 publish.bytes_per_second=8MiB.",
+        help="Its settings, such as publish.messages_per_second=500 publish.bytes_per_second=8MiB. An empty value, as "
+        "in publish.bytes_per_second=, removes a setting: a limit is lifted, and anything else has its default.",
     ),
 ]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.")]

@@ -31,6 +31,7 @@ from spark_throttle.errors import (
     ThrottleError,
     UnconfirmedError,
 )
+from spark_throttle.remedies import IN_PYTHON, Remedy, Words
 
 shown: Final = visible
 """Every name and message in a table or a line passes it: a terminal would obey its control characters."""
@@ -78,6 +79,20 @@ _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
     (FileUnusableError, Exit.UNAVAILABLE), (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
 )  # fmt: skip
 
+_MOVE: Final = (
+    "to move it in one step, attach it with --move, or set resource_group in its entry (update); between a detach and "
+    "an attach it would have no group"
+)
+REMEDIES: Final[Words] = {
+    **IN_PYTHON,
+    Remedy.CONFIRM: "confirm it with --yes if it is meant",
+    Remedy.MOVE_NAMESPACE: _MOVE,
+    Remedy.MOVE_OTHER: _MOVE,
+    Remedy.NAME_TABLE: "give --table",
+    Remedy.NAME_GROUP: "give --group",
+}
+"""The remedies as a command line says them."""
+
 
 class Form(StrEnum):
     """The form of a command's answer."""
@@ -121,13 +136,17 @@ class Output:
         """Write an error to stderr, and return the exit code for it."""
         code = exit_of(error)
         if self.form is not Form.TEXT:
-            said: dict[str, Any] = {"error": type(error).__name__, "exit_code": int(code), "message": str(error)}
+            said: dict[str, Any] = {
+                "error": type(error).__name__,
+                "exit_code": int(code),
+                "message": error.told(REMEDIES),
+            }
             if isinstance(error, UnconfirmedError):
                 said["losses"] = error.losses
             sys.stderr.write(in_form(said, self.form))
         else:
             Console(stderr=True, soft_wrap=True).print(
-                f"[bold red]error:[/] {escape(shown(str(error)))}", highlight=False
+                f"[bold red]error:[/] {escape(shown(error.told(REMEDIES)))}", highlight=False
             )
         return code
 

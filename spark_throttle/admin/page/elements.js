@@ -1,7 +1,7 @@
 // Elements of the page. Every text in them is data, never markup.
 
 // A text with every character visible: one without a glyph of its own could make a name look like another.
-export const visible = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
+export const visible = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu,
   (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
 
 export function element(tag, attributes = {}, ...children) {

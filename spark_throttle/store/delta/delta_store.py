@@ -45,6 +45,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from spark_throttle.errors import ConfigurationError, ConflictError, OutcomeUnknownError, StoreUnavailableError
 from spark_throttle.files import file_lock
 from spark_throttle.policy.source import SETTLING_NS
+from spark_throttle.remedies import Remedy
 from spark_throttle.store.delta.log_stamps import LogStamps
 from spark_throttle.store.delta.rows import (
     ENTRY_COLUMNS,
@@ -74,7 +75,7 @@ SNAPSHOT_ROWS: Final = 10_000
 
 _APP: Final = "spark-throttle-policies"
 _MOST_RACES: Final = 100
-_ABSENT: Final = "there is no policy store; make one with `spark-throttle policy apply --init`, or correct the path"
+_ABSENT: Final = ("there is no policy store", Remedy.MAKE_STORE)
 _FACTS: Final = ["revision", "at", "who", "why", "door", "caller"]
 _NOTHING_READ: Final = View(0, None, 0, 0, {})
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -235,7 +236,7 @@ class DeltaStore:
             try:
                 turn.enter_context(file_lock.held(self._log_folder / "_turn.lock"))
             except OSError as error:
-                raise StoreUnavailableError(self.location, _ABSENT) from error
+                raise StoreUnavailableError(self.location, *_ABSENT) from error
             yield
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
@@ -340,7 +341,7 @@ class DeltaStore:
         try:
             yield
         except TableNotFoundError as error:
-            raise StoreUnavailableError(self.location, _ABSENT) from error
+            raise StoreUnavailableError(self.location, *_ABSENT) from error
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise StoreUnavailableError(self.location, _said(error)) from error
 
@@ -367,7 +368,7 @@ class DeltaStore:
         try:
             changed_ns = self._log_folder.stat().st_mtime_ns
         except FileNotFoundError as error:
-            raise StoreUnavailableError(self.location, _ABSENT) from error
+            raise StoreUnavailableError(self.location, *_ABSENT) from error
         is_known = self._stamps.are_unchanged()
         if is_known and changed_ns == self._changed_ns and not is_forced:
             return

@@ -9,22 +9,25 @@ tenant, its group and the job. A change costs protection if for some name
 Names without end are judged by the rules that they can go from and to: a glob that is removed leaves its names to less
 specific globs and the defaults, a new one takes them from there, and a name with an entry goes exactly one way. Where
 it depends on names that nobody has written whether a limit is lifted, it counts as lifted. Nobody knows which names
-will come, so every namespace, tenant and glob counts as in use, and a group if something is attached to it.
+will come, so every namespace, tenant and glob counts as in use, and a group if something is attached to it. What is
+exempt before or after a change loses nothing by it; an exemption that begins or ends is judged by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
-from spark_throttle.core.names.globs import covers, is_glob, specificity
+from spark_throttle.core.names.globs import covers, is_glob, overlaps, specificity
 from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import NamespacePolicy, ScopePolicy, TenantPolicy
 from spark_throttle.store.delegation.given_rules import PolicyView, namespace_policy
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.entries import SECTIONS, policy_of, resource_group_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
+from spark_throttle.store.protection.exemptions import Exemptions, names_of
 from spark_throttle.store.protection.loss import Loss, Terms, is_zero, losses_between, terms_of
 from spark_throttle.store.store import Change, Entry, Kind, PolicyStore, Revision
 
@@ -32,6 +35,7 @@ MOST_LOOKED_UP: Final = 64
 """Number of changes up to which entries are looked up one by one; for more, the whole store is read once."""
 
 _PAGE: Final = 1000
+_MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
 class ProtectionCheck:
@@ -101,7 +105,7 @@ class _Judgement:
         self._after = PolicyView(store, index, revision, changes)
         self._views = (self._before, self._after)
         groups = [(change, resource_group_of(change.body)) for change in changes]
-        self._groups_named = {group for _, group in groups}
+        self._groups_given = {(change.kind, change.name): group for change, group in groups if group is not None}
         self._tenants_without = {
             change.name.partition("/")[0]
             for change, group in groups
@@ -127,8 +131,9 @@ class _Judgement:
                     self._of_glob(change.name, path) if is_glob(change.name) else self._of_name(change.name, path)
                 )
             case "defaults":
-                before, after = (_defaults(view) for view in (self._before, self._after))
-                yield from self._of_rules(before, after, "*", path)
+                # A rule for all names leaves none to the defaults.
+                if all(view.get("namespace", "*") is None for view in self._views):
+                    yield from self._of_rules(_defaults(self._before), _defaults(self._after), "*", path)
             case "job":
                 terms = (_terms(view, "job", "") for view in (self._before, self._after))
                 yield from losses_between(*terms, path=path, level=Level.JOB)
@@ -141,26 +146,52 @@ class _Judgement:
 
     def _of_group(self, name: str, path: str) -> Iterator[Loss]:
         # A group that is removed has no members any more: what they lose is theirs.
-        if self._after.get("resource_group", name) is not None and self._is_used(name):
+        if self._after.get("resource_group", name) is not None:
             terms = (_terms(view, "resource_group", name) for view in (self._before, self._after))
-            yield from losses_between(*terms, path=path, level=Level.RESOURCE_GROUP)
+            losses = list(losses_between(*terms, path=path, level=Level.RESOURCE_GROUP))
+            yield from losses if losses and self._is_used(name) else ()
 
     def _is_used(self, group: str) -> bool:
-        kinds: tuple[Kind, ...] = ("tenant", "namespace", "defaults")
-        return group in self._groups_named or any(
-            self._store.page(kind, limit=1, at=self._revision, resource_group=group) for kind in kinds
-        )
+        """Return whether a group has members, not exempt as a whole, both before the changes and after them.
+
+        A member that joins or leaves is judged by its own change.
+        """
+        was_used = is_used = False
+        given = (key for key, named in self._groups_given.items() if named == group)
+        if any(not self._is_exempt(*names_of(kind, name)) for kind, name in given):
+            is_used = True
+        for kind in _MEMBER_KINDS:
+            page = self._store.page(kind, limit=_PAGE, at=self._revision, resource_group=group)
+            if len(page) == _PAGE:  # to look at more would take too long
+                return True
+            members = [(kind, each.name) for each in page if not self._is_exempt(*names_of(kind, each.name))]
+            was_used |= bool(members)
+            is_used |= any(member not in self._changed for member in members)
+        return was_used and is_used
 
     def _of_tenant(self, tenant: str, path: str) -> Iterator[Loss]:
+        losses = list(self._of_tenants_names(tenant, path))
+        yield from () if losses and self._is_exempt(*names_of("tenant", tenant)) else losses
+
+    def _of_tenants_names(self, tenant: str, path: str) -> Iterator[Loss]:
         terms = (_terms(view, "tenant", tenant) for view in (self._before, self._after))
         yield from losses_between(*terms, path=path, level=Level.TENANT)
         groups = [_tenants_group(view, tenant) for view in (self._before, self._after)]
         if groups[0] == groups[1]:
             return
         by_default = [group or _defaults(view).group for group, view in zip(groups, self._views, strict=True)]
-        yield from self._of_groups(by_default[0], by_default[1], path)
+        if not self._has_rule_for_all_of(tenant):
+            yield from self._of_groups(by_default[0], by_default[1], path)
         if self._has_rule_without_group(tenant):
             yield from self._of_groups(groups[0], groups[1], path)
+
+    def _has_rule_for_all_of(self, tenant: str) -> bool:
+        """Return whether globs leave none of a tenant's namespaces to the defaults, before and after."""
+        return all(
+            any(covers(entry.name, names) for entry in view.overlapping(names))
+            for view in self._views
+            for names in names_of("tenant", tenant)
+        )
 
     def _has_rule_without_group(self, tenant: str) -> bool:
         """Return whether a rule that names no group may apply to a namespace of a tenant."""
@@ -202,7 +233,14 @@ class _Judgement:
                 yield from self._of_rules(loser, _Rule.of(after), _narrower(glob, loser.name), path)
 
     def _of_rules(self, before: _Rule, after: _Rule, names: str, path: str) -> Iterator[Loss]:
-        """Yield what some names lose, a name or a glob, that go from one rule to another."""
+        """Yield what some names lose, a name or a glob, that go from one rule to another.
+
+        What is exempt before or after loses nothing by it; the beginning or end of an exemption is judged by itself.
+        """
+        losses = list(self._of_rules_that_hold(before, after, names, path))
+        yield from () if losses and self._is_exempt(names) else losses
+
+    def _of_rules_that_hold(self, before: _Rule, after: _Rule, names: str, path: str) -> Iterator[Loss]:
         for loss in losses_between(before.terms, after.terms, path=path, level=Level.NAMESPACE):
             rule = before if loss.kind == "lifted" else after
             yield replace(loss, where="" if rule.where == path else rule.where)
@@ -217,13 +255,18 @@ class _Judgement:
             yield from self._of_groups(before.group_in(group), after.group_in(group), path)
 
     def _groups_of_tenants(self) -> Iterator[str | None]:
-        """Yield every group that a tenant may have: any, because tenants are too many to be asked."""
+        """Yield every group that a tenant has: which tenant, is not asked, because they are too many."""
         yield None
+        given = {group for (kind, _), group in self._groups_given.items() if kind == "tenant"}
+        yield from given
         after = ""
         while page := self._store.page("resource_group", after=after, limit=_PAGE, at=self._revision):
-            yield from (entry.name for entry in page)
+            for entry in page:
+                if entry.name not in given and self._store.page(
+                    "tenant", limit=1, at=self._revision, resource_group=entry.name
+                ):
+                    yield entry.name
             after = page[-1].name
-        yield from (name for kind, name in self._changed if kind == "resource_group")
 
     # -------------------------------------------------------------------------------------------------- exemptions
 
@@ -233,10 +276,12 @@ class _Judgement:
             yield from self._of_end_of_exemption(change.name, path)
         if change.body is None or was_exempt:
             return
-        if any(covers(entry.name, change.name) for entry in self._exemptions()):
+        if self._was_exempt.covers(change.name):
             return
         if is_glob(change.name):
-            if self._has_limit(self._before_entries()):
+            if any(
+                terms_of(policy_of(entry)) for entry in self._before_entries() if self._may_hold(entry, change.name)
+            ):
                 yield Loss("lifted", path, "every limit", "", "in force", None, "the names that it matches")
             return
         for level, terms, where in _levels_of(self._before, change.name):
@@ -244,14 +289,13 @@ class _Judgement:
 
     def _of_end_of_exemption(self, name: str, path: str) -> Iterator[Loss]:
         """Yield the quotas of 0 that hold names which are exempt no more."""
-        others = (entry for entry in self._exemptions() if ("exempt", entry.name) not in self._changed)
-        if any(covers(entry.name, name) for entry in others):
+        if self._is_exempt_after.covers(name):
             return
         if is_glob(name):
             if any(
                 is_zero(term)
                 for entry in self._entries_after()
-                if _holds(entry)
+                if self._may_hold(entry, name)
                 for term in terms_of(policy_of(entry)).values()
             ):
                 yield Loss("zero", path, "a quota", "", None, "0", "the names that it matches")
@@ -259,11 +303,39 @@ class _Judgement:
         for level, terms, where in _levels_of(self._after, name):
             yield from losses_between({}, terms, path=path, level=level, where=where)
 
-    def _exemptions(self) -> Iterator[Entry]:
-        after = ""
-        while page := self._store.page("exempt", after=after, limit=_PAGE, at=self._revision):
-            yield from page
-            after = page[-1].name
+    def _may_hold(self, entry: Entry, glob: str) -> bool:
+        """Return whether an entry may hold a name that a glob matches."""
+        match entry.kind:
+            case "tenant":
+                return any(overlaps(glob, names) for names in names_of("tenant", entry.name))
+            case "namespace":
+                return overlaps(glob, entry.name)
+            case "resource_group":
+                return entry.name in self._groups_given.values() or any(
+                    self._store.page(kind, limit=1, at=self._revision, resource_group=entry.name)
+                    for kind in _MEMBER_KINDS
+                )
+        return _holds(entry)
+
+    def _is_exempt(self, *names: str) -> bool:
+        """Return whether all of some names and globs are exempt, each before or after the changes."""
+        return all(self._was_exempt.covers(name) or self._is_exempt_after.covers(name) for name in names)
+
+    @cached_property
+    def _was_exempt(self) -> Exemptions:
+        names: list[str] = []
+        while page := self._store.page("exempt", after=names[-1] if names else "", limit=_PAGE, at=self._revision):
+            names += (entry.name for entry in page)
+        return Exemptions(names)
+
+    @cached_property
+    def _stays_exempt(self) -> Exemptions:
+        return Exemptions(name for name in self._was_exempt if ("exempt", name) not in self._changed)
+
+    @cached_property
+    def _is_exempt_after(self) -> Exemptions:
+        given = (change.name for change in self._changes if change.kind == "exempt" and change.body is not None)
+        return Exemptions([*self._stays_exempt, *given])
 
     # --------------------------------------------------------------------------------------------------- all at once
 
