@@ -10,6 +10,7 @@ export class RateChart {
   constructor(place, label) {
     this.place = place;
     this.place.setAttribute("role", "img");
+    this.place.setAttribute("aria-label", `${label}: no batch yet`);
     this.label = label;
     this.plot = null;
     this.made = "";
