@@ -47,6 +47,18 @@ def test_a_job_and_its_peer_share_the_quota(exchange: SimulatedExchange) -> None
     assert job.leased()[GOLD][0] > 0.9 * QUOTA
 
 
+def test_quota_that_is_lowered_is_not_held_by_the_floor_of_a_silent_peer(exchange: SimulatedExchange) -> None:
+    # The floor of the peer is 750 messages in 1,000 s, more than the quota is after the change.
+    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    peer = exchange.join("peer", policies())
+    spent(exchange, job, 12)
+    exchange.leave(peer)
+    spent(exchange, job, 15)
+    job.set_policies(policies() | {"resource_groups": {"gold": {"publish": {"messages_per_second": 0.5}}}})
+    spent(exchange, job, 15)
+    assert 0.9 * 500 < job.leased()[GOLD][0] <= 500
+
+
 def test_quota_that_is_lowered_is_obeyed_before_jobs_have_divided_it_anew() -> None:
     job = SimulatedJob(policies(), shards=2, exchange=SimulatedExchange())
     for _ in range(40):
