@@ -9,7 +9,7 @@ from typing import Any
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Author
+from spark_throttle.store.store import Author, PolicyStore
 from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import MadeUpJob
 
@@ -20,8 +20,8 @@ OFFERED = {"acme/a": 30, "acme/b": 30, "other/c": 5}
 class World:
     """A job, the watch of it, and the API."""
 
-    def __init__(self, serve: Callable[..., ServedApp], folder: Path) -> None:
-        self.store = MemoryStore()
+    def __init__(self, serve: Callable[..., ServedApp], folder: Path, store: PolicyStore | None = None) -> None:
+        self.store = MemoryStore() if store is None else store
         self.service = PolicyService(self.store, clock_ms=lambda: 0)
         gold = {"publish": {"messages_per_second": 20, "burst_seconds": 1}}
         self.service.put("resource_group", "gold", gold, ANN)

@@ -192,11 +192,12 @@ def test_store_that_is_deleted_under_the_server_is_a_clear_error_and_comes_back(
         admin.put("/admin/v2/resourcegroup/gold", json={}),
         admin.delete("/admin/v2/resourcegroup/gold"),
         admin.get("/admin/v2/history"),
-        admin.get("/admin/v2/status"),
     ):
         assert answer.status_code == 503
         assert answer.json()["detail"].endswith("there is no policy store; ask who runs the server to restore it")
         assert answer.headers["Retry-After"] == "1"
+    status = admin.get("/admin/v2/status").json()
+    assert (status["store_revision"], "there is no policy store" in status["store_problem"]) == (None, True)
     assert "spark_throttle_store_up 0.0" in admin.get("/metrics").text
     away.rename(path)
     assert admin.get("/admin/v2/resourcegroup/gold").json()["publishRateInMsgs"] == 5

@@ -14,6 +14,7 @@ from spark_throttle.admin.watch.namespace_numbers import used_ratios
 from spark_throttle.admin.watch.scope_metrics import TOP_NAMESPACES, throttle_time_seconds
 from spark_throttle.admin.watch.totals import MOST_NAMED
 from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.store.file_store import FileStore
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import ANN, OFFERED, World
 
@@ -34,6 +35,29 @@ def test_metrics_count_what_the_jobs_did(world: World) -> None:
     assert 'spark_throttle_balance_messages{job="ingest",level="resource_group",scope="gold"}' in text
     assert 'spark_throttle_namespace_waiting_messages{job="ingest",namespace="acme/a",resource_group="gold"}' in text
     assert 'spark_throttle_job_store_revision{job="ingest"} 2.0' in text
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("p.yaml", b"job: {publish: ["), ("p.yaml", b"resource_group: {}\n"), ("p.yaml.log", b"half a line\n")],
+)
+def test_jobs_are_watched_while_their_store_is_damaged(
+    serve: Callable[..., ServedApp], tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, damage: bytes
+) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("version: 1\n")
+    store = FileStore(str(path))
+    world = World(serve, tmp_path, store=store)
+    world.run(2)
+    with (tmp_path / file).open("ab") as end:
+        end.write(damage)
+    text = world.client.get("/metrics").text
+    assert "spark_throttle_store_up 0.0" in text
+    assert 'spark_throttle_job_up{job="ingest"} 1.0' in text
+    assert "the policy store cannot be read: " in caplog.text
+    status = world.client.get("/admin/v2/status").json()
+    assert (status["store_revision"], [job["listening"] for job in status["jobs"]]) == (None, [True])
+    assert str(path) in status["store_problem"]
 
 
 def test_share_is_the_jobs_part_where_jobs_share_a_quota(world: World) -> None:

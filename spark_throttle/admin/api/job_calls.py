@@ -19,7 +19,7 @@ from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.core.quota import NEVER_MS
-from spark_throttle.errors import NotFoundError, did_you_mean
+from spark_throttle.errors import NotFoundError, ThrottleError, did_you_mean
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.status.liveness import JobState
 from spark_throttle.status.tenant_words import life_in_words, problem_in_words
@@ -125,7 +125,12 @@ class Status(BaseModel):
     """The policy store and all watched jobs."""
 
     store: str
-    store_revision: int
+    store_revision: int | None
+    """`None` if the store cannot be read."""
+
+    store_problem: str | None
+    """Why the store cannot be read."""
+
     jobs: list[JobStatus]
 
 
@@ -199,11 +204,19 @@ def get_caller(caller: AnyCaller) -> CallerAnswer:
 
 @router.get("/status", responses=documented())
 def get_status(served: ApiContext, caller: AnyCaller) -> Status:
-    """Return the newest state of every watched job; a tenant admin gets no numbers of the job and its groups."""
+    """Return the newest state of every watched job; a tenant admin gets no numbers of the job and its groups.
+
+    Jobs go on while their store cannot be read, so they are told of all the same.
+    """
     is_wide = readable_tenant(caller) is None
     store = served.service.store
     jobs = [_status(view, is_wide=is_wide) for view in served.watch.views()]
-    return Status(store=store.location if is_wide else "", store_revision=store.revision(), jobs=jobs)
+    revision, problem = None, None
+    try:
+        revision = store.revision()
+    except ThrottleError as error:
+        problem = problem_in_words(str(error), is_wide=is_wide)
+    return Status(store=store.location if is_wide else "", store_revision=revision, store_problem=problem, jobs=jobs)
 
 
 @router.get("/status/{job}/series", dependencies=READERS, responses=documented(404))

@@ -124,7 +124,9 @@ async function update() {
   const job = status.jobs.find((entry) => entry.job === $("job").value) || null;
   const dimension = $("dimension").value;
   showFacts(status, job);
-  if (status.store_revision !== knownRevision) {
+  if (status.store_revision === null) {
+    knownRevision = null;
+  } else if (status.store_revision !== knownRevision) {
     await Promise.all([readGroups(), showLocks(), history.read(), ...lists.map((list) => list.read())]);
     knownRevision = status.store_revision;
   } else if (turn % HISTORY_EVERY === 0) {
@@ -158,7 +160,8 @@ function chooseJobs(names) {
 }
 
 function showFacts(status, job) {
-  const parts = [`store revision ${count(status.store_revision)}`];
+  const isRead = status.store_revision !== null;
+  const parts = [isRead ? `store revision ${count(status.store_revision)}` : "the policy store cannot be read"];
   if (job) {
     parts.push(job.state === "unknown" ? "life unknown" : job.state);
     if (job.sign_age_ms !== null) parts.push(`sign of life ${duration(job.sign_age_ms)} ago`);
@@ -169,9 +172,10 @@ function showFacts(status, job) {
   }
   $("facts").textContent = parts.join(" · ");
   $("job-choice").title = job?.problem || "";
-  if (job && !job.listening) showProblem(`${job.job}: no job is listening: ${job.life}`);
-  else if (job?.problem) showProblem(`${job.job}: ${job.problem}`);
-  else showProblem("");
+  const problems = isRead ? [] : [`policy store: ${status.store_problem}`];
+  if (job && !job.listening) problems.push(`${job.job}: no job is listening: ${job.life}`);
+  else if (job?.problem) problems.push(`${job.job}: ${job.problem}`);
+  showProblem(problems.join(" · "));
 }
 
 function showProblem(problem) {

@@ -6,6 +6,7 @@ been silent. It has no other gauge: an old value would look like a present one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,8 +18,10 @@ from prometheus_client.registry import Collector
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.admin.watch.scope_metrics import counters, gauges, namespaces
 from spark_throttle.core.batch.reasons import REASONS
-from spark_throttle.errors import StoreError
+from spark_throttle.errors import ThrottleError
 from spark_throttle.store.store import PolicyStore
+
+logger = logging.getLogger(__name__)
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -63,7 +66,8 @@ def _store_metrics(store: PolicyStore) -> Iterator[Metric]:
     revision = GaugeMetricFamily("spark_throttle_store_revision", "Newest revision of the policy store.")
     try:
         revision.add_metric((), store.revision())
-    except StoreError:
+    except ThrottleError as error:  # the jobs go on without the store: whoever watches them must hear of it
+        logger.warning("the policy store cannot be read: %s", error)
         up.add_metric((), 0)
     else:
         up.add_metric((), 1)
