@@ -6,8 +6,10 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 from typing import Any
+from urllib.parse import parse_qs
 
 import typer
 
@@ -78,8 +80,27 @@ def check_command(block: Block, words: list[str]) -> None:
         assert importlib.util.find_spec(arguments[1]), f"{block.place}: there is no module {arguments[1]}"
     elif program == "spark-submit":
         check_jars(block, " ".join(arguments))
+    elif program == "curl":
+        check_call(block, arguments)
     else:
         assert program in ("pip", "source"), f"{block.place}: nothing checks {program}"
+
+
+def check_call(block: Block, arguments: list[str]) -> None:
+    """Assert that the admin API has a call with this method, path and query, and that its body is JSON."""
+    options = dict(zip(arguments, arguments[1:], strict=False))
+    (address,) = [word for word in arguments if word.startswith("$address/")]
+    path, _, query = address.removeprefix("$address").partition("?")
+    paths = json.loads((ROOT / "conf" / "openapi.json").read_text())["paths"]
+    fitting = [
+        methods[options.get("-X", "GET").lower()]
+        for template, methods in paths.items()
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and options.get("-X", "GET").lower() in methods
+    ]
+    assert fitting, f"{block.place}: no call is {options.get('-X', 'GET')} {path}"
+    known = {each["name"] for call in fitting for each in call.get("parameters", ())}
+    assert set(parse_qs(query)) <= known, f"{block.place}: {query}"
+    json.loads(options.get("-d", "{}"))
 
 
 def check_jars(block: Block, text: str) -> None:
