@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import json
 import re
+from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -88,7 +89,7 @@ def check_command(block: Block, words: list[str]) -> None:
 
 def check_call(block: Block, arguments: list[str]) -> None:
     """Assert that the admin API has a call with this method, path and query, and that its body is JSON."""
-    options = dict(zip(arguments, arguments[1:], strict=False))
+    options = dict(pairwise(arguments))
     (address,) = [word for word in arguments if word.startswith("$address/")]
     path, _, query = address.removeprefix("$address").partition("?")
     paths = json.loads((ROOT / "conf" / "openapi.json").read_text())["paths"]
