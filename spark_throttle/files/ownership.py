@@ -3,7 +3,7 @@
 A file that a server reads belongs to the server's user. An administrator who changes it as root must not become its
 owner, for the server would be locked out. But whoever owns a folder chooses what stands in it under every name, also
 while root looks at it: a link to a file of root's, or a second name of one. So a file is given away by the call that
-makes it, and by no other; and root writes into a file that was there only if it is nobody else's.
+makes it, and by no other; and root writes into a file that was there only if it has no other name.
 """
 
 from __future__ import annotations
@@ -102,15 +102,13 @@ def opened_or_made(path: Path, flags: int, mode: int, *, beside: Path | None) ->
             try:
                 descriptor = os.open(path, flags | _FLAGS | os.O_CREAT | os.O_EXCL, mode)
             except FileExistsError:
-                if path.is_symlink():
-                    raise _is_link(path) from None
                 continue
             is_made = True
         try:
             if beside is not None and is_made:
                 keep_owner_as_root(descriptor, beside)
             elif beside is not None:
-                _check_no_second_name(descriptor, path, beside)
+                _check_no_second_name(descriptor, path)
         except BaseException:
             os.close(descriptor)
             raise
@@ -119,22 +117,13 @@ def opened_or_made(path: Path, flags: int, mode: int, *, beside: Path | None) ->
 
 
 def _is_link(path: Path) -> OSError:
-    remedy = f"{path} is one, and is not followed for writing; remove it, or put the file itself in its place"
-    return OSError(errno.ELOOP, f"{os.strerror(errno.ELOOP)}: {remedy}")
+    remedy = "remove it, or put the file itself in its place"
+    return OSError(errno.ELOOP, f"{path} is a link, and symbolic links are not followed here; {remedy}")
 
 
-def _check_no_second_name(descriptor: int, path: Path, beside: Path) -> None:
-    """Refuse, as root, a file that stands elsewhere too, and does not belong to whom the folder's files belong to."""
-    if os.geteuid() != 0:
-        return
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink == 1:
-        return
-    try:
-        owner = beside.stat().st_uid
-    except FileNotFoundError:
-        owner = None
-    if found.st_uid != owner:
+def _check_no_second_name(descriptor: int, path: Path) -> None:
+    """Refuse, as root, a file that stands elsewhere too: it may be anybody's, and of root's own files too."""
+    if os.geteuid() == 0 and os.fstat(descriptor).st_nlink > 1:
         raise PermissionError(
             errno.EPERM,
             f"{path} is a second name of a file that stands elsewhere, so root does not write to it; look at who made "
@@ -178,3 +167,31 @@ def replace_whole(path: Path, content: bytes, *, mode: int | None, like: Path, i
         with suppress(OSError):
             written.unlink(missing_ok=True)
         raise
+
+
+def keep_folder_as_root(path: Path) -> None:
+    """Make a folder, as root, for the owner of the one that it is in; one that is there stays as it is.
+
+    If a library made it for root, that owner could not write into it.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    if os.geteuid() != 0 or path.is_symlink() or path.exists():
+        return
+    made = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    made.mkdir()
+    try:
+        descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
+        try:
+            keep_owner(descriptor, path.parent)
+        finally:
+            os.close(descriptor)
+        made.rename(path)
+    except OSError as error:
+        with suppress(OSError):
+            made.rmdir()
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise

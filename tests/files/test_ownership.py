@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from spark_throttle.admin.cli.app import app
 from spark_throttle.errors import FileUnusableError, StoreUnavailableError
 from spark_throttle.files.private_file import locked, replace_private
+from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.file_store import FileStore
 from spark_throttle.store.store import Author, Change
 
@@ -161,12 +162,21 @@ def test_temporary_name_of_a_policy_file_cannot_be_guessed(
 
 
 @as_root
-def test_lock_of_a_store_that_has_two_names_of_its_owner_is_held(store: Path) -> None:
-    lock = store.with_name("p.yaml.lock")
-    lock.touch()
-    os.chown(lock, SERVER, SERVER)
-    store.with_name("copy").hardlink_to(lock)
+def test_second_name_stays_whole_also_where_the_document_itself_is_roots(store: Path, victim: Path) -> None:
+    os.chown(store, 0, 0)
+    store.with_name("p.yaml.log").hardlink_to(victim)
+    assert _changed_by_root(store).exit_code == 8
+    assert victim.read_text() == "root:secret"
+
+
+@as_root
+def test_end_of_a_log_that_a_crash_cut_off_is_removed_from_the_log_alone(store: Path) -> None:
     assert _changed_by_root(store).exit_code == 0
+    log = store.with_name("p.yaml.log")
+    whole = log.read_bytes()
+    log.write_bytes(whole + b"half a line")
+    assert FileStore(store).revision() == 1
+    assert log.read_bytes() == whole
 
 
 @as_root
@@ -203,6 +213,43 @@ def test_failed_change_of_a_policy_file_leaves_no_file_behind(tmp_path: Path, mo
     with pytest.raises(StoreUnavailableError, match="No space left"):
         store.commit([Change("tenant", "acme", "{}")], expected_revision=0, author=Author("ann"), at_ms=0)
     assert not [each.name for each in tmp_path.iterdir() if each.name.endswith(".tmp")]
+
+
+# -------------------------------------------------------------------------------------------------- Delta stores
+
+
+@as_root
+def test_first_change_of_a_delta_store_by_root_leaves_its_folders_and_its_lock_to_their_owner(tmp_path: Path) -> None:
+    path = tmp_path / "policies"
+    DeltaStore.create(str(path))
+    for each in (path, *path.rglob("*")):
+        os.chown(each, SERVER, SERVER)
+    command = ["tenant", "create", "acme", "--store", f"delta:{path}"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    folders = sorted(each.name for each in path.rglob("*") if each.is_dir())
+    assert folders == ["_delta_log", "form=change", "form=snapshot"]
+    for name in (*folders, "_delta_log/_turn.lock"):
+        assert _owner(path / name)[:2] == (SERVER, SERVER)
+    assert list((path / "form=change").iterdir())
+
+
+@pytest.mark.parametrize(("number", "said"), [(13, "Permission denied; run this as the owner"), (28, "No space left")])
+def test_lock_of_a_delta_store_that_may_not_be_opened_is_told_so_and_is_no_missing_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    store = DeltaStore.create(str(tmp_path / "policies"))
+    opened = os.open
+
+    def refused(path: Any, *rest: Any, **options: Any) -> int:
+        if str(path).endswith("_turn.lock"):
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(StoreUnavailableError, match=said) as caught, store.turn():
+        pass
+    assert "_turn.lock" in str(caught.value)
+    assert "there is no policy store" not in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------------- groups
