@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from spark_throttle.admin.redaction import without_secrets
+from spark_throttle.admin.redaction import LONGEST_NAMES, without_secrets, without_tokens
 from spark_throttle.errors import FileUnusableError
-from spark_throttle.files.ownership import keep_owner_as_root
+from spark_throttle.files.ownership import opened_or_made
 from spark_throttle.files.private_file import OWNER_ONLY, check_no_link, check_private, sync_folder, unusable
 from spark_throttle.store.committer import MadeChange
 from spark_throttle.store.store import Door
@@ -33,7 +33,8 @@ FORMAT: Final = 1
 MOST_UNWRITTEN: Final = 1000
 """Lines that are kept while the log cannot be written; more refusals are not."""
 
-_LONGEST_TEXT: Final = 1000
+_ANYBODYS: Final = ("detail", "why")
+"""Fields that hold what anybody may have written; the others name who or what, and must not look alike."""
 
 Outcome: TypeAlias = Literal["done", "unchanged", "unconfirmed", "refused", "failed", "unknown"]
 """`unchanged`: everything was so already. `unconfirmed`: nothing was changed, and its author was asked to confirm it.
@@ -144,14 +145,11 @@ class AuditLog:
     def _write(self) -> None:
         check_no_link(self.path)
         try:
-            is_new = not self.path.exists()
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(self.path, flags, OWNER_ONLY)
+            flags = os.O_RDWR | os.O_APPEND
+            descriptor, is_new = opened_or_made(self.path, flags, OWNER_ONLY, beside=self._beside)
             try:
                 status = os.fstat(descriptor)
                 check_private(self.path, status)
-                if is_new and self._beside is not None:
-                    keep_owner_as_root(descriptor, self._beside)
                 if self._unwritten:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                     self._write_to(descriptor)
@@ -178,18 +176,21 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 def _line(event: Event, at_ms: int) -> bytes:
     at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    fields = {name: _plain(value) for name, value in asdict(event).items() if value not in (None, "", [])}
+    given = {name: value for name, value in asdict(event).items() if value not in (None, "", [])}
+    # Of a refusal nobody has accepted the names.
+    anybodys = (*_ANYBODYS, "action") if event.outcome in ("refused", "failed") else _ANYBODYS
+    fields = {name: without_secrets(value) if name in anybodys else _with_names(value) for name, value in given.items()}
     return json.dumps({"format": FORMAT, "at": at, **fields}).encode() + b"\n"
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - what JSON takes
+def _with_names(value: object) -> Any:  # noqa: ANN401 - what JSON takes
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_with_names(each) for each in value]
     if isinstance(value, dict):
-        plain = {_plain(key): _plain(each) for key, each in value.items()}
-        text = json.dumps(plain)
-        return plain if "path" in plain or len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT]
-    return without_secrets(value)[:_LONGEST_TEXT] if isinstance(value, str) else value
+        shown = {_with_names(key): _with_names(each) for key, each in value.items()}
+        text = json.dumps(shown)
+        return shown if "path" in shown or len(text) <= LONGEST_NAMES else without_tokens(text)
+    return without_tokens(value) if isinstance(value, str) else value
 
 
 def changes_of(made: Iterable[MadeChange]) -> list[dict[str, Any]]:

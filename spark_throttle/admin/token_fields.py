@@ -52,6 +52,10 @@ class Token:
         """The caller that this token identifies."""
         return Caller(self.id, self.name, self.role, self.tenant)
 
+    def has_expired(self, now_ms: int) -> bool:
+        """Return whether nobody is let in with it any more."""
+        return self.expires_ms is not None and self.expires_ms <= now_ms
+
     @property
     def lasts_ms(self) -> int | None:
         """How long the token was made for; `None` if for ever."""
@@ -109,7 +113,19 @@ def _is_time(value: object) -> bool:
     return type(value) is int and 0 <= value <= _LATEST_MS
 
 
-def check_new(name: str, role: str, tenant: str | None, days: int | None) -> None:
+def check_name(name: str) -> None:
+    """Refuse a name that nobody can tell from another by looking at it.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is so.
+    """
+    if not is_name(name):
+        raise ConfigurationError(f"a token needs the name of its owner, of 1 to {LONGEST_NAME} visible characters")
+
+
+def check_new(role: str, tenant: str | None, days: int | None) -> None:
     """Refuse a token that makes no sense.
 
     Raises
@@ -117,8 +133,6 @@ def check_new(name: str, role: str, tenant: str | None, days: int | None) -> Non
     ConfigurationError
         If the arguments contradict each other.
     """
-    if not is_name(name):
-        raise ConfigurationError(f"a token needs the name of its owner, of 1 to {LONGEST_NAME} visible characters")
     if role not in ROLES:
         raise ConfigurationError(f"the role {role!r} is none of {', '.join(ROLES)}{did_you_mean(role, ROLES)}")
     if (tenant is None) == (role == "tenant_admin"):

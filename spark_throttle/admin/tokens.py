@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from spark_throttle.admin.caller import Caller
-from spark_throttle.admin.token_fields import Token, check_new, check_overlap, tokens_of
+from spark_throttle.admin.token_fields import Token, check_name, check_new, check_overlap, tokens_of
 from spark_throttle.admin.token_uses import TokenUses
 from spark_throttle.errors import ConfigurationError, NotFoundError, ThrottleError, did_you_mean
 from spark_throttle.files.private_file import check_no_link, locked, read_private, replace_private, unusable
@@ -35,7 +35,8 @@ from spark_throttle.files.versioned_json import parse_versioned, versioned
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 2
-"""The newest format. A file without a token that was replaced has format 1, so that older releases read it."""
+"""The newest format. A file without a token that was replaced has format 1, so that older releases read it; so a token
+that was replaced leaves the file with the first change after it has expired."""
 
 FORM: Final = re.compile(r"throttle_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 DAY_MS: Final = 86_400_000
@@ -99,7 +100,8 @@ class TokenFile:
         FileUnusableError
             If the file cannot be written; it is as it was.
         """
-        check_new(name, role, tenant, days)
+        check_name(name)
+        check_new(role, tenant, days)
         now_ms = self._clock_ms()
         expires_ms = None if days is None else now_ms + days * DAY_MS
         with self._changing() as tokens:
@@ -129,7 +131,7 @@ class TokenFile:
             old = tokens.get(token_id)
             if old is None:
                 raise NotFoundError("token", token_id, did_you_mean(token_id, tokens))
-            check_new(old.name, old.role, old.tenant, days)
+            check_new(old.role, old.tenant, days)  # its name was accepted, maybe by an earlier release
             now_ms = self._clock_ms()
             _check_rotatable(old, now_ms)
             lasts_ms = days * DAY_MS if days is not None else old.lasts_ms
@@ -183,7 +185,7 @@ class TokenFile:
             return None, f"there is no token {parts[1]}"
         if not is_right:
             return None, f"the secret of the token {token.id} is wrong"
-        if token.expires_ms is not None and token.expires_ms <= self._clock_ms():
+        if token.has_expired(self._clock_ms()):
             return None, f"the token {token.id} ({token.name}) has expired"
         self.uses.note(token.id)
         return token.caller, ""
@@ -238,13 +240,15 @@ class TokenFile:
         with locked(self.path):
             tokens = self._read()
             yield tokens
-            newest = FORMAT if any(each.replaced_by is not None for each in tokens.values()) else 1
-            replace_private(self.path, versioned(newest, {"tokens": [each.fields for each in tokens.values()]}) + b"\n")
+            now_ms = self._clock_ms()
+            kept = [each for each in tokens.values() if each.replaced_by is None or not each.has_expired(now_ms)]
+            newest = FORMAT if any(each.replaced_by is not None for each in kept) else 1
+            replace_private(self.path, versioned(newest, {"tokens": [each.fields for each in kept]}) + b"\n")
 
 
 def _check_rotatable(token: Token, now_ms: int) -> None:
     """Refuse to make a token of one that nobody should have any more."""
-    if token.expires_ms is not None and token.expires_ms <= now_ms:
+    if token.has_expired(now_ms):
         raise ConfigurationError(f"the token {token.id} has expired; create a new one (spark-throttle token create)")
     if token.replaced_by is not None:
         newer = token.replaced_by

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_throttle.files.ownership import keep_owner_as_root
+from spark_throttle.files.ownership import opened_or_made
 
 
 @contextmanager
@@ -24,15 +24,14 @@ def held(path: Path, *, mode: int = 0o666, is_waiting: bool = True, beside: Path
     is_waiting
         Whether to wait; otherwise a lock that another holds is a `BlockingIOError`.
     beside
-        The file that is locked: if root takes the lock, it belongs to the file's owner from then on.
+        The file or folder that is locked: if root makes the lock's file, that belongs to the same owner.
 
     Raises
     ------
     OSError
-        If the file cannot be opened, or is a link.
+        If the file cannot be opened, is a link, or has another name elsewhere and this process is root.
     """
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "rb") as file:
-        if beside is not None:
-            keep_owner_as_root(file.fileno(), beside)
+    descriptor, _ = opened_or_made(path, os.O_RDWR, mode, beside=beside)
+    with os.fdopen(descriptor, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX if is_waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -7,16 +7,15 @@ file could otherwise choose what is overwritten.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from spark_throttle.errors import FileUnusableError
 from spark_throttle.files import file_lock
-from spark_throttle.files.ownership import keep_owner
+from spark_throttle.files.ownership import replace_whole
 
 OWNER_ONLY: Final = 0o600
 _EXTRA: Final = 0o7177
@@ -64,7 +63,7 @@ def check_private(path: Path, status: os.stat_result) -> None:
 def replace_private(path: Path, content: bytes) -> None:
     """Replace a file as a whole, on the disk when this returns; readers see the old content or the new.
 
-    Its owner and its group stay the same.
+    Its owner stays the same, and its group if this process may give it that one.
 
     Raises
     ------
@@ -72,18 +71,9 @@ def replace_private(path: Path, content: bytes) -> None:
         If it is a link, its owner cannot be kept, or the disk does not take the content; the file is then as it was.
     """
     check_no_link(path)
-    written = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(written, flags, OWNER_ONLY), "wb") as file:
-            keep_owner(file.fileno(), path)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        written.replace(path)
+        replace_whole(path, content, mode=OWNER_ONLY, like=path, is_owner_needed=True)
     except OSError as error:
-        with suppress(OSError):
-            written.unlink(missing_ok=True)
         raise unusable(path, "nothing was changed, for it cannot be written", error) from error
     sync_folder(path)
 

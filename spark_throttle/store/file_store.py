@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from spark_throttle.errors import (
     ConflictError,
@@ -31,7 +31,7 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.files import file_lock
-from spark_throttle.files.ownership import keep_owner_as_root
+from spark_throttle.files.ownership import opened, opened_or_made, replace_whole
 from spark_throttle.files.versioned_json import parse_versioned
 from spark_throttle.policy.codec import dump_policies, parse_policies
 from spark_throttle.store.entries import changes_between, document_of, entries_of
@@ -228,25 +228,32 @@ class FileStore:
         after.replay([Commit(first, tuple(_as_changes(self._memory.scan())) + commit.changes)])
         content = dump_policies(document_of(after.scan(), what=self.location)).encode()
         line = _line(commit, _digest(content))
-        _replace(self._pending, line.encode())
-        try:
-            _replace(self._path, content)
-        except OSError:
-            self._pending.unlink(missing_ok=True)
-            raise
-        try:
-            self._append_to_log(line.encode())
-            self._pending.unlink()
-            self._signature = self._signed()
-        except OSError as error:
-            raise OutcomeUnknownError(self.location, commit.revision.revision, str(error.strerror)) from error
+        with self._opened_log() as log:
+            _replace(self._pending, line.encode(), like=self._path)
+            try:
+                _replace(self._path, content, like=self._path)
+            except OSError:
+                self._pending.unlink(missing_ok=True)
+                raise
+            try:
+                self._append_to(log, line.encode())
+                self._pending.unlink()
+                self._signature = self._signed()
+            except OSError as error:
+                raise OutcomeUnknownError(self.location, commit.revision.revision, str(error.strerror)) from error
 
     def _append_to_log(self, line: bytes) -> None:
-        with self._log.open("ab") as file:
-            keep_owner_as_root(file.fileno(), self._path)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        with self._opened_log() as log:
+            self._append_to(log, line)
+
+    def _opened_log(self) -> BinaryIO:
+        descriptor, _ = opened_or_made(self._log, os.O_WRONLY | os.O_APPEND, 0o666, beside=self._path)
+        return os.fdopen(descriptor, "ab")
+
+    def _append_to(self, log: BinaryIO, line: bytes) -> None:
+        log.write(line)
+        log.flush()
+        os.fsync(log.fileno())
         self._read_log()
 
     def _read_log(self) -> None:
@@ -255,11 +262,11 @@ class FileStore:
         Somebody may have cut it or put a backup in its place: then this process knows commits that no other can find.
         """
         try:
-            file = self._log.open("rb")
+            descriptor = opened(self._log, os.O_RDONLY)
         except FileNotFoundError:
             self._forget()
             return
-        with file:
+        with os.fdopen(descriptor, "rb") as file:
             file.seek(self._log_bytes - len(self._last_line))
             lines = file.read()
             if not lines.startswith(self._last_line):
@@ -274,7 +281,8 @@ class FileStore:
             self._last_line = line + b"\n"
         self._log_bytes += len(complete)
         if len(complete) < len(lines):  # a crash cut off the last line; its commit is pending or was never made
-            os.truncate(self._log, self._log_bytes)
+            with self._opened_log() as log:
+                log.truncate(self._log_bytes)
 
     def _forget(self) -> None:
         self._memory = MemoryStore(self.location)
@@ -290,17 +298,9 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a complete file, then move it into place; its mode stays the same, and its owner, if root writes it."""
-    written = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with written.open("wb") as file:
-        if path.exists():
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
-        keep_owner_as_root(file.fileno(), path)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    written.replace(path)
+def _replace(path: Path, content: bytes, *, like: Path) -> None:
+    """Write a complete file, then move it into place; it has the mode of another, and its owner, if root writes it."""
+    replace_whole(path, content, mode=None, like=like, is_owner_needed=False)
 
 
 def _line(commit: Commit, digest: str) -> str:

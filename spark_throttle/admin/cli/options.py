@@ -124,12 +124,17 @@ def service_of(location: str, *, is_created: bool = False) -> PolicyService:
 
 
 def author_of(who: str, why: str, *, is_confirmed: bool) -> Author:
-    """Return the author of a change: the one named, or the user of this process, who is kept in any case."""
+    """Return the author of a change: the one named, or the user of this process, who is kept in any case.
+
+    The history keeps what it says, and has more readers than a token, so secrets are hidden.
+    """
     from spark_throttle.admin.cli.system_user import system_user
+    from spark_throttle.admin.redaction import without_secrets
     from spark_throttle.store.store import Author
 
     name, uid = system_user()
-    return Author(who or name, why, door="cli", caller=f"{name} (uid {uid})", is_confirmed=is_confirmed)
+    shown = {"who": without_secrets(who or name), "why": without_secrets(why)}
+    return Author(**shown, door="cli", caller=f"{name} (uid {uid})", is_confirmed=is_confirmed)
 
 
 def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:

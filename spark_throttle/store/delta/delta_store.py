@@ -44,6 +44,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from spark_throttle.errors import ConfigurationError, ConflictError, OutcomeUnknownError, StoreUnavailableError
 from spark_throttle.files import file_lock
+from spark_throttle.files.ownership import keep_folder_as_root
 from spark_throttle.policy.source import SETTLING_NS
 from spark_throttle.remedies import Remedy
 from spark_throttle.store.delta.log_stamps import LogStamps
@@ -233,10 +234,21 @@ class DeltaStore:
             yield
             return
         with ExitStack() as turn:
+            lock = self._log_folder / "_turn.lock"
             try:
-                turn.enter_context(file_lock.held(self._log_folder / "_turn.lock"))
-            except OSError as error:
+                turn.enter_context(file_lock.held(lock, beside=self._log_folder))
+            except FileNotFoundError as error:
                 raise StoreUnavailableError(self.location, *_ABSENT) from error
+            except PermissionError as error:
+                raise StoreUnavailableError(
+                    self.location,
+                    f"nothing was changed, for {lock} cannot be locked: {error.strerror}; run this as the owner of the "
+                    f"folder, or, as that owner, remove the file if it is another's",
+                ) from error
+            except OSError as error:
+                raise StoreUnavailableError(
+                    self.location, f"nothing was changed, for {lock} cannot be locked: {error.strerror}"
+                ) from error
             yield
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
@@ -250,6 +262,7 @@ class DeltaStore:
                 self._refresh()
                 self._check_newest(expected_revision)
                 self._check_files()
+                self._keep_folders()
             self._append(rows, expected_revision + 1, commit_id)
             if self._view.revision == expected_revision:
                 self._view = with_changes(self._view, entries_in(rows.select(ENTRY_COLUMNS).to_batches()))
@@ -334,6 +347,12 @@ class DeltaStore:
                     f"its file {path} has {found_bytes} of the {size_bytes} bytes that were written, and nothing was "
                     f"changed; restore the file from a backup",
                 )
+
+    def _keep_folders(self) -> None:
+        """Make the folders of a table on a disk that root writes to: its owner adds files to them too."""
+        if self._log_folder is not None:
+            for form in ("change", "snapshot"):
+                keep_folder_as_root(self._log_folder.parent / f"form={form}")
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
