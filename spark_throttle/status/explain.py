@@ -218,8 +218,8 @@ def _prediction(
 ) -> tuple[int | None, tuple[str, ...]]:
     """Return how long until a namespace's backlog will have left, and what else there is to say of it.
 
-    The time until a shared level lets it go, times the level's rate, is the backlog of all who share it. Who may not see
-    that backlog is told no such time.
+    The time until a shared level lets it go, times the level's rate, is the backlog of all who share it. Who may not
+    see that backlog is told no such time.
     """
     if not has_backlog:
         return None, ()
