@@ -375,19 +375,44 @@ def _in_use(name: str, users: tuple[str, ...], has_more: bool) -> InUseError:  #
 
 
 class ConflictError(StoreError):
-    """Another change came first; this one changed nothing."""
+    """Another change came first; this one changed nothing.
 
-    def __init__(self, what: str, expected_revision: int, found_revision: int) -> None:
+    Examples
+    --------
+    >>> print(ConflictError("tenant acme", 3, 0, is_entry=True))
+    tenant acme does not exist, and the change was made for revision 3: nothing was changed; read it again, then \
+decide whether to try again
+    """
+
+    def __init__(
+        self, what: str, expected_revision: int | None, found_revision: int, *, is_entry: bool = False
+    ) -> None:
         self.what = what
         self.expected_revision = expected_revision
+        """`None` for any: the change requires that the entry exists."""
+
         self.found_revision = found_revision
+        self.is_entry = is_entry
+        """Whether it is an entry, which does not exist at revision 0, and not a store, which is empty then."""
+
+        found = f"{what} is at revision {found_revision}"
+        expected = f"the change was made for revision {expected_revision}"
+        if is_entry and not found_revision:
+            found = f"{what} does not exist,"
+        if expected_revision is None:
+            expected = "the change requires that it does"
+        elif is_entry and not expected_revision:
+            found, expected = f"{what} exists, at revision {found_revision},", "the change requires that it does not"
         super().__init__(
-            f"{what} is at revision {found_revision} and the change was made for revision {expected_revision}: "
-            f"nothing was changed; read it again, then decide whether to try again"
+            f"{found} and {expected}: nothing was changed; read it again, then decide whether to try again"
         )
 
-    def __reduce__(self) -> tuple[type[ConflictError], tuple[str, int, int]]:
-        return (type(self), (self.what, self.expected_revision, self.found_revision))
+    def __reduce__(self) -> tuple[Callable[..., ConflictError], tuple[str, int | None, int, bool]]:
+        return (_conflict, (self.what, self.expected_revision, self.found_revision, self.is_entry))
+
+
+def _conflict(what: str, expected: int | None, found: int, is_entry: bool) -> ConflictError:  # noqa: FBT001 - by pickle
+    return ConflictError(what, expected, found, is_entry=is_entry)
 
 
 class StoreUnavailableError(StoreError):

@@ -1,17 +1,18 @@
 """Which system's tools a text is from, so that an importer refuses another's instead of reading nothing out of it.
 
-A text is known by words that only one system writes, such as the names of its quotas. One that has its importer's own
-words is never refused, whatever else stands in it; one that has nobody's is left to the importer.
+A text is known by keys and lines that only one system writes, such as the names of its quotas. One that has its
+importer's own is never refused, whatever else stands in it; one that has nobody's is left to the importer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
 from spark_throttle.errors import PolicyError
+from spark_throttle.policy.yaml_text import read_yaml
 
 
 class Origin(StrEnum):
@@ -23,28 +24,29 @@ class Origin(StrEnum):
     POLICY = "policy"
 
 
-def _keys(*names: str) -> str:
-    return rf"(?:^|[\s,{{\"'])(?:{'|'.join(names)})[\"']?\s*[:=]"
-
-
-_WORDS: Final[Mapping[Origin, Sequence[re.Pattern[str]]]] = {
-    origin: [re.compile(pattern, re.MULTILINE | re.IGNORECASE) for pattern in patterns]
-    for origin, patterns in {
-        Origin.KAFKA: (
-            r"^[ \t]*(?:Quota configs|Configs|SCRAM credential configs) for .+ are\s",
-            _keys("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate"),
-        ),
-        Origin.PEGASUS: (
-            r"^[ \t]*\[app_envs\]|^get app envs succeed",
-            _keys("app_envs", r"replica\.(?:read|write)_throttling\w*"),
-        ),
-        Origin.PULSAR: (
-            _keys("resourcegroups", r"(?:publish|dispatch)RateIn(?:Msgs|Bytes)", r"replication\w*RateIn\w+"),
-        ),
-        Origin.POLICY: (_keys("resource_groups", "messages_per_second", "bytes_per_second"),),
+_KEYS: Final[Mapping[Origin, re.Pattern[str]]] = {
+    origin: re.compile("|".join(names), re.IGNORECASE)
+    for origin, names in {
+        Origin.KAFKA: ("producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate"),
+        Origin.PEGASUS: ("app_envs", r"replica\.(?:read|write)_throttling\w*"),
+        Origin.PULSAR: ("resourcegroups", r"(?:publish|dispatch)RateIn(?:Msgs|Bytes)", r"replication\w*RateIn\w+"),
+        Origin.POLICY: ("resource_groups", "messages_per_second", "bytes_per_second"),
     }.items()
 }
-_TOGETHER: Final = [re.compile(_keys(name)) for name in ("entity", "quotas")]
+"""The keys that only one system writes."""
+
+_LINES: Final[Mapping[Origin, re.Pattern[str]]] = {
+    origin: re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for origin, pattern in {
+        Origin.KAFKA: r"^[ \t]*(?:Quota configs|Configs|SCRAM credential configs) for .+ are\s",
+        Origin.PEGASUS: r"^[ \t]*\[app_envs\]|^get app envs succeed",
+    }.items()
+}
+"""The beginnings of lines that only one system prints."""
+
+_KEY_IN_TEXT: Final = re.compile(r"(?:^|[\s,{\"'])([\w.\-]+)[\"']?\s*[:=]", re.MULTILINE)
+_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
+_TOGETHER: Final = ("entity", "quotas")
 """Each says nothing, but both say Kafka."""
 
 _WORD = re.compile(r"\w[\w. ]*")
@@ -65,18 +67,47 @@ def check_origin(text: str, own: Origin) -> None:
     ...
     spark_throttle.errors.PolicyError: the text is of pulsar ('publishRateInMsgs'), not of pegasus; import it as pulsar
     """
-    if _word(own, text) is not None:
+    keys = _keys_of(text)
+    if _word(own, text, keys) is not None:
         return
     for origin in Origin:
-        if (word := _word(origin, text)) is not None:
+        if (word := _word(origin, text, keys)) is not None:
             remedy = "apply it as it is" if origin is Origin.POLICY else f"import it as {origin}"
             raise PolicyError("", f"the text is of {origin} ({word!r}), not of {own}; {remedy}")
 
 
-def _word(origin: Origin, text: str) -> str | None:
+def _word(origin: Origin, text: str, keys: Sequence[str]) -> str | None:
     """Return the first word of a system in a text."""
-    patterns = _WORDS[origin]
-    if origin is Origin.KAFKA and all(each.search(text) for each in _TOGETHER):
-        patterns = [*patterns, *_TOGETHER]
-    found = next(filter(None, (pattern.search(text) for pattern in patterns)), None)
-    return None if found is None else _WORD.findall(found[0].partition(" for ")[0])[0]
+    if origin in _LINES and (line := _LINES[origin].search(text)):
+        return _WORD.findall(line[0].partition(" for ")[0])[0]
+    word = next((key for key in keys if _KEYS[origin].fullmatch(key)), None)
+    is_both = origin is Origin.KAFKA and all(key in keys for key in _TOGETHER)
+    return _TOGETHER[0] if word is None and is_both else word
+
+
+def _keys_of(text: str) -> list[str]:
+    """Return the keys of a text: comments and values may hold the words of any system.
+
+    What tools print for people is no YAML; its keys are the words before a colon or an equals sign.
+    """
+    try:
+        value = read_yaml(text)
+    except PolicyError:
+        value = None
+    keys = list(_keys_in(value))
+    return keys or _KEY_IN_TEXT.findall(_COMMENT.sub("", text))
+
+
+def _keys_in(value: object) -> Iterator[str]:
+    """Yield the keys of a parsed text; what an alias repeats is looked at once."""
+    left, seen = [value], set[int]()
+    while left:
+        part = left.pop()
+        if not isinstance(part, (Mapping, list)) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Mapping):
+            yield from part
+            left += reversed([*part.values()])
+        else:
+            left += reversed(part)

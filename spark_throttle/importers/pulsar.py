@@ -99,7 +99,8 @@ def _values(text: str, group: str | None) -> Mapping[str, Any]:
         return _printed(text)
     values = mapping_of(read_yaml(text), "")
     if group is not None:
-        if not all(_is_field(key) for key, value in values.items() if isinstance(value, Mapping)):
+        inner = [value for key, value in values.items() if isinstance(value, Mapping) and not _is_field(key)]
+        if any(_is_field(key) for each in inner for key in each):
             raise PolicyError("", _NAMED.format(group=group))
         return {group: values}
     if values and all(_is_field(key) for key in values):

@@ -122,7 +122,7 @@ class Explanation:
     last_batch: LastBatch | None = None
     predicted_release_ms: int | None = None
     """How long after the last batch the namespace's backlog will have left, if nothing more arrives; `None` for never,
-    or if nothing waits."""
+    if nothing waits, or where a note says that it is not told."""
 
     notes: tuple[str, ...] = ()
     """Anything else worth knowing, such as a revision that is not in force."""
@@ -171,7 +171,7 @@ def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> E
         The job's control directory: ``<checkpoint>/throttle``.
     is_wide
         Whether the reader may see what belongs to no single tenant: balances and backlogs of the job and its groups,
-        and problems in their own words.
+        what can be reckoned from them, such as when they let rows go, and problems in their own words.
 
     Raises
     ------
@@ -203,16 +203,35 @@ def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> E
     spent = [report for number, each in reports.items() if number > epoch.settled_batch for report in each]
     levels = _observed(explained, match(pa.array([namespace]), policy), policy, epoch, spent, last, shard)
     seen = _last_batch(batch, last, namespace, shard)
-    releases = [level.release_ms for level in levels if level.release_ms is not None]
-    has_backlog = seen.waiting[0] > 0
-    is_stuck = has_backlog and any(_is_shut(level) for level in levels)
+    predicted_ms, reasons = _prediction(levels, has_backlog=seen.waiting[0] > 0, is_wide=is_wide)
     return replace(
         explained,
         levels=tuple(level if is_wide or level.level in _OF_ONE_TENANT else _narrowed(level) for level in levels),
         last_batch=seen,
-        predicted_release_ms=max(releases, default=0) if has_backlog and not is_stuck else None,
-        notes=(*notes, *(["a quota of 0 holds it: what waits never leaves by itself"] if is_stuck else [])),
+        predicted_release_ms=predicted_ms,
+        notes=(*notes, *reasons),
     )
+
+
+def _prediction(
+    levels: list[LevelExplanation], *, has_backlog: bool, is_wide: bool
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return how long until a namespace's backlog will have left, and what else there is to say of it.
+
+    The time until a shared level lets it go, times the level's rate, is the backlog of all who share it. Who may not
+    see that backlog is told no such time.
+    """
+    if not has_backlog:
+        return None, ()
+    if any(_is_shut(level) for level in levels):
+        return None, ("a quota of 0 holds it: what waits never leaves by itself",)
+    own_ms, shared_ms = (
+        max((level.release_ms or 0 for level in levels if (level.level in _OF_ONE_TENANT) is is_own), default=0)
+        for is_own in (True, False)
+    )
+    if is_wide or own_ms >= shared_ms:
+        return max(own_ms, shared_ms), ()
+    return None, (_HELD_BY_SHARED,)
 
 
 def _explained(policy: CompiledPolicy, namespace: str, direction: str) -> Explanation:
@@ -380,6 +399,7 @@ def _last_batch(batch: int, reports: list[UsageReport], namespace: str, shard: i
 
 
 _OF_ONE_TENANT: Final = ("namespace", "tenant")
+_HELD_BY_SHARED: Final = "the group's or the job's quota holds it back: when it lets it go is not told"
 
 
 def _narrowed(level: LevelExplanation) -> LevelExplanation:

@@ -473,4 +473,4 @@ def _bodies(store: PolicyStore, revision: int) -> dict[tuple[Kind, str], str]:
 
 def _check_expected(kind: Kind, name: str, expected: int | None, found: int) -> None:
     if expected is not None and expected != found:
-        raise ConflictError(f"{kind.replace('_', ' ')} {name}".strip(), expected, found)
+        raise ConflictError(f"{kind.replace('_', ' ')} {name}".strip(), expected, found, is_entry=True)

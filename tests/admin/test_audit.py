@@ -211,7 +211,7 @@ def test_line_that_a_full_disk_refused_is_written_later_and_no_change_is_made_be
     texts = in_memory.audit.path.read_text().splitlines()
     whole = [json.loads(text) for text in texts if text.endswith("}")]
     assert [line.get("revision") for line in whole if line["outcome"] == "done"] == [1, 2, 3]
-    assert [line["status"] for line in whole if line["outcome"] == "refused"] == [503]
+    assert [line["status"] for line in whole if line["outcome"] == "failed"] == [503]
     assert len(texts) == len(whole) + 1  # the part that the disk took
 
 

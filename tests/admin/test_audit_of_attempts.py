@@ -17,6 +17,7 @@ from spark_throttle.admin.audit import AuditLog, Event
 from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.sign_in import SignIn
 from spark_throttle.admin.sign_in_settings import SignInSettings
+from spark_throttle.errors import StoreUnavailableError
 from spark_throttle.files import file_lock
 from spark_throttle.store.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore
@@ -157,6 +158,28 @@ def test_attempt_on_a_store_that_cannot_be_read_has_one_line(
     assert CliRunner().invoke(app, ["tenant", "update", "acme", "--store", store]).exit_code != 0
     (line,) = _lines(tmp_path)
     assert (line["action"], line["outcome"]) == ("tenant update", "failed")
+
+
+@pytest.mark.parametrize("harm", ["damage", "document", "away"])
+def test_attempt_over_the_api_on_a_store_that_cannot_be_read_has_failed(
+    serve: Callable[..., ServedApp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    store = FileStore.create(tmp_path / "p.yaml")
+    served = serve(store)
+    client = served.client()
+    assert client.put(GOLD, json=FIVE).status_code == 200
+    if harm == "damage":
+        (tmp_path / "p.yaml.log").write_text("nonsense\n")
+    elif harm == "document":
+        (tmp_path / "p.yaml").write_text("tenants: {acme: {publish: {weight: 0}}}\n")
+    else:
+
+        def away(*_: Any, **__: Any) -> Any:
+            raise StoreUnavailableError("file:p.yaml", "Permission denied")
+
+        monkeypatch.setattr(store, "commit", away)
+    assert client.put(GOLD, json=SIX).status_code == 503
+    assert served.audited[-1]["outcome"] == "failed"
 
 
 def test_what_only_reads_has_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

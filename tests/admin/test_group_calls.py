@@ -132,6 +132,21 @@ def test_attached_namespace_is_told_that_the_defaults_hold_it_no_longer(admin: T
 # ------------------------------------------------------------------------------------------------------------- ETags
 
 
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"If-Match": "*"}, "resource group n1 does not exist, and the change requires that it does: nothing was"),
+        ({"If-Match": '"3"'}, "resource group n1 does not exist, and the change was made for revision 3: nothing was"),
+        ({"If-None-Match": "*"}, "resource group gold exists, at revision 1, and the change requires that it does not"),
+    ],
+)
+def test_condition_on_an_entry_that_is_not_there_says_so(admin: TestClient, headers: dict[str, str], said: str) -> None:
+    admin.put(f"{GROUP}/gold", json={})
+    answer = admin.put(f"{GROUP}/{'gold' if 'gold' in said else 'n1'}", json={}, headers=headers)
+    assert answer.status_code == 412
+    assert answer.json()["detail"].startswith(said)
+
+
 def test_edit_of_what_another_has_changed_is_refused(admin: TestClient) -> None:
     admin.put(f"{GROUP}/gold", json={"publishRateInMsgs": 1})
     seen = admin.get(f"{GROUP}/gold").headers["ETag"]

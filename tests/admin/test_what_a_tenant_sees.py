@@ -95,7 +95,39 @@ def test_explanation_gives_a_tenant_no_balance_of_the_job_or_its_group(world: Wo
     for level in ("namespace", "tenant"):
         assert narrow[level] == wide[level]
     assert answer["last_batch"] == admin.get(path).json()["last_batch"]
-    assert answer["predicted_release_ms"] is not None
+
+
+@pytest.mark.parametrize("rival_messages", [5, 500, 5000])
+def test_prediction_gives_a_tenant_no_backlog_of_its_group(
+    serve: Callable[..., ServedApp], tmp_path: Path, rival_messages: int
+) -> None:
+    """The time until the group lets the rows go, times its rate, is what the group's other tenants have waiting."""
+    world = World(serve, tmp_path)
+    world.service.put("tenant", "rival", {"resource_group": "gold"}, ANN)
+    for _ in range(4):
+        world.job.batch({"acme/a": 30, "rival/x": rival_messages})
+        world.job.pulse.beat()
+        world.watch.look()
+    admin, tenant = _told(world)
+    path = "/admin/v2/explain/acme%2Fa?job=ingest"
+    assert admin.get(path).json()["predicted_release_ms"] > 0
+    answer = tenant.get(path).json()
+    assert answer["last_batch"]["waiting"][0] > 0
+    assert answer["predicted_release_ms"] is None
+    note = answer["notes"][-1]
+    assert note == "the group's or the job's quota holds it back: when it lets it go is not told"
+
+
+def test_prediction_of_its_own_quota_is_told_to_a_tenant(serve: Callable[..., ServedApp], tmp_path: Path) -> None:
+    world = World(serve, tmp_path)
+    own = {"resource_group": "gold", "publish": {"messages_per_second": 1, "burst_seconds": 1}}
+    world.service.put("tenant", "acme", own, ANN)
+    world.run(4)
+    admin, tenant = _told(world)
+    path = "/admin/v2/explain/acme%2Fa?job=ingest"
+    wide, narrow = (client.get(path).json() for client in (admin, tenant))
+    assert narrow["predicted_release_ms"] == wide["predicted_release_ms"] > 0
+    assert narrow["notes"] == wide["notes"]
 
 
 def test_scope_that_holds_a_namespace_is_named_to_its_tenant_without_how_full_it_is(world: World) -> None:

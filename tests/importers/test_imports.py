@@ -465,3 +465,33 @@ def test_name_given_for_a_text_that_names_its_own_is_refused() -> None:
         import_pegasus('{"stat": {"replica.write_throttling": "2*delay*1"}}', table="temp")
     found = import_pulsar('{"publishRateInMsgs": 5, "replicatorDispatchRate": {}}', group="gold")
     assert list(found.document.resource_groups) == ["gold"]
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (import_pegasus, "# resource_groups: none yet\ntemp: {default_ttl: 86400}\n"),
+        (import_pegasus, "temp: {business.info: 'messages_per_second: 5 agreed'}"),
+        (import_pegasus, 'use temp\n{"app_envs": {"business.info": "producer_byte_rate=5"}}'),
+        (import_pulsar, "gold: {}   # was: producer_byte_rate=5\n"),
+        (import_pulsar, "gold: {}\n# quotas: none; entity: none\n"),
+        (import_kafka, "Quota configs for user-principal 'resource_groups: a' are request_percentage=5\n"),
+        (import_kafka, "[{entity: {user: 'resource_groups: a'}, quotas: {request_percentage: 5}}] # app_envs: no\n"),
+    ],
+)
+def test_words_of_another_system_in_a_comment_or_a_value_say_nothing(
+    read: Callable[[str], ImportResult], text: str
+) -> None:
+    read(text)
+
+
+def test_aliases_that_repeat_a_text_without_end_are_looked_at_once() -> None:
+    layers = ["a0: &a0 {x: 1}"] + [f"a{at}: &a{at} {{x: *a{at - 1}, y: *a{at - 1}}}" for at in range(1, 28)]
+    with pytest.raises(PolicyError, match="resource_groups"):
+        import_pegasus("\n".join([*layers, "resource_groups: {}"]))
+
+
+def test_unknown_field_with_fields_of_its_own_is_listed_beside_the_rates_of_one_group() -> None:
+    found = import_pulsar('{"ratio": {"x": 1}, "publishRateInMsgs": 5}', group="gold")
+    assert found.document.resource_groups["gold"].publish.messages_per_second == 5
+    assert [line.partition(" = ")[0] for line in found.unexpressed] == ["resourcegroups.gold.ratio"]

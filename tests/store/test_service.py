@@ -323,6 +323,7 @@ def test_group_cannot_be_deleted_while_another_author_attaches_to_it() -> None:
         DuplicateError("tenant", "acme", "is there already"),
         InUseError("gold", ["tenant acme"], has_more=True),
         ConflictError("tenant acme", 1, 2),
+        ConflictError("tenant acme", None, 0, is_entry=True),
         StoreUnavailableError("delta:/x", "gone"),
         OutcomeUnknownError("delta:/x", 3, "timeout"),
     ],

@@ -127,7 +127,7 @@ def expected_revision(what: str, if_match: str | None, if_none_match: str | None
         return None
     if if_match.strip() == _ANY:
         if found is None:
-            raise ConflictError(what, 1, 0)
+            raise ConflictError(what, None, 0, is_entry=True)
         return None
     match = _ETAG.fullmatch(if_match.strip())
     if match is None:

@@ -187,7 +187,7 @@ class ChangeRequest:
         """Return the revision of the entry that the change requires; see `addresses.expected_revision`."""
         entry = self.context.service.store.get(kind, name) if self.if_match is not None else None
         found = None if entry is None else entry.revision
-        return expected_revision(f"{kind} {name}".strip(), self.if_match, self.if_none_match, found)
+        return expected_revision(f"{kind.replace('_', ' ')} {name}".strip(), self.if_match, self.if_none_match, found)
 
     def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
         """Return the outcome of the change; set the ETag of the entry if the change wrote one."""

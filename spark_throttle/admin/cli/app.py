@@ -18,6 +18,8 @@ from spark_throttle.admin.cli import capacity, imports, policy, tokens, watch
 from spark_throttle.admin.cli.audited import Audit
 from spark_throttle.admin.cli.entries import named_app, single_app
 from spark_throttle.admin.cli.options import HangingAfter, ReportingGroup, SilentAfter, Store
+from spark_throttle.admin.cli.output import Form, Output
+from spark_throttle.admin.cli.streams import UnwrittenAnswerError, guard_streams
 from spark_throttle.admin.cli.tokens import TokensFile
 from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.errors import ConfigurationError
@@ -25,7 +27,7 @@ from spark_throttle.errors import ConfigurationError
 _EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \
 7 another change came first, nothing was changed; 8 the store is not available, nothing was changed; 9 it is unknown \
 whether anything was changed; 10 a difference; 11 no job is listening; 12 the change \
-costs protection and wants --yes, nothing was changed."""
+costs protection and wants --yes, nothing was changed; 13 done, but the answer could not be written."""
 
 app = typer.Typer(
     name="spark-throttle", cls=ReportingGroup, no_args_is_help=True, pretty_exceptions_enable=False, epilog=_EXITS,
@@ -132,12 +134,18 @@ class WithoutPandas:
 def main() -> None:
     """Run the command line; the entry point `spark-throttle`."""
     sys.meta_path.insert(0, WithoutPandas)
+    guard_streams()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except SystemExit as ended:
         if "pyarrow" in sys.modules and isinstance(ended.code, int):
             _end_before_arrow(ended.code)
         raise
+    except UnwrittenAnswerError as error:  # of what is no command, such as --version
+        sys.exit(int(Output(Form.TEXT).fail_to_write(error)))
 
 
 def _end_before_arrow(code: int) -> NoReturn:
@@ -147,11 +155,7 @@ def _end_before_arrow(code: int) -> NoReturn:
     the interpreter's lock while the interpreter ends is unwound by it through C++ code, which aborts the process (134).
     """
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:  # as the interpreter ends if an answer cannot be written
-            code = code or 120
+    sys.stderr.flush()
     os._exit(code)
 
 

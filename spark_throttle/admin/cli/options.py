@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from spark_throttle.admin.cli.output import Form, Output
+from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
 from spark_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
@@ -29,11 +30,16 @@ class ReportingGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer carries its own copy of click
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
         except ThrottleError as error:
             raise typer.Exit(int(Output(ctx.meta.get(_FORM_KEY, Form.TEXT)).fail(error))) from None
+        except UnwrittenAnswerError as error:
+            raise typer.Exit(int(Output(ctx.meta.get(_FORM_KEY, Form.TEXT)).fail_to_write(error))) from None
         except BrokenPipeError:  # the reader of a pipe has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            swallow_answer()
             raise typer.Exit(0) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - as `invoke`

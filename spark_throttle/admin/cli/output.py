@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
 from spark_throttle.core.names.visible_text import is_visible, visible
 from spark_throttle.errors import (
     ConflictError,
@@ -70,6 +71,9 @@ class Exit(IntEnum):
 
     UNCONFIRMED = 12
     """The change costs protection; nothing was changed: look at what it costs, then confirm it with --yes."""
+
+    UNWRITTEN = 13
+    """The command was done, and its answer could not be written to stdout: do not repeat a change."""
 
 
 _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
@@ -134,26 +138,34 @@ class Output:
 
     def fail(self, error: ThrottleError) -> Exit:
         """Write an error to stderr, and return the exit code for it."""
-        code = exit_of(error)
+        more = {"losses": error.losses} if isinstance(error, UnconfirmedError) else {}
+        return self._say(exit_of(error), type(error).__name__, error.told(REMEDIES), more)
+
+    def fail_to_write(self, error: UnwrittenAnswerError) -> Exit:
+        """Write to stderr that an answer is lost, and return the exit code for it."""
+        swallow_answer()
+        message = f"the answer could not be written ({error}); the command was done: what it changes is changed"
+        return self._say(Exit.UNWRITTEN, type(error).__name__, message, {})
+
+    def _say(self, code: Exit, name: str, message: str, more: dict[str, Any]) -> Exit:
         if self.form is not Form.TEXT:
-            said: dict[str, Any] = {
-                "error": type(error).__name__,
-                "exit_code": int(code),
-                "message": error.told(REMEDIES),
-            }
-            if isinstance(error, UnconfirmedError):
-                said["losses"] = error.losses
+            said = {"error": name, "exit_code": int(code), "message": message, **more}
             sys.stderr.write(in_form(said, self.form))
         else:
-            Console(stderr=True, soft_wrap=True).print(
-                f"[bold red]error:[/] {escape(shown(error.told(REMEDIES)))}", highlight=False
-            )
+            Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(shown(message))}", highlight=False)
         return code
 
 
 def console() -> Console:
     """Return a console on the current stdout; if this is not a terminal, the console is 160 columns wide."""
-    return Console() if sys.stdout.isatty() else Console(width=160)
+    return _Console() if sys.stdout.isatty() else _Console(width=160)
+
+
+class _Console(Console):
+    """A console that leaves a pipe without a reader to the command, which has done its work."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704 - rich calls this where it has caught the error
 
 
 def in_form(value: object, form: Form) -> str:

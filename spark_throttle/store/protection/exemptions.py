@@ -38,4 +38,4 @@ def names_of(kind: Kind, name: str) -> tuple[str, ...]:
     >>> names_of("tenant", "acme")
     ('acme', 'acme/*')
     """
-    return {"tenant": (name, f"{name}/*"), "defaults": ("*",)}.get(kind, (name,))
+    return {"tenant": (name, f"{name}/*"), "defaults": ("*",), "job": ("*",)}.get(kind, (name,))

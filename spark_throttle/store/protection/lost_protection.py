@@ -15,27 +15,35 @@ exempt before or after a change loses nothing by it; an exemption that begins or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
-from spark_throttle.core.names.globs import covers, is_glob, overlaps, specificity
+from spark_throttle.core.names.globs import covers, is_glob, overlaps
 from spark_throttle.core.quota import Level
-from spark_throttle.policy.model import NamespacePolicy, ScopePolicy, TenantPolicy
 from spark_throttle.store.delegation.given_rules import PolicyView, namespace_policy
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.entries import SECTIONS, policy_of, resource_group_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
 from spark_throttle.store.protection.exemptions import Exemptions, names_of
+from spark_throttle.store.protection.groups import Groups, HoldingGroup
+from spark_throttle.store.protection.holding_rules import (
+    HoldingRule,
+    defaults_of,
+    group_of_tenant,
+    narrower_of,
+    other_rules,
+    rule_of,
+    terms_in,
+)
 from spark_throttle.store.protection.loss import Loss, Terms, is_zero, losses_between, terms_of
-from spark_throttle.store.store import Change, Entry, Kind, PolicyStore, Revision
+from spark_throttle.store.store import Change, Entry, PolicyStore, Revision
 
 MOST_LOOKED_UP: Final = 64
 """Number of changes up to which entries are looked up one by one; for more, the whole store is read once."""
 
 _PAGE: Final = 1000
-_MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
 class ProtectionCheck:
@@ -83,18 +91,6 @@ def _in_memory(store: PolicyStore, revision: int) -> MemoryStore:
     return memory
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The group of some names; its name may be empty, for none."""
-
-    name: str
-    terms: Terms
-
-    @property
-    def where(self) -> str:
-        return f"resource_groups.{self.name}"
-
-
 class _Judgement:
     """The facts that some changes of one revision are judged by."""
 
@@ -104,12 +100,11 @@ class _Judgement:
         self._before = PolicyView(store, index, revision)
         self._after = PolicyView(store, index, revision, changes)
         self._views = (self._before, self._after)
-        groups = [(change, resource_group_of(change.body)) for change in changes]
-        self._groups_given = {(change.kind, change.name): group for change, group in groups if group is not None}
+        self._groups = Groups(store, revision, changes)
         self._tenants_without = {
             change.name.partition("/")[0]
-            for change, group in groups
-            if change.kind == "namespace" and change.body is not None and group is None
+            for change in changes
+            if change.kind == "namespace" and change.body is not None and resource_group_of(change.body) is None
         }
         """Tenants of which a namespace's entry is written that names no group."""
 
@@ -133,9 +128,9 @@ class _Judgement:
             case "defaults":
                 # A rule for all names leaves none to the defaults.
                 if all(view.get("namespace", "*") is None for view in self._views):
-                    yield from self._of_rules(_defaults(self._before), _defaults(self._after), "*", path)
+                    yield from self._of_rules(defaults_of(self._before), defaults_of(self._after), "*", path)
             case "job":
-                terms = (_terms(view, "job", "") for view in (self._before, self._after))
+                terms = (terms_in(view, "job", "") for view in (self._before, self._after))
                 yield from losses_between(*terms, path=path, level=Level.JOB)
             case "exempt":
                 yield from self._of_exemption(change, path)
@@ -147,8 +142,8 @@ class _Judgement:
     def _of_group(self, name: str, path: str) -> Iterator[Loss]:
         # A group that is removed has no members any more: what they lose is theirs.
         if self._after.get("resource_group", name) is not None:
-            terms = (_terms(view, "resource_group", name) for view in (self._before, self._after))
-            losses = list(losses_between(*terms, path=path, level=Level.RESOURCE_GROUP))
+            before, after = self._groups.before(name), self._groups.after(name)
+            losses = list(losses_between(before.terms, after.terms, path=path, level=Level.RESOURCE_GROUP))
             yield from losses if losses and self._is_used(name) else ()
 
     def _is_used(self, group: str) -> bool:
@@ -156,30 +151,24 @@ class _Judgement:
 
         A member that joins or leaves is judged by its own change.
         """
-        was_used = is_used = False
-        given = (key for key, named in self._groups_given.items() if named == group)
-        if any(not self._is_exempt(*names_of(kind, name)) for kind, name in given):
-            is_used = True
-        for kind in _MEMBER_KINDS:
-            page = self._store.page(kind, limit=_PAGE, at=self._revision, resource_group=group)
-            if len(page) == _PAGE:  # to look at more would take too long
-                return True
-            members = [(kind, each.name) for each in page if not self._is_exempt(*names_of(kind, each.name))]
-            was_used |= bool(members)
-            is_used |= any(member not in self._changed for member in members)
-        return was_used and is_used
+        before = self._groups.members_before(group)
+        if before is None:  # to look at each would take too long
+            return True
+        members = [member for member in before if not self._is_exempt(*names_of(*member))]
+        is_used = any(not self._is_exempt(*names_of(*member)) for member in self._groups.members_given(group))
+        return bool(members) and (is_used or any(member not in self._changed for member in members))
 
     def _of_tenant(self, tenant: str, path: str) -> Iterator[Loss]:
         losses = list(self._of_tenants_names(tenant, path))
         yield from () if losses and self._is_exempt(*names_of("tenant", tenant)) else losses
 
     def _of_tenants_names(self, tenant: str, path: str) -> Iterator[Loss]:
-        terms = (_terms(view, "tenant", tenant) for view in (self._before, self._after))
+        terms = (terms_in(view, "tenant", tenant) for view in (self._before, self._after))
         yield from losses_between(*terms, path=path, level=Level.TENANT)
-        groups = [_tenants_group(view, tenant) for view in (self._before, self._after)]
+        groups = [group_of_tenant(view, tenant) for view in (self._before, self._after)]
         if groups[0] == groups[1]:
             return
-        by_default = [group or _defaults(view).group for group, view in zip(groups, self._views, strict=True)]
+        by_default = [group or defaults_of(view).group for group, view in zip(groups, self._views, strict=True)]
         if not self._has_rule_for_all_of(tenant):
             yield from self._of_groups(by_default[0], by_default[1], path)
         if self._has_rule_without_group(tenant):
@@ -211,28 +200,28 @@ class _Judgement:
         """Yield what names lose that go from one group to another."""
         if before == after:
             return
-        old, new = _group(self._before, before), _group(self._after, after)
+        old, new = self._groups.before(before), self._groups.after(after)
         for loss in losses_between(old.terms, new.terms, path=path, level=Level.RESOURCE_GROUP):
             yield replace(loss, where=old.where if loss.kind == "lifted" else new.where)
 
     # -------------------------------------------------------------------------------------------------- namespaces
 
     def _of_name(self, name: str, path: str) -> Iterator[Loss]:
-        before, after = (_rule(view, name) for view in self._views)
+        before, after = (rule_of(view, name) for view in self._views)
         yield from self._of_rules(before, after, name, path)
 
     def _of_glob(self, glob: str, path: str) -> Iterator[Loss]:
         before, after = (view.get("namespace", glob) for view in self._views)
         if before is not None and after is not None:
-            yield from self._of_rules(_Rule.of(before), _Rule.of(after), glob, path)
+            yield from self._of_rules(HoldingRule.of(before), HoldingRule.of(after), glob, path)
         elif before is not None:
-            for heir in _others(self._after, glob):
-                yield from self._of_rules(_Rule.of(before), heir, _narrower(glob, heir.name), path)
+            for heir in other_rules(self._after, glob):
+                yield from self._of_rules(HoldingRule.of(before), heir, narrower_of(glob, heir.name), path)
         elif after is not None:
-            for loser in _others(self._before, glob):
-                yield from self._of_rules(loser, _Rule.of(after), _narrower(glob, loser.name), path)
+            for loser in other_rules(self._before, glob):
+                yield from self._of_rules(loser, HoldingRule.of(after), narrower_of(glob, loser.name), path)
 
-    def _of_rules(self, before: _Rule, after: _Rule, names: str, path: str) -> Iterator[Loss]:
+    def _of_rules(self, before: HoldingRule, after: HoldingRule, names: str, path: str) -> Iterator[Loss]:
         """Yield what some names lose, a name or a glob, that go from one rule to another.
 
         What is exempt before or after loses nothing by it; the beginning or end of an exemption is judged by itself.
@@ -240,7 +229,7 @@ class _Judgement:
         losses = list(self._of_rules_that_hold(before, after, names, path))
         yield from () if losses and self._is_exempt(names) else losses
 
-    def _of_rules_that_hold(self, before: _Rule, after: _Rule, names: str, path: str) -> Iterator[Loss]:
+    def _of_rules_that_hold(self, before: HoldingRule, after: HoldingRule, names: str, path: str) -> Iterator[Loss]:
         for loss in losses_between(before.terms, after.terms, path=path, level=Level.NAMESPACE):
             rule = before if loss.kind == "lifted" else after
             yield replace(loss, where="" if rule.where == path else rule.where)
@@ -248,25 +237,11 @@ class _Judgement:
             return  # whatever becomes of the group is the change of the tenant, or of the group itself
         tenant, slash, _ = names.partition("/")
         if not is_glob(tenant) and (slash or not is_glob(names)):
-            old, new = (_tenants_group(view, tenant) for view in self._views)
+            old, new = (group_of_tenant(view, tenant) for view in self._views)
             yield from self._of_groups(before.group_in(old), after.group_in(new), path)
             return
-        for group in self._groups_of_tenants():
+        for group in (None, *sorted(self._groups.of_tenants)):
             yield from self._of_groups(before.group_in(group), after.group_in(group), path)
-
-    def _groups_of_tenants(self) -> Iterator[str | None]:
-        """Yield every group that a tenant has: which tenant, is not asked, because they are too many."""
-        yield None
-        given = {group for (kind, _), group in self._groups_given.items() if kind == "tenant"}
-        yield from given
-        after = ""
-        while page := self._store.page("resource_group", after=after, limit=_PAGE, at=self._revision):
-            for entry in page:
-                if entry.name not in given and self._store.page(
-                    "tenant", limit=1, at=self._revision, resource_group=entry.name
-                ):
-                    yield entry.name
-            after = page[-1].name
 
     # -------------------------------------------------------------------------------------------------- exemptions
 
@@ -279,12 +254,11 @@ class _Judgement:
         if self._was_exempt.covers(change.name):
             return
         if is_glob(change.name):
-            if any(
-                terms_of(policy_of(entry)) for entry in self._before_entries() if self._may_hold(entry, change.name)
-            ):
+            if change.name in self._globs_that_lose:
                 yield Loss("lifted", path, "every limit", "", "in force", None, "the names that it matches")
             return
-        for level, terms, where in _levels_of(self._before, change.name):
+        group = self._groups.before(_group_of(self._before, change.name))
+        for level, terms, where in _levels_of(self._before, group, change.name):
             yield from losses_between(terms, {}, path=path, level=level, where=where)
 
     def _of_end_of_exemption(self, name: str, path: str) -> Iterator[Loss]:
@@ -292,30 +266,26 @@ class _Judgement:
         if self._is_exempt_after.covers(name):
             return
         if is_glob(name):
-            if any(
-                is_zero(term)
-                for entry in self._entries_after()
-                if self._may_hold(entry, name)
-                for term in terms_of(policy_of(entry)).values()
-            ):
+            if name in self._globs_that_stop:
                 yield Loss("zero", path, "a quota", "", None, "0", "the names that it matches")
             return
-        for level, terms, where in _levels_of(self._after, name):
+        group = self._groups.after(_group_of(self._after, name))
+        for level, terms, where in _levels_of(self._after, group, name):
             yield from losses_between({}, terms, path=path, level=level, where=where)
 
-    def _may_hold(self, entry: Entry, glob: str) -> bool:
-        """Return whether an entry may hold a name that a glob matches."""
-        match entry.kind:
-            case "tenant":
-                return any(overlaps(glob, names) for names in names_of("tenant", entry.name))
-            case "namespace":
-                return overlaps(glob, entry.name)
-            case "resource_group":
-                return entry.name in self._groups_given.values() or any(
-                    self._store.page(kind, limit=1, at=self._revision, resource_group=entry.name)
-                    for kind in _MEMBER_KINDS
-                )
-        return _holds(entry)
+    @cached_property
+    def _globs_that_lose(self) -> set[str]:
+        """The globs of the changes whose names, exempt after them, may have been held by a limit before."""
+        return _held(self._changed_exemptions, self._before_entries(), bool)
+
+    @cached_property
+    def _globs_that_stop(self) -> set[str]:
+        """The globs of the changes whose names, exempt before them, may be held by a quota of 0 after."""
+        return _held(self._changed_exemptions, self._entries_after(), lambda terms: any(map(is_zero, terms.values())))
+
+    @property
+    def _changed_exemptions(self) -> set[str]:
+        return {change.name for change in self._changes if change.kind == "exempt" and is_glob(change.name)}
 
     def _is_exempt(self, *names: str) -> bool:
         """Return whether all of some names and globs are exempt, each before or after the changes."""
@@ -351,34 +321,19 @@ class _Judgement:
         return any(terms_of(policy_of(entry)) for entry in entries if _holds(entry))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """An entry, a glob, or the defaults, as it holds names."""
+def _levels_of(view: PolicyView, group: HoldingGroup, name: str) -> list[tuple[Level, Terms, str]]:
+    """Return the levels that a namespace of a group passes, with their limits and places."""
+    rule, tenant = rule_of(view, name), name.partition("/")[0]
+    return [
+        (Level.NAMESPACE, rule.terms, rule.where),
+        (Level.TENANT, terms_in(view, "tenant", tenant), f"tenants.{tenant}"),
+        (Level.RESOURCE_GROUP, group.terms, group.where),
+        (Level.JOB, terms_in(view, "job", ""), "job"),
+    ]
 
-    name: str
-    """Empty for the defaults."""
 
-    policy: NamespacePolicy
-
-    @classmethod
-    def of(cls, entry: Entry) -> _Rule:
-        return cls(entry.name, namespace_policy(entry))
-
-    @property
-    def terms(self) -> Terms:
-        return terms_of(self.policy)
-
-    @property
-    def group(self) -> str | None:
-        return self.policy.resource_group
-
-    @property
-    def where(self) -> str:
-        return f"namespaces.{self.name}" if self.name else "defaults"
-
-    def group_in(self, tenants_group: str | None) -> str | None:
-        """Return the group of the rule's names whose tenant has a certain group."""
-        return self.group or tenants_group if self.name else tenants_group or self.group
+def _group_of(view: PolicyView, name: str) -> str | None:
+    return rule_of(view, name).group_in(group_of_tenant(view, name.partition("/")[0]))
 
 
 def _holds(entry: Entry) -> bool:
@@ -386,55 +341,23 @@ def _holds(entry: Entry) -> bool:
     return entry.kind not in ("exempt", "queue")
 
 
-def _levels_of(view: PolicyView, name: str) -> list[tuple[Level, Terms, str]]:
-    """Return the levels that a namespace passes, with their limits and places."""
-    rule, tenant = _rule(view, name), name.partition("/")[0]
-    group = _group(view, rule.group_in(_tenants_group(view, tenant)))
-    return [
-        (Level.NAMESPACE, rule.terms, rule.where),
-        (Level.TENANT, _terms(view, "tenant", tenant), f"tenants.{tenant}"),
-        (Level.RESOURCE_GROUP, group.terms, group.where),
-        (Level.JOB, _terms(view, "job", ""), "job"),
-    ]
+def _held(globs: set[str], entries: Iterable[Entry], counts: Callable[[Terms], bool]) -> set[str]:
+    """Return the globs of which a name may be held by limits that count; the entries are read once, for all globs.
 
-
-def _rule(view: PolicyView, name: str) -> _Rule:
-    entry = view.get("namespace", name) or next(iter(view.overlapping(name)), None)
-    return _defaults(view) if entry is None else _Rule.of(entry)
-
-
-def _defaults(view: PolicyView) -> _Rule:
-    entry = view.get("defaults", "")
-    return _Rule("", NamespacePolicy() if entry is None else namespace_policy(entry))
-
-
-def _others(view: PolicyView, glob: str) -> Iterator[_Rule]:
-    """Yield the less specific rules that share names with a glob: those that its names go to, or come from."""
-    for entry in view.overlapping(glob):
-        if entry.name == glob or specificity(entry.name) < specificity(glob):
+    A group that counts and has members holds all of them: whether its members share names with them, is not asked.
+    """
+    free, held = set(globs), set[str]()
+    counting, named = set[str](), set[str | None]()
+    for entry in entries:
+        policy = policy_of(entry)
+        named.add(getattr(policy, "resource_group", None))
+        if not counts(terms_of(policy)):
             continue
-        yield _Rule.of(entry)
-        if covers(entry.name, glob):
-            return
-    yield _defaults(view)
-
-
-def _narrower(glob: str, other: str) -> str:
-    """Return the one of two globs that says more about the tenant of the names that both match."""
-    return other if other and "/" in other.partition("*")[0] else glob
-
-
-def _tenants_group(view: PolicyView, tenant: str) -> str | None:
-    entry = view.get("tenant", tenant)
-    policy = None if entry is None else policy_of(entry)
-    return policy.resource_group if isinstance(policy, TenantPolicy) else None
-
-
-def _group(view: PolicyView, name: str | None) -> _Group:
-    return _Group("", {}) if name is None else _Group(name, _terms(view, "resource_group", name))
-
-
-def _terms(view: PolicyView, kind: Kind, name: str) -> Terms:
-    entry = view.get(kind, name)
-    policy = None if entry is None else policy_of(entry)
-    return terms_of(policy if isinstance(policy, ScopePolicy) else None)
+        if entry.kind == "resource_group":
+            counting.add(entry.name)
+        elif _holds(entry):
+            found = {glob for glob in free if any(overlaps(glob, name) for name in names_of(entry.kind, entry.name))}
+            held, free = held | found, free - found
+        if not free:
+            break
+    return held if counting.isdisjoint(named) else held | free

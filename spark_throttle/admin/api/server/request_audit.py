@@ -128,7 +128,7 @@ def _outcome(status: int, state: Mapping[str, object]) -> Outcome:
         return "unknown"
     if status == HTTPStatus.PRECONDITION_REQUIRED:
         return "unconfirmed"
-    return "failed" if status == HTTPStatus.INTERNAL_SERVER_ERROR else "refused"
+    return "failed" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "refused"
 
 
 def _detail(status: int, body: bytes, state: Mapping[str, object]) -> str:

@@ -1,0 +1,99 @@
+"""The streams of a command: where an answer cannot be written, the command says so, and its exit code too.
+
+What a command changes is changed before its answer is written. A stream that the caller has closed (``>&-``) swallows
+what is written; so does stderr where it cannot be written, because nobody is left to tell.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Final, TextIO
+
+_STDOUT: Final = 1
+_STDERR: Final = 2
+
+
+class UnwrittenAnswerError(Exception):
+    """An answer cannot be written to stdout; what the command changes is changed."""
+
+
+class _AnswerStream(io.TextIOWrapper):
+    """A stdout whose failures are told from those of other files; a pipe without a reader is no failure."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError as error:
+            raise _unwritten(error) from error
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            raise _unwritten(error) from error
+
+
+class _ErrorStream(io.TextIOWrapper):
+    """A stderr that swallows what it cannot write: the exit code still tells what happened."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            swallow(_STDERR)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            swallow(_STDERR)
+
+
+def guard_streams() -> None:
+    """Take care of stdout and stderr until the process ends."""
+    # A file that is opened later would otherwise get the number of a closed stream, and what is written to that.
+    for number in (_STDOUT, _STDERR):
+        try:
+            os.fstat(number)
+        except OSError:
+            swallow(number)
+    sys.stdout = _AnswerStream(
+        _buffer_of(sys.stdout, _STDOUT),
+        encoding=getattr(sys.stdout, "encoding", None),
+        errors=getattr(sys.stdout, "errors", None),
+        line_buffering=getattr(sys.stdout, "line_buffering", False),
+    )
+    sys.stderr = _ErrorStream(
+        _buffer_of(sys.stderr, _STDERR),
+        encoding=getattr(sys.stderr, "encoding", None),
+        errors="backslashreplace",
+        line_buffering=True,
+    )
+
+
+def swallow(number: int) -> None:
+    """Let a stream lead nowhere, by its number: also what is still buffered for it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != number:
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+
+
+def swallow_answer() -> None:
+    """Let stdout lead nowhere."""
+    swallow(_STDOUT)
+
+
+def _buffer_of(stream: TextIO | None, number: int) -> io.BufferedWriter:
+    """Return what a stream writes to; Python has `None` for one that was closed before it began."""
+    buffer = getattr(stream, "buffer", None)
+    return buffer if isinstance(buffer, io.BufferedWriter) else open(number, "wb", closefd=False)
+
+
+def _unwritten(error: OSError) -> Exception:
+    if isinstance(error, BrokenPipeError):
+        return error
+    return UnwrittenAnswerError(error.strerror or str(error))

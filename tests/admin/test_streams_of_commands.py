@@ -1,0 +1,73 @@
+"""Streams that are closed, full, or read by nobody: the command does its work, and its exit code is true."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.admin.cli.output import Exit
+from spark_throttle.store.opening import open_store
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
+
+CREATE = "tenant create blue publish.messages_per_second=5"
+
+
+@pytest.fixture(params=["file", "delta"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    location = {"file": f"file:{tmp_path / 'policies.yaml'}", "delta": f"delta:{tmp_path / 'store'}"}[request.param]
+    service = PolicyService(open_store(location, is_created=True), clock_ms=lambda: 0)
+    service.put("tenant", "acme", {"publish": {"messages_per_second": 9}}, Author("ann"))
+    return location
+
+
+def run(command: str, streams: str, store: str) -> tuple[int, str, str]:
+    line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli {command} --store {shlex.quote(store)} {streams}"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
+    assert "Traceback" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def tenants_of(store: str) -> list[str]:
+    return [entry.name for entry in open_store(store).page("tenant")]
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full"])
+def test_change_with_a_stream_that_nobody_reads_is_done(store: str, streams: str) -> None:
+    assert run(CREATE, streams, store)[0] == Exit.DONE
+    assert tenants_of(store) == ["acme", "blue"]
+    assert run("tenant get nobody", streams, store)[0] == Exit.NOT_FOUND
+
+
+@pytest.mark.parametrize("form", ["", "-o json"])
+def test_change_whose_answer_cannot_be_written_says_that_it_was_made(store: str, form: str) -> None:
+    code, _, said = run(f"{CREATE} {form}", ">/dev/full", store)
+    assert code == Exit.UNWRITTEN
+    message = json.loads(said)["message"] if form else said
+    assert "the answer could not be written (No space left on device)" in message
+    assert "what it changes is changed" in message
+    assert len(message.splitlines()) == 1
+    assert tenants_of(store) == ["acme", "blue"]
+
+
+def test_refused_command_keeps_its_code_where_the_answer_would_be_lost(store: str) -> None:
+    assert run("tenant get nobody", ">/dev/full", store)[0] == Exit.NOT_FOUND
+    assert run("tenant get nobody", ">/dev/full 2>/dev/full", store)[0] == Exit.NOT_FOUND
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_answer_that_nobody_reads_to_its_end_is_no_failure(store: str, form: str) -> None:
+    code, _, said = run(f"{CREATE} -o {form}", "| true; exit ${PIPESTATUS[0]}", store)
+    assert (code, said) == (Exit.DONE, "")
+
+
+def test_version_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli --version > /dev/full"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (Exit.UNWRITTEN, False)
