@@ -160,10 +160,11 @@ def test_store_that_cannot_be_read_is_described_to_a_tenant_in_general_words(
     for harm in ("namespaces: {rival/secret: {publish: {messages_per_second: -1}}}\n", None):
         (tmp_path / "all.yaml").unlink() if harm is None else (tmp_path / "all.yaml").write_text(harm)
         calls: list[Callable[[TestClient], Any]] = [
-            lambda client: client.get("/admin/v2/status"),
             lambda client: client.get("/admin/v2/policies/namespaces/acme%2Fx"),
             lambda client: client.put(TENANT_NAMESPACE, json={"publish": {"messages_per_second": 1}}),
         ]
+        assert tenant.get("/admin/v2/status").json()["store_problem"] == GENERAL
+        assert "all.yaml" in admin.get("/admin/v2/status").json()["store_problem"]
         for answered in calls:
             said = answered(tenant)
             assert said.status_code == answered(admin).status_code == 503
