@@ -272,3 +272,13 @@ def test_room_is_divided_among_namespaces_so_a_tenant_of_many_is_kept_from_it_by
         job.trigger(1_000)
     of_good = [letter for letter in job.rejected if letter.row.namespace == "good/x"]
     assert bool(of_good) == (on_excess == "delay")
+
+
+def test_clock_that_jumps_between_an_epoch_and_its_batch_pays_ten_seconds_at_most() -> None:
+    limit = {"messages_per_second": 1, "burst_seconds": 600}
+    job = SimulatedJob({"version": 1, "defaults": {"publish": limit}}, shards=1)
+    job.offer([("acme/a", 1)] * 2_000)
+    job.trigger(1_000)
+    admitted = len(job.admitted)
+    job.trigger(1_000, planning_ms=3_600_000)
+    assert len(job.admitted) - admitted <= 12
