@@ -51,7 +51,7 @@ GROUP = f"{V2}/resourcegroup/gold"
             "unknown field; did you mean publishWeight?",
         ),
         ("PUT", GROUP, {"json": {"zzz": 5}}, 422, "zzz", "unknown field; the fields here are publishRateInMsgs, "),
-        ("PUT", ENTRY, {"json": {"publsh": {}}}, 422, "tenants.acme.publsh", "did you mean publish?"),
+        ("PUT", ENTRY, {"json": {"publis": {}}}, 422, "tenants.acme.publis", "did you mean publish?"),
         (
             "GET",
             f"{V2}/policies/tenant",
