@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from spark_throttle.remedies import IN_PYTHON, Remedy, Words
 
@@ -200,6 +201,10 @@ class UnknownVersionError(StoredFormatError):
         return (type(self), (self.what, self.found, self.known))
 
 
+RESTORE_CHECKPOINT: Final = "restore it from a backup of the checkpoint"
+"""The remedy for a damaged file of a checkpoint."""
+
+
 class DamagedError(StoredFormatError):
     """Stored bytes are truncated or altered.
 
@@ -209,7 +214,7 @@ class DamagedError(StoredFormatError):
     the token file tokens.json is damaged: it is empty; make new tokens
     """
 
-    def __init__(self, what: str, problem: str, remedy: str = "restore it from a backup of the checkpoint") -> None:
+    def __init__(self, what: str, problem: str, remedy: str = RESTORE_CHECKPOINT) -> None:
         self.what = what
         self.problem = problem
         self.remedy = remedy

@@ -36,9 +36,11 @@ class Remedy(Enum):
 Words: TypeAlias = Mapping[Remedy, str]
 """The words of a door, without a full stop; they end a message."""
 
+WHY_ONE_STEP: Final = "between a detach and an attach it would have no group"
+"""Why a move is one step; every door says it with its own call."""
+
 _MOVE: Final = (
-    "to move it in one step, attach it with is_moved=True, or change resource_group in its entry; between a detach and "
-    "an attach it would have no group"
+    f"to move it in one step, attach it with is_moved=True, or change resource_group in its entry; {WHY_ONE_STEP}"
 )
 
 IN_PYTHON: Final[Words] = {

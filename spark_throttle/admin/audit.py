@@ -40,6 +40,9 @@ Outcome: TypeAlias = Literal["done", "unchanged", "unconfirmed", "refused", "fai
 """`unchanged`: everything was so already. `unconfirmed`: nothing was changed, and its author was asked to confirm it.
 `unknown`: nobody knows whether it was done."""
 
+NOTHING_CHANGED: Final[tuple[Outcome, ...]] = ("refused", "unconfirmed", "failed")
+"""Outcomes of an attempt that changed nothing, though it asked for a change."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

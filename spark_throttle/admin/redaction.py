@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote
 
@@ -57,15 +58,12 @@ def without_secrets(text: str, *, most: int = LONGEST_TEXT) -> str:
     ('[hidden]', '/namespaces/acme%2Forders')
     """
     is_cut = len(text) > most
-    layer = shown = text[: most + _AFTER_THE_CUT]
-    for _ in range(_ROUNDS):
-        hidden = _without_signed(_TOKEN.sub(r"\1[hidden]", layer), is_cut=is_cut)
-        if hidden != layer:
-            shown = hidden
-        layer = unquote(hidden, errors="backslashreplace")
-        if layer == hidden:
-            return f"{shown[:most]}... {_digest(text)}" if is_cut else shown
-    return "[hidden]"
+    shown, is_whole = _hidden_in_layers(
+        text[: most + _AFTER_THE_CUT], lambda layer: _without_signed(_without_own(layer), is_cut=is_cut)
+    )
+    if not is_whole:
+        return "[hidden]"
+    return f"{shown[:most]}... {_digest(text)}" if is_cut else shown
 
 
 def without_tokens(text: str) -> str:
@@ -81,18 +79,28 @@ def without_tokens(text: str) -> str:
     >>> without_tokens("acme/throttle_0123456789ab_secret")
     'acme/throttle_0123456789ab_[hidden] [sha256 34ef85ea3946ad06760fdc4e16cbf216]'
     """
-    start = text[: LONGEST_NAMES + _AFTER_THE_CUT]
-    layer = shown = start
+    shown, _ = _hidden_in_layers(text[: LONGEST_NAMES + _AFTER_THE_CUT], _without_own)
+    if len(text) > LONGEST_NAMES:
+        return f"{shown[:LONGEST_NAMES]}... {_digest(text)}"
+    return text if shown == text else f"{shown} {_digest(text)}"
+
+
+def _hidden_in_layers(text: str, hide: Callable[[str], str]) -> tuple[str, bool]:
+    """Return a text with the secrets of its percent-encoded layers hidden, and whether that was the last of them."""
+    layer = shown = text
     for _ in range(_ROUNDS):
-        hidden = _TOKEN.sub(r"\1[hidden]", layer)
+        hidden = hide(layer)
         if hidden != layer:
             shown = hidden
         layer = unquote(hidden, errors="backslashreplace")
         if layer == hidden:
-            break
-    if len(text) > LONGEST_NAMES:
-        return f"{shown[:LONGEST_NAMES]}... {_digest(text)}"
-    return text if shown == text else f"{shown} {_digest(text)}"
+            return shown, True
+    return shown, False
+
+
+def _without_own(text: str) -> str:
+    """Hide the secrets of this server's tokens."""
+    return _TOKEN.sub(r"\1[hidden]", text)
 
 
 def _digest(text: str) -> str:

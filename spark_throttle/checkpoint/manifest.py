@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError
 from spark_throttle.files.storage import Directory
@@ -12,10 +12,10 @@ from spark_throttle.files.typed_fields import short_text, whole_number
 from spark_throttle.files.versioned_json import read_versioned, versioned
 
 _NAME = "manifest.json"
-_MOST_SHARDS = 4096
 _DIRECTIONS = ("publish", "dispatch")
 _INCARNATION = "incarnation"
 FORMAT = 1
+MOST_SHARDS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def _parsed(fields: dict[str, Any]) -> Manifest:
     if direction not in _DIRECTIONS:
         raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
     return Manifest(
-        short_text(fields, "query", least=1), whole_number(fields, "shards", least=1, most=_MOST_SHARDS), direction
+        short_text(fields, "query", least=1), whole_number(fields, "shards", least=1, most=MOST_SHARDS), direction
     )
 
 

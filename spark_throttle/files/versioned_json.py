@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
 
 FORMAT_KEY: Final = "format"
@@ -20,7 +20,7 @@ def parse_versioned(
     newest_format: int,
     parse: Callable[[dict[str, Any]], Parsed],
     *,
-    remedy: str = "restore it from a backup of the checkpoint",
+    remedy: str = RESTORE_CHECKPOINT,
 ) -> Parsed:
     """Return the result of `parse` on the fields of a JSON object that names its format.
 

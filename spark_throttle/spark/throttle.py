@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
+from spark_throttle.checkpoint.manifest import MOST_SHARDS
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.options import ExchangeOptions
@@ -27,8 +28,6 @@ from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
 from spark_throttle.status.status import Status, read_status
 from spark_throttle.store.policy_location import Policies, PolicyLocation
-
-MAX_SHARDS = 4096
 
 
 class Throttle:
@@ -82,8 +81,8 @@ class Throttle:
     ) -> None:
         if direction not in ("publish", "dispatch"):
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
-        if not 1 <= shards <= MAX_SHARDS:
-            raise ConfigurationError(f"shards is {shards}; give a number from 1 to {MAX_SHARDS}")
+        if not 1 <= shards <= MOST_SHARDS:
+            raise ConfigurationError(f"shards is {shards}; give a number from 1 to {MOST_SHARDS}")
         if isinstance(order_by, str):
             raise ConfigurationError(f"order_by is {order_by!r}; give a list of columns: [{order_by!r}]")
         shared = None if exchange is None else ExchangeOptions.parse(exchange)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -107,9 +107,13 @@ class Committer:
             with self._store.turn():
                 revision = self._store.revision()
                 changes = plan(revision)
-                if not self._is_change(changes, revision):
+                before = [change_to(self._store, *change.key, revision) for change in changes[:MOST_MADE]]
+                if changes == before:
                     return CommitResult(revision, is_changed=False)
-                made = tuple(self._made(changes[:MOST_MADE], revision))
+                made = tuple(
+                    MadeChange(path_of(*change.key), was.body, change.body)
+                    for change, was in zip(changes, before, strict=False)
+                )
                 at_ms = self._clock_ms()
                 try:
                     after = self._store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
@@ -119,16 +123,6 @@ class Committer:
                     if attempt >= MOST_ATTEMPTS:
                         raise
             self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
-
-    def _made(self, changes: Sequence[Change], revision: int) -> Iterator[MadeChange]:
-        for change in changes:
-            before = change_to(self._store, change.kind, change.name, revision).body
-            yield MadeChange(path_of(change.kind, change.name), before, change.body)
-
-    def _is_change(self, changes: list[Change], revision: int) -> bool:
-        if len(changes) != 1:
-            return bool(changes)
-        return change_to(self._store, changes[0].kind, changes[0].name, revision) != changes[0]
 
 
 def change_to(store: PolicyStore, kind: Kind, name: str, revision: int) -> Change:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, PolicyDocument, QueuePolicy, Quota, ScopePolicy
-from spark_throttle.store.entries import SECTIONS
+from spark_throttle.store.entries import path_of
 from spark_throttle.store.protection.loss import WAITS
 from spark_throttle.store.store import Kind
 
@@ -27,7 +27,7 @@ def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iter
     """
     if isinstance(policy, QueuePolicy):
         return
-    path = SECTIONS[kind] + (f".{name}" if name else "")
+    path = path_of(kind, name)
     if kind == "defaults" and isinstance(policy, NamespacePolicy) and policy.locked:
         yield f"{path}.locked does nothing: only an administrator changes the defaults"
     for direction in DIRECTIONS:
@@ -54,7 +54,7 @@ of the queue is reached, and are then rejected (queue_full, queue_age); on_exces
     """
     if isinstance(policy, QueuePolicy):
         return
-    path = SECTIONS[kind] + (f".{name}" if name else "")
+    path = path_of(kind, name)
     for direction in DIRECTIONS:
         quota: Quota = getattr(policy, direction)
         for key in ("messages_per_second", "bytes_per_second"):

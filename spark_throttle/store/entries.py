@@ -7,7 +7,7 @@ distinct bodies: each body is parsed once, and namespaces with the same body sha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -24,7 +24,7 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
-from spark_throttle.store.store import KINDS, SINGLE_KINDS, Change, Entry, Kind
+from spark_throttle.store.store import KINDS, MEMBER_KINDS, SINGLE_KINDS, Change, Entry, Kind, PolicyStore
 
 SECTIONS: Final[dict[Kind, str]] = {
     "resource_group": "resource_groups", "tenant": "tenants", "namespace": "namespaces", "exempt": "exempt",
@@ -34,6 +34,7 @@ SECTIONS: Final[dict[Kind, str]] = {
 
 _EXEMPT_BODY: Final = "{}"
 _ABSENT: Final = "{}"
+_PAGE_ENTRIES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ whole number
         return ScopePolicy()
     group = value.get("resource_group") if isinstance(value, Mapping) else None
     document: dict[str, object] = {section: value if kind in SINGLE_KINDS else {name: value}}
-    if isinstance(group, str) and kind in ("tenant", "namespace", "defaults"):
+    if isinstance(group, str) and kind in MEMBER_KINDS:
         document["resource_groups"] = {group: {}}
     parsed = getattr(parse_document(document), section)
     found: ScopePolicy | QueuePolicy = parsed if kind in SINGLE_KINDS else parsed[name]
@@ -183,6 +184,14 @@ def entries_of(document: PolicyDocument) -> dict[tuple[Kind, str], str]:
         else:
             found.update({(kind, name): body_of(policy) for name, policy in part.items()})
     return found
+
+
+def entries_of_kind(store: PolicyStore, kind: Kind, *, at: int) -> Iterator[Entry]:
+    """Yield all entries of one kind at a revision, in the order of their names; they are read a page at a time."""
+    after = ""
+    while page := store.page(kind, after=after, limit=_PAGE_ENTRIES, at=at):
+        yield from page
+        after = page[-1].name
 
 
 def changes_between(before: Mapping[tuple[Kind, str], str], after: Mapping[tuple[Kind, str], str]) -> list[Change]:

@@ -127,7 +127,7 @@ class MemoryStore:
 
     def _append(self, commit: Commit) -> None:
         for change in commit.changes:
-            versions = self._versions.setdefault((change.kind, change.name), [])
+            versions = self._versions.setdefault(change.key, [])
             if not versions:
                 insort(self._names[change.kind], change.name)
             versions.append((commit.revision.revision, change))

@@ -34,7 +34,6 @@ from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.effects import notes_on, notes_on_document
 from spark_throttle.store.entries import (
     EMPTY,
-    SECTIONS,
     Difference,
     StoredEntry,
     body_of,
@@ -42,13 +41,23 @@ from spark_throttle.store.entries import (
     document_of,
     entries_of,
     parse_policy,
+    path_of,
     resource_group_of,
 )
 from spark_throttle.store.protection.planned_change import PlannedChange
-from spark_throttle.store.store import KINDS, SINGLE_KINDS, Author, Change, Entry, Kind, PolicyStore, Revision
+from spark_throttle.store.store import (
+    KINDS,
+    MEMBER_KINDS,
+    SINGLE_KINDS,
+    Author,
+    Change,
+    Entry,
+    Kind,
+    PolicyStore,
+    Revision,
+)
 
 _USERS_NAMED: Final = 10
-_MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
 class PolicyService:
@@ -420,7 +429,7 @@ class PolicyService:
         group = getattr(policy, "resource_group", None)
         # A tenant's administrator may name only the group that is there already, and learns nothing of others.
         if author.tenant is None and group is not None and self.store.get("resource_group", group, at=revision) is None:
-            where = SECTIONS[kind] + (f".{name}" if name else "")
+            where = path_of(kind, name)
             hint = self._hint("resource_group", group, revision, author.tenant) or "; create it first"
             raise PolicyError(f"{where}.resource_group", f"{group!r} is not a resource group{hint}")
         body = body_of(policy)
@@ -439,7 +448,7 @@ class PolicyService:
     def _users(self, group: str, revision: int) -> list[str]:
         """Return the users of a group; at most one more than a message names."""
         users: list[str] = []
-        for kind in _MEMBER_KINDS:
+        for kind in MEMBER_KINDS:
             room = _USERS_NAMED + 1 - len(users)
             page = self.store.page(kind, limit=room, at=revision, resource_group=group)
             users += [f"{kind} {entry.name}".strip() for entry in page]

@@ -29,6 +29,9 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SINGLE_KINDS: Final[frozenset[Kind]] = frozenset({"defaults", "job", "queue"})
 """Kinds that have a single entry, whose name is empty."""
 
+MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
+"""Kinds whose entries may name a resource group."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -43,6 +46,11 @@ class Change:
 
     given: str | None = None
     """`Entry.given` of the entry that is written."""
+
+    @property
+    def key(self) -> tuple[Kind, str]:
+        """What names the entry in its store."""
+        return self.kind, self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from spark_throttle.errors import (
     UnconfirmedError,
     did_you_mean,
 )
-from spark_throttle.remedies import IN_PYTHON, Remedy, Words
+from spark_throttle.remedies import IN_PYTHON, WHY_ONE_STEP, Remedy, Words
 from spark_throttle.status.tenant_words import OWNERS_SEE
 
 PROBLEM_TYPE: Final = "application/problem+json"
@@ -86,17 +86,16 @@ _NARROWED: Final[Mapping[type[Exception], str]] = {
 }
 """What the administrator of a tenant is told of them."""
 
-_BETWEEN: Final = "between a detach and an attach it would have no group"
 REMEDIES: Final[Words] = {
     **IN_PYTHON,
     Remedy.CONFIRM: "confirm it with ?yes=true if it is meant",
     Remedy.MOVE_NAMESPACE: (
         f"to move it in one step, send POST to the same address, or change resource_group in its entry (PUT "
-        f"policies/namespaces/…); {_BETWEEN}"
+        f"policies/namespaces/…); {WHY_ONE_STEP}"
     ),
     Remedy.MOVE_OTHER: (
         f"to move it in one step, change resource_group in its entry (PUT policies/tenants/… or policy/defaults); "
-        f"{_BETWEEN}"
+        f"{WHY_ONE_STEP}"
     ),
     Remedy.MAKE_STORE: "ask who runs the server to restore it",
 }

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from spark_throttle.core.arithmetic.units import describe
-from spark_throttle.core.names.visible_text import is_visible
+from spark_throttle.core.names.visible_text import visible_in_json
 from spark_throttle.errors import PolicyError
 
 
@@ -105,7 +105,4 @@ class VisibleJSONResponse(JSONResponse):
 
     def render(self, content: Any) -> bytes:  # noqa: ANN401 - as Starlette's
         """Return the text of an answer."""
-        text = super().render(content).decode()
-        if not is_visible(text):
-            text = "".join(c if is_visible(c) else json.dumps(c)[1:-1] for c in text)
-        return text.encode()
+        return visible_in_json(super().render(content).decode()).encode()

@@ -140,7 +140,7 @@ def _append(
     revision: int | None = None,
     about: Sequence[str] = (),
 ) -> None:
-    from spark_throttle.admin.audit import Event
+    from spark_throttle.admin.audit import NOTHING_CHANGED, Event
     from spark_throttle.admin.cli.options import current_command
 
     name, uid = system_user()
@@ -153,7 +153,7 @@ def _append(
     try:
         log.append(event)
     except FileUnusableError as error:
-        if outcome in ("refused", "unconfirmed", "failed"):
+        if outcome in NOTHING_CHANGED:
             raise
         raise FileUnusableError(error.path, f"the change was made, and is not recorded: {error.problem}") from error
 

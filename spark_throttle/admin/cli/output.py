@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
-from spark_throttle.core.names.visible_text import is_visible, visible
+from spark_throttle.core.names.visible_text import visible, visible_in_json
 from spark_throttle.errors import (
     ConflictError,
     DuplicateError,
@@ -32,7 +32,7 @@ from spark_throttle.errors import (
     ThrottleError,
     UnconfirmedError,
 )
-from spark_throttle.remedies import IN_PYTHON, Remedy, Words
+from spark_throttle.remedies import IN_PYTHON, WHY_ONE_STEP, Remedy, Words
 
 shown: Final = visible
 """Every name and message in a table or a line passes it: a terminal would obey its control characters."""
@@ -84,8 +84,7 @@ _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
 )  # fmt: skip
 
 _MOVE: Final = (
-    "to move it in one step, attach it with --move, or set resource_group in its entry (update); between a detach and "
-    "an attach it would have no group"
+    f"to move it in one step, attach it with --move, or set resource_group in its entry (update); {WHY_ONE_STEP}"
 )
 REMEDIES: Final[Words] = {
     **IN_PYTHON,
@@ -191,8 +190,7 @@ def as_json(value: object) -> str:
     >>> as_json({"quota": Decimal("0.2"), "pair": (1, None)})
     '{"quota": 0.2, "pair": [1, null]}'
     """
-    text = json.dumps(value, default=_plain, ensure_ascii=False)
-    return text if is_visible(text) else "".join(c if is_visible(c) else json.dumps(c)[1:-1] for c in text)
+    return visible_in_json(json.dumps(value, default=_plain, ensure_ascii=False))
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes

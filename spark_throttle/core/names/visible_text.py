@@ -6,6 +6,7 @@ around it (bidirectional controls): it then looks like another name, or like ano
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
@@ -42,3 +43,16 @@ def visible(text: str) -> str:
     if is_visible(text):
         return text
     return "".join(c if is_visible(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def visible_in_json(text: str) -> str:
+    r"""Return a JSON text with the characters escaped, as JSON does it, that have no glyph of their own.
+
+    Examples
+    --------
+    >>> print(visible_in_json('{"name":"acme/ü\u202e"}'))
+    {"name":"acme/ü\u202e"}
+    """
+    if is_visible(text):
+        return text
+    return "".join(c if is_visible(c) else json.dumps(c)[1:-1] for c in text)

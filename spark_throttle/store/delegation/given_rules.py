@@ -21,8 +21,7 @@ class PolicyView:
     ) -> None:
         self._store, self._index, self._revision = store, index, revision
         self._changed = {
-            (change.kind, change.name): Entry(change.kind, change.name, change.body, 0, change.given)
-            for change in changes
+            change.key: Entry(change.kind, change.name, change.body, 0, change.given) for change in changes
         }
         changed = [entry for entry in self._changed.values() if entry.kind == "namespace" and is_glob(entry.name)]
         self._of_tenants = {entry.name: entry for entry in changed if is_of_tenant(entry.name)}

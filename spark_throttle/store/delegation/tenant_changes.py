@@ -74,7 +74,7 @@ class TenantChanges:
         touched = _touched_by(changes)
         if touched is None:
             return []
-        written = {(change.kind, change.name) for change in changes}
+        written = {change.key for change in changes}
         view = PolicyView(self._store, self._index, revision, changes)
         return [
             entry

@@ -6,20 +6,18 @@ once, so that what a change costs takes no longer to find where there are more g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from spark_throttle.store.entries import resource_group_of
+from spark_throttle.store.entries import entries_of_kind, resource_group_of
 from spark_throttle.store.protection.holding_rules import terms_of_entry
 from spark_throttle.store.protection.loss import Terms
-from spark_throttle.store.store import Change, Entry, Kind, PolicyStore
+from spark_throttle.store.store import MEMBER_KINDS, Change, Entry, Kind, PolicyStore
 
 MOST_MEMBERS: Final = 1000
 """Number of a group's members of a kind, beyond which no more of them are looked at."""
-
-_MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class Groups:
         self._given: dict[str, list[tuple[Kind, str]]] = {}
         for change in changes:
             if (group := resource_group_of(change.body)) is not None:
-                self._given.setdefault(group, []).append((change.kind, change.name))
+                self._given.setdefault(group, []).append(change.key)
         self._read: dict[str, Entry | None] = {}
 
     def before(self, name: str | None) -> HoldingGroup:
@@ -89,7 +87,7 @@ class Groups:
             members = self._all_members.get(group, [])
             return None if len(members) >= MOST_MEMBERS else members
         members = []
-        for kind in _MEMBER_KINDS:
+        for kind in MEMBER_KINDS:
             page = self._store.page(kind, limit=MOST_MEMBERS, at=self._revision, resource_group=group)
             members += ((kind, entry.name) for entry in page)
             if len(members) >= MOST_MEMBERS:
@@ -102,8 +100,11 @@ class Groups:
 
         The groups themselves are read too, a page at a time: whoever asks for these names looks at each.
         """
-        self._read |= {entry.name: entry for entry in self._entries("resource_group")}
-        named = {resource_group_of(entry.body) for entry in self._entries("tenant")}
+        groups, tenants = (
+            entries_of_kind(self._store, kind, at=self._revision) for kind in ("resource_group", "tenant")
+        )
+        self._read |= {entry.name: entry for entry in groups}
+        named = {resource_group_of(entry.body) for entry in tenants}
         given = {group for group, members in self._given.items() if any(kind == "tenant" for kind, _ in members)}
         return frozenset(given.union(group for group in named if group is not None))
 
@@ -111,12 +112,6 @@ class Groups:
     def _all_members(self) -> dict[str, list[tuple[Kind, str]]]:
         found: dict[str, list[tuple[Kind, str]]] = {}
         for entry in self._store.scan(at=self._revision):
-            if entry.kind in _MEMBER_KINDS and (group := resource_group_of(entry.body)) is not None:
+            if entry.kind in MEMBER_KINDS and (group := resource_group_of(entry.body)) is not None:
                 found.setdefault(group, []).append((entry.kind, entry.name))
         return found
-
-    def _entries(self, kind: Kind) -> Iterator[Entry]:
-        after = ""
-        while page := self._store.page(kind, after=after, limit=MOST_MEMBERS, at=self._revision):
-            yield from page
-            after = page[-1].name

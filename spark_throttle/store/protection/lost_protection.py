@@ -24,7 +24,7 @@ from spark_throttle.core.names.globs import covers, is_glob, overlaps
 from spark_throttle.core.quota import Level
 from spark_throttle.store.delegation.given_rules import PolicyView, namespace_policy
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
-from spark_throttle.store.entries import SECTIONS, policy_of, resource_group_of
+from spark_throttle.store.entries import entries_of_kind, path_of, policy_of, resource_group_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
 from spark_throttle.store.protection.exemptions import Exemptions, names_of
 from spark_throttle.store.protection.groups import Groups, HoldingGroup
@@ -96,7 +96,7 @@ class _Judgement:
 
     def __init__(self, store: PolicyStore, index: NamespaceIndex, changes: Sequence[Change], revision: int) -> None:
         self._store, self._changes, self._revision = store, changes, revision
-        self._changed = {(change.kind, change.name) for change in changes}
+        self._changed = {change.key for change in changes}
         self._before = PolicyView(store, index, revision)
         self._after = PolicyView(store, index, revision, changes)
         self._views = (self._before, self._after)
@@ -115,7 +115,7 @@ class _Judgement:
         return sorted(found, key=lambda loss: ("no_policy", "zero", "lifted").index(loss.kind))
 
     def _losses_of(self, change: Change) -> Iterator[Loss]:
-        path = SECTIONS[change.kind] + (f".{change.name}" if change.name else "")
+        path = path_of(*change.key)
         match change.kind:
             case "resource_group":
                 yield from self._of_group(change.name, path)
@@ -257,8 +257,7 @@ class _Judgement:
             if change.name in self._globs_that_lose:
                 yield Loss("lifted", path, "every limit", "", "in force", None, "the names that it matches")
             return
-        group = self._groups.before(_group_of(self._before, change.name))
-        for level, terms, where in _levels_of(self._before, group, change.name):
+        for level, terms, where in _levels_of(self._before, self._groups.before, change.name):
             yield from losses_between(terms, {}, path=path, level=level, where=where)
 
     def _of_end_of_exemption(self, name: str, path: str) -> Iterator[Loss]:
@@ -269,8 +268,7 @@ class _Judgement:
             if name in self._globs_that_stop:
                 yield Loss("zero", path, "a quota", "", None, "0", "the names that it matches")
             return
-        group = self._groups.after(_group_of(self._after, name))
-        for level, terms, where in _levels_of(self._after, group, name):
+        for level, terms, where in _levels_of(self._after, self._groups.after, name):
             yield from losses_between({}, terms, path=path, level=level, where=where)
 
     @cached_property
@@ -293,19 +291,13 @@ class _Judgement:
 
     @cached_property
     def _was_exempt(self) -> Exemptions:
-        names: list[str] = []
-        while page := self._store.page("exempt", after=names[-1] if names else "", limit=_PAGE, at=self._revision):
-            names += (entry.name for entry in page)
-        return Exemptions(names)
-
-    @cached_property
-    def _stays_exempt(self) -> Exemptions:
-        return Exemptions(name for name in self._was_exempt if ("exempt", name) not in self._changed)
+        return Exemptions(entry.name for entry in entries_of_kind(self._store, "exempt", at=self._revision))
 
     @cached_property
     def _is_exempt_after(self) -> Exemptions:
         given = (change.name for change in self._changes if change.kind == "exempt" and change.body is not None)
-        return Exemptions([*self._stays_exempt, *given])
+        stays = (name for name in self._was_exempt if ("exempt", name) not in self._changed)
+        return Exemptions([*stays, *given])
 
     # --------------------------------------------------------------------------------------------------- all at once
 
@@ -321,19 +313,18 @@ class _Judgement:
         return any(terms_of(policy_of(entry)) for entry in entries if _holds(entry))
 
 
-def _levels_of(view: PolicyView, group: HoldingGroup, name: str) -> list[tuple[Level, Terms, str]]:
-    """Return the levels that a namespace of a group passes, with their limits and places."""
+def _levels_of(
+    view: PolicyView, group_at: Callable[[str | None], HoldingGroup], name: str
+) -> list[tuple[Level, Terms, str]]:
+    """Return the levels that a namespace passes, with their limits and places."""
     rule, tenant = rule_of(view, name), name.partition("/")[0]
+    group = group_at(rule.group_in(group_of_tenant(view, tenant)))
     return [
         (Level.NAMESPACE, rule.terms, rule.where),
         (Level.TENANT, terms_in(view, "tenant", tenant), f"tenants.{tenant}"),
         (Level.RESOURCE_GROUP, group.terms, group.where),
         (Level.JOB, terms_in(view, "job", ""), "job"),
     ]
-
-
-def _group_of(view: PolicyView, name: str) -> str | None:
-    return rule_of(view, name).group_in(group_of_tenant(view, name.partition("/")[0]))
 
 
 def _holds(entry: Entry) -> bool:

@@ -32,7 +32,6 @@ class PlannedChange:
     ) -> PlannedChange:
         """Return what changes would do, with the bodies of the entries before them."""
         differences = (
-            Difference.of(change.kind, change.name, before.get((change.kind, change.name)), change.body)
-            for change in changes
+            Difference.of(change.kind, change.name, before.get(change.key), change.body) for change in changes
         )
         return cls(revision, tuple(differences), tuple(losses))

@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
 from spark_throttle.admin.api.server.request_rate import MOST_CALLERS, RequestRates
-from spark_throttle.admin.audit import AuditLog, Event, Outcome, append_or_log, changes_of
+from spark_throttle.admin.audit import NOTHING_CHANGED, AuditLog, Event, Outcome, append_or_log, changes_of
 from spark_throttle.admin.caller import Caller
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.store import Door
@@ -79,11 +79,7 @@ class RequestAudit:
             return
         outcome = "unknown" if scope["state"].get("is_unknown") else _outcome(status, scope["state"])
         key = _STRANGERS if caller is None else caller.token_id
-        if (
-            outcome in ("refused", "unconfirmed", "failed")
-            and "revision" not in scope["state"]
-            and self._rates.throttle_time_ms(key)
-        ):
+        if outcome in NOTHING_CHANGED and "revision" not in scope["state"] and self._rates.throttle_time_ms(key):
             with self._lock:
                 self._omitted[key] = self._omitted.pop(key, 0) + 1
                 if len(self._omitted) > MOST_CALLERS:
