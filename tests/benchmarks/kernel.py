@@ -1,12 +1,12 @@
 """What the admission kernel costs: CPU time a message on the benchmark stream, and what grows with what.
 
-    OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [stream|flows|backlog|spread|profile]... [--out FILE]
+    OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [stream|regimes|flows|backlog|spread|profile]... [--out FILE]
 
 `stream` decides the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state, under
-several policies. `flows` decides 100 messages on a shard that remembers many namespaces, `backlog` 10,000 messages
-behind a queue of which 10,000 may leave. `spread` decides the stream over more and more namespaces and shards.
-`profile` shows in which functions the time of the stream goes. Times are
-process CPU time on one thread: the median of the repeats, and their least and most.
+several policies. `regimes` decides three batches of a shard under every policy that can make it short. `flows` decides
+100 messages on a shard that remembers many namespaces, `backlog` 10,000 messages behind a queue of which 10,000 may
+leave. `spread` decides the stream over more and more namespaces and shards. `profile` shows in which functions the time
+of the stream goes. Times are process CPU time on one thread: the median of the repeats, and their least and most.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
+from tests.benchmarks import regimes
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 
@@ -128,9 +129,26 @@ def measure_stream(stream: Stream) -> Iterator[Figure]:
             yield timed(label, lambda: [decide(state, part, case) for part in parts], MESSAGES, "ns/message")  # noqa: B023 - called at once
 
 
-def decide(state: ShardState, arrivals: Arrivals, case: Case) -> AdmissionPlan:
+def decide(state: ShardState, arrivals: Arrivals, case: Case, *, now_ms: int = NOW_MS) -> AdmissionPlan:
     """Decide a batch a second after the one before."""
-    return plan_admission(state, arrivals, case.policy, now_ms=NOW_MS, shards=1, memory=MEMORY)
+    return plan_admission(state, arrivals, case.policy, now_ms=now_ms, shards=1, memory=MEMORY)
+
+
+def measure_regimes(stream: Stream) -> Iterator[Figure]:
+    """Yield the cost of three batches in every regime."""
+    arrived, nothing = regimes.arrivals(), regimes.nothing()
+    for regime in regimes.regimes():
+        case, state = Case("", regime.policy, {}), regimes.initial(regime.policy, now_ms=NOW_MS)
+        for batch, (label, rows) in enumerate((("first", arrived), ("second", arrived), ("no arrivals", nothing))):
+            now_ms = NOW_MS + 1_000 * batch
+            state = regime.lent(state, now_ms=now_ms)
+            yield timed(
+                f"{regime.name}: {label}",
+                lambda: decide(state, rows, case, now_ms=now_ms),  # noqa: B023 - called at once
+                1_000_000,
+                "ms/batch",
+            )
+            state = decide(state, rows, case, now_ms=now_ms).state
 
 
 def measure_spread(stream: Stream) -> Iterator[Figure]:
@@ -247,6 +265,7 @@ def stored(state: ShardState) -> StoredShard:
 
 MEASURES = {
     "stream": measure_stream,
+    "regimes": measure_regimes,
     "flows": measure_flows,
     "backlog": measure_backlog,
     "spread": measure_spread,

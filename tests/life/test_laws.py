@@ -173,8 +173,8 @@ def passes_any_size(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_who_came_first(patch: pytest.MonkeyPatch) -> None:
-    def overflowing(_: Candidates, waiting: Int64s, *rest: Any, **__: Any) -> Int64s:
-        return waiting[rest[2].messages :]
+    def overflowing(rows: Candidates, *rest: Any, **_: Any) -> Int64s:
+        return np.arange(rest[2].messages, len(rows))
 
     patch.setattr(queue_bounds, "overflowing", overflowing)
 
@@ -189,7 +189,7 @@ def leaves_half_of_the_queue_empty(patch: pytest.MonkeyPatch) -> None:
 
 
 def bounds_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue_bounds, "overflowing", lambda _, waiting, *__, **___: waiting[:0])
+    patch.setattr(queue_bounds, "overflowing", lambda *_, **__: np.zeros(0, dtype=np.int64))
 
 
 def guards_nothing(patch: pytest.MonkeyPatch) -> None:

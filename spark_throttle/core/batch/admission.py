@@ -103,17 +103,17 @@ def plan_admission(
         waiting, refused = behind.at[~behind.is_rejected], behind.at[behind.is_rejected]
         still = candidates.take(waiting)
     overflow = queue_bounds.overflowing(
-        candidates, waiting, still, entered.flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
+        still, candidates, entered.flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
     )
     if len(overflow):
-        decisions.decide(candidates.row_at(overflow), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
-        waiting, refused = np.setdiff1d(waiting, overflow), np.concatenate([refused, overflow])
+        decisions.decide(candidates.row_at(waiting[overflow]), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
+        waiting, refused = np.delete(waiting, overflow), np.concatenate([refused, waiting[overflow]])
         still = candidates.take(waiting)
     quota_marks = candidates.row_at(plan.outcome.marks.row)
     marked = _mark_oversized(decisions, rows, quota_marks, batch)
     kept, matches, position = account.remembered(entered, plan, entrance.window_units, still.flow)
     memory.keep(kept.names, matches, policy)
-    is_deferred = np.isin(waiting, behind.at[behind.is_deferred]) if behind.is_deferred.any() else None
+    is_deferred = behind.is_deferred_at(waiting)
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms, is_deferred)
     decided = decisions.decided()
     moved = account.RowOutcomes(rows, candidates, refused, still, entrance.closed, entrance.oversized, marked)
@@ -233,4 +233,6 @@ def _mark_oversized(decisions: DecisionDraft, rows: Candidates, quota_marks: Int
         return at
     large = OversizedRows(large.row[at], large.level[at], large.scope[at])
     decisions.decide(large.row, Verdict.ADMIT, _of_size(large), np.arange(len(at)))
-    return np.setdiff1d(large.row, quota_marks)
+    is_counted = np.zeros(len(rows), dtype=np.bool_)
+    is_counted[quota_marks] = True
+    return large.row[~is_counted[large.row]]

@@ -37,10 +37,9 @@ def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
     return now_ms - queue.arrival_ms > bounds.age_ms
 
 
-def overflowing(  # noqa: PLR0913 - all that the bounds depend on
-    candidates: Candidates,
-    waiting: Int64s,
+def overflowing(
     rows: Candidates,
+    candidates: Candidates,
     names: pa.StringArray,
     bounds: QueueBounds,
     *,
@@ -48,14 +47,12 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     shards: int,
     shard: int,
 ) -> Int64s:
-    """Return the positions, ascending, of the candidates that the queue has no room for.
+    """Return the positions, ascending, of the rows that the queue has no room for.
 
     Parameters
     ----------
-    waiting
-        The positions of the candidates that should wait, ascending.
     rows
-        The candidates at those positions.
+        The rows that should wait: some of the candidates.
     names
         The names of the flows.
 
@@ -66,12 +63,12 @@ def overflowing(  # noqa: PLR0913 - all that the bounds depend on
     """
     room = QueueRoom.of(bounds, shards)
     if room.fits(len(rows), int(rows.size_bytes.sum())):
-        return waiting[:0]
+        return np.zeros(0, dtype=np.int64)
     if bounds.on_overflow == Overflow.FAIL:
         if rows.queued == len(rows):  # a bound that shrank loses nothing by itself
-            return waiting[:0]
+            return np.zeros(0, dtype=np.int64)
         raise QueueOverflowError(shard, len(rows), room.messages, room.bytes)
-    return waiting[room.beyond(rows, candidates, names, now_ms=now_ms)]
+    return room.beyond(rows, candidates, names, now_ms=now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,10 @@ class RowsBehind:
             is_rejected &= ~is_deferred
         return cls(at, row, rows, is_rejected, is_too_old, is_deferred)
 
+    def is_deferred_at(self, at: Int64s) -> Bools | None:
+        """Return whether each of some candidates behind waits for its verdict; `None` if none of them all does."""
+        return self.is_deferred[np.searchsorted(self.at, at)] if self.is_deferred.any() else None
+
     def decide(self, decisions: DecisionDraft, plan: FlowPlan, times: ThrottleTimes, batch: MicroBatch) -> None:
         """Write the verdicts on these rows, with their causes."""
         stops, rows, now_ms = plan.outcome.stops, self.rows, batch.now_ms

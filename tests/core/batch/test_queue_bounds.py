@@ -42,10 +42,8 @@ def ask(
         len(old),
     )
     limits = QueueBounds(messages, size_bytes, None, bounds.get("on_overflow", Overflow.REJECT))
-    waiting = np.arange(len(rows))
-    found = overflowing(
-        candidates, waiting, candidates.take(waiting), NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2
-    )
+    waiting = candidates.take(np.arange(len(rows)))
+    found = overflowing(waiting, candidates, NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2)
     assert found.tolist() == sorted(found.tolist())
     return [at - len(old) for at in found.tolist()]
 
