@@ -45,7 +45,7 @@ admin-demo: setup jars ## demonstrate the control plane: change a quota by comma
 
 .PHONY: test
 test: setup jars tool-jars ## run every test except Kafka's, in three processes: one of them often waits for Spark
-	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 3 --dist worksteal $(ARGS)
+	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 3 --dist load --maxschedchunk 8 $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 

@@ -45,13 +45,32 @@ MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "j
 """The mark that every test under a directory bears."""
 
 
+ALONE = ("crash", "recovery", "notebooks")
+"""Directories of the tests that take minutes each, most of them waiting for processes of their own."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the directory that it stands in, so that `-m` can choose."""
+    """Mark each test by the directory that it stands in, so that `-m` can choose, and put the long ones first.
+
+    Where several processes share the tests, a long one at the end would leave the others without work.
+    """
     for item in items:
         if TESTS in item.path.parents:
             mark = MARKS.get(item.path.relative_to(TESTS).parts[0])
             if mark:
                 item.add_marker(mark)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Return where a test stands among the others: the shorter the later."""
+    folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
+    needs_jvm = item.get_closest_marker("jvm") is not None or "spark" in getattr(item, "fixturenames", ())
+    if folder in ALONE:
+        return 0
+    if needs_jvm:
+        return 1
+    return 2 if item.get_closest_marker("slow") is not None else 3
 
 
 @pytest.fixture(scope="session")
