@@ -125,7 +125,7 @@ def test_sign_that_cannot_be_written_is_one_warning_and_no_failure(run: Run, cap
     with caplog.at_level(logging.WARNING):
         assert run.pulse.beat()
         assert run.pulse.beat()
-    assert [record.message for record in caplog.records] == [
+    assert caplog.messages == [
         "no sign of life could be given: OSError: no space left; the job goes on, and seems silent"
     ]
     run.directory.error = None
