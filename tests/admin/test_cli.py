@@ -240,7 +240,7 @@ def test_document_is_taken_from_stdin_by_every_command_that_takes_one() -> None:
         assert "- for stdin" in " ".join(run(*command[:2], "--help").stdout.replace("│", " ").split())
 
 
-def test_plan_says_which_rules_take_over_the_names_of_removed_entries(tmp_path: Path) -> None:
+def test_plan_says_to_which_rules_the_names_of_removed_entries_fall(tmp_path: Path) -> None:
     rules = ["'acme/*'", "'acme/*-eu'", "acme/a-eu", "acme/b", "other/c", "'acme/b*'"]
     texts = [f"namespaces: {{{', '.join(f'{name}: {{}}' for name in kept)}}}" for kept in (rules[:2], rules)]
     for text in texts:
@@ -253,8 +253,8 @@ def test_plan_says_which_rules_take_over_the_names_of_removed_entries(tmp_path: 
     for command in (["rollback", "1"], ["apply", str(tmp_path / "p.yaml")]):
         assert answer("policy", *command, "--dry-run")["heirs"] == heirs
         said = run("policy", *command, "--dry-run").stdout
-        assert "namespaces.acme/b  removed: namespaces.acme/* takes over" in said
-        assert "namespaces.acme/b*  removed: namespaces.acme/*-eu and namespaces.acme/* take over" in said
+        assert "namespaces.acme/b  removed: falls to namespaces.acme/*" in said
+        assert "namespaces.acme/b*  removed: falls to namespaces.acme/*-eu and namespaces.acme/*" in said
     assert answer("policy", "rollback", "2", "--dry-run")["heirs"] == {}
 
 

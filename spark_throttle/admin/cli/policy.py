@@ -247,8 +247,7 @@ def _as_diff(found: Sequence[Difference], heirs: Mapping[str, Sequence[str]] = M
             {(True, False): "  new", (False, True): "  removed"}.get((each.before is None, each.after is None), "")
         )
         if each.kind == "namespace" and each.name in heirs:
-            takers = heirs[each.name]
-            text.append(f": {shown(' and '.join(takers))} take{'s' if len(takers) == 1 else ''} over")
+            text.append(f": falls to {shown(' and '.join(heirs[each.name]))}")
         text.append("\n")
         for line in list(difflib.unified_diff(before, after, lineterm="", n=99))[3:]:
             style = {"+": "green", "-": "red"}.get(line[:1], "")
