@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
-_LEAST: Final = 14
+_LEAST: Final = 12
 """To how many columns a word may be folded; shorter words stay whole."""
 
 _GAP: Final = 2
