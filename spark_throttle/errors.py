@@ -18,6 +18,7 @@
     ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
     ├── SignInUnavailableError      try again later: the sign-in provider does not answer
     ├── FileUnusableError           make the file what it must be, as the message says
+    ├── AddressInUseError           end what listens there, or choose another address
     └── StoreError                  a policy store did not carry out a request
         ├── NotFoundError           ask for an entity that exists, or create it first
         ├── DuplicateError          update it instead, or choose another name
@@ -285,6 +286,28 @@ class FileUnusableError(ThrottleError):
 
     def __reduce__(self) -> tuple[type[FileUnusableError], tuple[str, str]]:
         return (type(self), (self.path, self.problem))
+
+
+class AddressInUseError(ThrottleError):
+    """A server cannot listen on its address, because another program does.
+
+    Examples
+    --------
+    >>> print(AddressInUseError("127.0.0.1", 8182))
+    cannot listen on 127.0.0.1, port 8182: another program listens there, maybe a server that was started before; end \
+it, or give another port (--port)
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        super().__init__(
+            f"cannot listen on {host}, port {port}: another program listens there, maybe a server that was started "
+            f"before; end it, or give another port (--port)"
+        )
+
+    def __reduce__(self) -> tuple[type[AddressInUseError], tuple[str, int]]:
+        return (type(self), (self.host, self.port))
 
 
 class StoreError(ThrottleError):

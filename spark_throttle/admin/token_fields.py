@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from dataclasses import fields as dataclass_fields
 from typing import Final
 
 from spark_throttle.admin.caller import LONGEST_NAME, ROLES, Caller, is_name, is_tenant
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import ConfigurationError, did_you_mean
 
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -73,7 +75,14 @@ def tokens_of(listed: object) -> dict[str, Token]:
     if not isinstance(listed, list):
         raise TypeError("tokens is not a list")
     tokens: dict[str, Token] = {}
+    known = {field.name for field in dataclass_fields(Token)}
+    needed = known - {"replaced_by"}
     for at, fields in enumerate(listed):
+        if not isinstance(fields, dict):
+            raise TypeError(f"tokens[{at}] is not a mapping")
+        if odd := sorted((fields.keys() - known) | (needed - fields.keys())):
+            problem = "is missing" if odd[0] in needed else "is no field of a token"
+            raise ValueError(f"tokens[{at}].{visible(odd[0])} {problem}")
         token = Token(**fields)
         wrong = next((name for name, is_right in _verdicts(token) if not is_right), None)
         if wrong is None and token.id in tokens:

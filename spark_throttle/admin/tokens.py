@@ -160,8 +160,14 @@ class TokenFile:
                 raise NotFoundError("token", token_id, did_you_mean(token_id, tokens))
 
     def list(self) -> list[Token]:
-        """Return all tokens, oldest first."""
-        return sorted(self._current().values(), key=lambda token: (token.created_ms, token.id))
+        """Return all tokens, oldest first; a file that cannot be believed is the caller's to report, and not logged.
+
+        Raises
+        ------
+        FileUnusableError, StoredFormatError
+            If it is so.
+        """
+        return sorted(self._read().values(), key=lambda token: (token.created_ms, token.id))
 
     def caller(self, text: str) -> Caller | None:
         """Return the caller that a token identifies, or `None` if the token is unknown or has expired."""

@@ -46,13 +46,30 @@ def parse_versioned(
     7
     """
     try:
-        fields: dict[str, Any] = json.loads(text)
+        fields = _fields(json.loads(text))
         found = int(fields[FORMAT_KEY])
         if found > newest_format:
             raise UnknownVersionError(what, found, newest_format)
         return parse(fields)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedError(what, repr(error), remedy) from error
+        raise DamagedError(what, _problem(error), remedy) from error
+
+
+def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what json reads
+    if not isinstance(value, dict):
+        raise TypeError("it is not a mapping")
+    return value
+
+
+def _problem(error: Exception) -> str:
+    """Return what is wrong with a text that cannot be read, in words."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON ({error.msg}, line {error.lineno}, column {error.colno})"
+    if isinstance(error, KeyError):
+        return f"it has no field {error.args[0]}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error) or repr(error)
 
 
 def read_versioned(

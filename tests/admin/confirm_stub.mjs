@@ -15,7 +15,13 @@ class Element {
 
 const elements = {};
 const calls = [];
-const planned = { revision: 7, losses: ["x is lifted"], differences: [{ path: "tenants.a\u202eb", before: { c: 1 }, after: null }] };
+const planned = { revision: 7, losses: ["x is lifted"], heirs: { "a/b": ["namespaces.a/*", "defaults"] }, differences: [
+  { kind: "tenant", name: "a\u202eb", path: "tenants.a\u202eb", before: { publish: { weight: 1 } }, after: null },
+  { kind: "namespace", name: "a/b", path: "namespaces.a/b", before: { locked: true }, after: null },
+  { kind: "namespace", name: "c", path: "namespaces.c", before: null, after: {} },
+  { kind: "job", name: "", path: "job", before: { publish: { weight: 1, bytes_per_second: 8388608 } },
+    after: { publish: { weight: 1, bytes_per_second: 8388609 } } },
+] };
 globalThis.document = { createElement: (tag) => new Element(tag), getElementById: (id) => (elements[id] ??= new Element(id)) };
 globalThis.sessionStorage = { getItem: () => "token" };
 globalThis.fetch = async (path, { method, headers, body }) => {

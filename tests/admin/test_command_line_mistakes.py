@@ -226,6 +226,7 @@ def test_rollback_is_shown_first_and_made_only_on_the_revision_that_was_seen(acm
              "before": {"publish": {"messages_per_second": 50}}, "after": None},
         ],
         "losses": ["defaults.publish.messages_per_second is lifted (it was 50)"],
+        "heirs": {},
     }  # fmt: skip
     text = run("policy", "rollback", "2", "--dry-run").stdout
     assert "defaults  removed" in text

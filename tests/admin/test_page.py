@@ -105,7 +105,8 @@ def test_change_that_costs_protection_is_shown_and_confirmed(shown: Shown) -> No
 def test_rollback_shows_the_difference_first(shown: Shown) -> None:
     shown.sign_in()
     shown.wait_for("[aria-label='Roll back to revision 1']").click()
-    shown.wait_for("#confirmation[open] td", text="tenants.acme")
+    rows = [shown.wait_for(f"#confirmation[open] tbody tr:nth-child({at})").text for at in (1, 2)]
+    assert rows == ["tenants.acme there removed", "tenants.acme.resource_group gold \u2013"]
     shown.driver.find_element("css selector", "#confirmation button[value=yes]").click()
     shown.wait_for("#history tbody tr", text="back to revision 1")
     assert shown.served.store.revision() == 3

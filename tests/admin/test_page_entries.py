@@ -127,6 +127,72 @@ def test_number_that_is_none_of_bytes_refuses_their_units(shown: Shown, key: str
     assert shown.served.store.revision() == 2
 
 
+@pytest.mark.parametrize("width", [400, 800, 1400])
+@pytest.mark.parametrize("place", ["card", "dialog"])
+def test_reason_of_a_refusal_is_seen_where_the_reader_looks(shown: Shown, width: int, place: str) -> None:
+    shown.resize(width)
+    shown.sign_in()
+    if place == "card":
+        shown.edit("publish.weight", "1001")
+    else:
+        shown.edit_entry("tenants", "acme", {"publish.weight": "1001", "dispatch.weight": "5"})
+        shown.save()
+    shown.wait_for("form.edit .problem", text="publish.weight: 1001 is more than 1000")
+    script = """
+        const problem = document.querySelector("form.edit .problem");
+        const field = document.querySelector("form.edit [name='publish.weight']");
+        const inView = (element) => {
+          const box = element.getBoundingClientRect();
+          const at = (y) => document.elementFromPoint(box.left + 4, y);
+          return element.contains(at(box.top + 4)) && element.contains(at(box.bottom - 4));
+        };
+        return [inView(problem), inView(field), document.activeElement === field, problem.getAttribute("role"),
+          field.getAttribute("aria-describedby") === problem.id, field.closest(".field").contains(problem)];
+    """
+    assert shown.driver.execute_script(script) == [True, True, True, "alert", True, True]
+    shown.served.service.put("tenant", "acme", {"resource_group": "gold", "publish": {"weight": 5}}, Author("ann"))
+    shown.served.service.put("resource_group", "gold", {"publish": {"messages_per_second": 7}}, Author("ann"))
+    shown.driver.execute_script("document.querySelector(\"form.edit [name='publish.weight']\").value = 2")
+    shown.driver.execute_script("document.querySelector('form.edit button[type=submit]').click()")
+    shown.wait_for("form.edit .end .problem", text="Somebody else has changed this entry meanwhile")
+    script = script.replace("[name='publish.weight']", "button[type=submit]").rpartition("return [")[0]
+    assert shown.driver.execute_script(
+        script + "return [inView(problem), inView(field), document.activeElement === field]"
+    )
+    described = "return document.querySelectorAll('form.edit [aria-describedby], form.edit [aria-invalid]').length"
+    assert shown.driver.execute_script(described) == 0
+
+
+@pytest.mark.parametrize("width", [400, 800, 1400])
+def test_large_numbers_of_a_group_have_room(shown: Shown, width: int) -> None:
+    shown.resize(width)
+    shown.sign_in()
+    shown.wait_for("[data-group=gold] .figures dd")
+    shown.faults.goes_on.clear()  # the figures stay as they are set
+    script = """
+        const figures = [...document.querySelectorAll("[data-group=gold] .figures dd")];
+        const line = figures[0].clientHeight;
+        for (const figure of figures) figure.textContent = arguments[0];
+        return figures.every((figure) => figure.scrollWidth <= figure.clientWidth && figure.clientHeight === line);
+    """
+    assert shown.driver.execute_script(script, "93,600/s")
+    assert shown.driver.execute_script(script, "26.8 MiB/s")
+    shown.faults.goes_on.set()
+
+
+def test_dialog_that_is_longer_than_the_window_begins_at_its_top_and_its_buttons_are_seen(shown: Shown) -> None:
+    shown.resize(400)
+    shown.sign_in()
+    shown.wait_for("#throttled tbody tr button.name", text="acme/a").click()
+    shown.wait_for("#explanation[open] li")
+    top, scrolled, height, bottom = shown.driver.execute_script("""
+        const dialog = document.getElementById("explanation");
+        const close = dialog.querySelector("form button").getBoundingClientRect();
+        return [dialog.scrollTop, dialog.scrollHeight, dialog.clientHeight, close.bottom];
+    """)
+    assert (top, scrolled > height, bottom <= 900) == (0, True, True)
+
+
 def test_quota_of_zero_under_delay_says_what_it_does(shown: Shown) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {"publish.messages_per_second": "0"})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from spark_throttle.errors import StoreUnavailableError
+from spark_throttle.store.store import Author
 from tests.admin.browser import MISSING
 from tests.admin.shown_page import Shown
 
@@ -90,6 +92,24 @@ def test_change_that_must_be_confirmed_and_still_is_not_taken_says_so(shown: Sho
     shown.save()
     shown.wait_for("#confirmation[open] button[value=yes]").click()
     shown.wait_for("#editor .problem", text="No. Nothing was changed. It must be confirmed.")
+
+
+def test_store_that_could_not_be_read_is_read_anew(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> int:
+        raise StoreUnavailableError("the store", "its disk is gone")
+
+    shown.sign_in()
+    shown.wait_for("[data-entries=tenants] tbody tr", text="acme")
+    with monkeypatch.context() as broken:
+        broken.setattr(shown.served.store, "revision", fail)
+        shown.wait_for("#facts", text="the policy store cannot be read")
+        shown.wait_for("#job-problem", text="its disk is gone")
+        # What was shown stays.
+        assert shown.wait_for("[data-entries=tenants] tbody tr", text="acme").is_displayed()
+    shown.wait_for("#facts", text="store revision 2")
+    shown.wait_until_empty("#job-problem")
+    shown.served.service.put("tenant", "blue", {}, Author("ann"))
+    shown.wait_for("[data-entries=tenants] tbody tr", text="blue")
 
 
 def test_slow_server_is_said_to_be_slow(shown: Shown) -> None:

@@ -51,6 +51,13 @@ def test_size_takes_units_of_bytes_and_no_bare_prefix(tmp_path: Path) -> None:
         assert refusal.startswith(f'"{text}" is not a number of bytes')
 
 
+def test_scale_of_a_chart_has_short_texts_that_differ(tmp_path: Path) -> None:
+    ticks = [[value, "messages"] for value in (0, 25_000, 1_500_000, 1_250_000_000)]
+    assert returned("numbers", "scaleText", *ticks, folder=tmp_path) == ["0", "25K", "1.5M", "1.25B"]
+    ticks = [[value * 2**20, "bytes"] for value in (0, 8, 16, 512)]
+    assert returned("numbers", "scaleText", *ticks, folder=tmp_path) == ["0 B", "8 MiB", "16 MiB", "512 MiB"]
+
+
 def test_policy_keeps_what_the_form_does_not_edit(tmp_path: Path) -> None:
     policy = {"resource_group": "gold", "write_throttling": "2*delay*100", "publish": {"weight": 2}}
     typed = {"resource_group": None, "locked": False, "publish.weight": None, "publish.on_excess": "delay",

@@ -115,6 +115,26 @@ def test_tokens_are_made_listed_and_revoked_by_commands(tmp_path: Path) -> None:
     assert TokenFile(file, clock_ms=lambda: 0).caller(text) is None
 
 
+def test_token_file_that_is_damaged_is_told_of_once_and_in_words(tmp_path: Path) -> None:
+    path, tokens = tmp_path / "tokens.json", TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
+    tokens.create("ann", "admin")
+    text, listing = path.read_text(), ["token", "list", "--tokens", str(path)]
+    for harmed, problem in (
+        (text[:-20], "it is not JSON"), ("[1]", "it is not a mapping"), ('{"format": 1}', "it has no field tokens"),
+        (text.replace('"salt"', '"sole"'), r"tokens\[0\].salt is missing"),
+        (text.replace('"id"', '"odd": 1, "id"'), r"tokens\[0\].odd is no field of a token"),
+    ):  # fmt: skip
+        path.write_text(harmed)
+        script = "from spark_throttle.admin.cli.app import main; main()"
+        done = subprocess.run([sys.executable, "-c", script, *listing], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert re.fullmatch(
+            f"error: the token file .*/tokens.json is damaged: {problem}[^;]*; restore .*\n", done.stderr
+        )
+    path.write_text(text.replace('"admin"', '"super"'))
+    assert "super (unknown: may do nothing)" in CliRunner().invoke(app, listing).stdout
+
+
 @pytest.mark.parametrize(
     ("name", "role", "tenant", "days"),
     [

@@ -10,14 +10,18 @@ import ssl
 import subprocess
 import sys
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from spark_throttle.admin.api.server.admin_server import check_tls_files, make_server
+from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
 from spark_throttle.admin.api.server.connections import Connections
+from spark_throttle.admin.cli.app import app
+from spark_throttle.admin.cli.output import Exit, exit_of
 from spark_throttle.admin.tokens import TokenFile
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import AddressInUseError, ConfigurationError
 from tests.admin.browser import listening
 from tests.admin.conftest import ServedApp
 from tests.admin.raw_http import answer, asked, connected, request, silent
@@ -61,8 +65,25 @@ def test_address_in_use_is_a_clear_error(in_memory: ServedApp) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1, port {port}: Address already in"):
-            make_server(in_memory.app, host="127.0.0.1", port=port)
+        for listen in (partial(make_server, in_memory.app), check_address):
+            with pytest.raises(AddressInUseError, match=f"cannot listen on 127.0.0.1, port {port}: another program"):
+                listen(host="127.0.0.1", port=port)
+        assert exit_of(AddressInUseError("127.0.0.1", port)) is Exit.UNAVAILABLE
+
+
+def test_server_that_finds_its_port_taken_makes_no_store_and_exits_with_8(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    TokenFile(tokens, clock_ms=lambda: 0).create("ann", "admin")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        serve = ["serve", "--init", "--store", f"file:{tmp_path / 'p.yaml'}", "--tokens", str(tokens), "--port", port]
+        result = CliRunner().invoke(app, serve)
+    assert result.exit_code == Exit.UNAVAILABLE
+    assert "end it, or give another port (--port)" in result.stderr
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "p.yaml").exists()
 
 
 @pytest.mark.slow

@@ -81,6 +81,7 @@ def test_status_of_a_dead_job_says_so_in_words_and_by_its_exit_code(job: MadeUpJ
     job.now_ms += 60_000
     result = run(code=Exit.SILENT)
     assert "no job is listening: no sign of life for 60 s (the bound is 30 s)" in result.stdout
+    assert result.stdout.count("no sign of life") == 1
     found = answer(code=Exit.SILENT)
     assert (found["state"], found["sign_age_ms"], found["batch_age_ms"]) == ("silent", 60_000, 60_000)
     assert answer("--silent-after", "61")["state"] == "reporting"

@@ -31,7 +31,7 @@ from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
 from spark_throttle.admin.api.json_bodies import VisibleJSONResponse
-from spark_throttle.admin.api.server.admin_server import ServerBounds, check_tls_files, make_server
+from spark_throttle.admin.api.server.admin_server import ServerBounds, check_address, check_tls_files, make_server
 from spark_throttle.admin.api.server.forwarded import ForwardedFor, check_proxies
 from spark_throttle.admin.api.server.request_audit import RequestAudit
 from spark_throttle.admin.api.server.request_rate import RequestRates
@@ -240,6 +240,7 @@ def serve(  # noqa: PLR0913 - what the command line offers
             f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
     check_proxies(proxies)
+    check_address(host, port)
     audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
     audit_log.check()
     opened = open_store(store, is_created=is_created)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from spark_throttle.admin.api.addresses import Limit
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, Admin, ApiContext, ChangeResponse, UnconditionalChange
+from spark_throttle.admin.heirs import heirs_of
 from spark_throttle.store import entries
 from spark_throttle.store.store import Door, Kind
 
@@ -59,6 +60,9 @@ class Planned(BaseModel):
     losses: list[str]
     """What it would cost; if there is any, the change must be confirmed (`yes`)."""
 
+    heirs: dict[str, list[str]]
+    """Which rules take over the names of each namespace and glob whose entry would be removed."""
+
 
 @router.get("/history", dependencies=READERS, responses=documented(404))
 def get_history(
@@ -93,6 +97,7 @@ def plan_rollback(served: ApiContext, revision: RevisionNumber) -> Planned:
         revision=planned.revision,
         differences=[_difference(each) for each in planned.differences],
         losses=[str(loss) for loss in planned.losses],
+        heirs=heirs_of(planned, lambda: served.service.document(at=revision)),
     )
 
 

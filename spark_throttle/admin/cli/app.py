@@ -25,9 +25,9 @@ from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.errors import ConfigurationError
 
 _EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \
-7 another change came first, nothing was changed; 8 the store is not available, nothing was changed; 9 it is unknown \
-whether anything was changed; 10 a difference; 11 no job is listening; 12 the change \
-costs protection and wants --yes, nothing was changed; 13 done, but the answer could not be written."""
+7 another change came first, nothing was changed; 8 the store, a file or the port is not available, nothing was \
+changed; 9 it is unknown whether anything was changed; 10 a difference; 11 no job is listening; 12 the change costs \
+protection and wants --yes, nothing was changed; 13 done, but the answer could not be written."""
 
 app = typer.Typer(
     name="spark-throttle", cls=ReportingGroup, no_args_is_help=True, pretty_exceptions_enable=False, epilog=_EXITS,

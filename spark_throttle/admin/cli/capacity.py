@@ -51,7 +51,7 @@ def capacity(
             "variable_percent": share, "promised_percent": division.promised_percent,
             "unpromised_percent": division.unpromised_percent,
         },
-        lambda: table_of([("of one thread's time", False), ("", True)], rows),
+        lambda: table_of([("", False), ("of one thread's time", True)], rows),
     )  # fmt: skip
 
 

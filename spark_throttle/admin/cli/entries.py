@@ -21,7 +21,7 @@ from spark_throttle.admin.cli.options import (
     service_of,
     values_of_settings,
 )
-from spark_throttle.admin.cli.output import Form, Output, shown, table_of
+from spark_throttle.admin.cli.output import Form, Output, shown, spelled, table_of
 
 if TYPE_CHECKING:
     from spark_throttle.store.committer import CommitResult
@@ -74,7 +74,7 @@ def _answer(stored: StoredEntry) -> dict[str, Any]:
 def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
     found = []
     for key, value in values.items():
-        found += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}={value}"]
+        found += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}={spelled(value)}"]
     return found
 
 

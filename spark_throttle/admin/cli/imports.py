@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
-from spark_throttle.admin.cli.output import Exit, Form, in_form, shown
+from spark_throttle.admin.cli.output import Exit, Form, in_form, shown, some
 from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True,
-    help="Other systems' quotas as a policy document on stdout; on stderr what it cannot express (exit code 10).",
+    help="Other systems' quotas as a policy document on stdout; on stderr what was imported, and what was not "
+    "(exit code 10) and why.",
 )  # fmt: skip
 
 File = Annotated[
@@ -63,6 +65,26 @@ def _text(file: Path) -> str:
         raise ConfigurationError(f"cannot read {str(file)!r}: {error}; give a text file, or - for stdin") from error
 
 
+def _summary(found: ImportResult) -> Iterator[str]:
+    """Yield what was imported, then what was not and why."""
+    from spark_throttle.core.names.globs import is_glob
+
+    document = found.document
+    globs = sum(map(is_glob, document.namespaces))
+    parts = [
+        some(number, noun)
+        for noun, number in (
+            ("resource group", len(document.resource_groups)), ("tenant", len(document.tenants)),
+            ("namespace", len(document.namespaces) - globs), ("glob", globs),
+        )
+        if number
+    ] + (["the defaults"] if "defaults" in document.model_fields_set else [])  # fmt: skip
+    yield f"imported: {', '.join(parts) or 'nothing'}"
+    if found.unexpressed:
+        yield f"not imported, or not as it was ({some(len(found.unexpressed), 'point')}, exit code {Exit.DIFFERENT:d}):"
+        yield from (f"  {shown(line)}" for line in found.unexpressed)
+
+
 def _answer(found: ImportResult, form: Form) -> None:
     from spark_throttle.policy.codec import dump_policies
     from spark_throttle.policy.yaml_text import read_yaml
@@ -72,7 +94,6 @@ def _answer(found: ImportResult, form: Form) -> None:
         typer.echo(in_form({"policy": read_yaml(text), "unexpressed": found.unexpressed}, form), nl=False)
     else:
         typer.echo(text, nl=False)
-        for line in found.unexpressed:
-            typer.echo(f"not expressed: {shown(line)}", err=True)
+        typer.echo("\n".join(_summary(found)), err=True)
     if found.unexpressed:
         raise typer.Exit(int(Exit.DIFFERENT))

@@ -14,13 +14,15 @@ from decimal import Decimal
 from enum import IntEnum, StrEnum
 from typing import Any, Final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
+from spark_throttle.admin.cli.fitted_table import FittedTable
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
 from spark_throttle.core.names.visible_text import visible, visible_in_json
 from spark_throttle.errors import (
+    AddressInUseError,
     ConflictError,
     DuplicateError,
     FileUnusableError,
@@ -58,7 +60,7 @@ class Exit(IntEnum):
     """Another change came first; nothing was changed: read again."""
 
     UNAVAILABLE = 8
-    """The store cannot be reached, or a file cannot be used; nothing was changed: try again later, or mend it."""
+    """The store, a file or the server's port cannot be used; nothing was changed: try again later, or mend it."""
 
     UNKNOWN = 9
     """The change may or may not have happened: look into the history first."""
@@ -80,7 +82,8 @@ _EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
     (NotFoundError, Exit.NOT_FOUND), (DuplicateError, Exit.DUPLICATE), (InUseError, Exit.IN_USE),
     (UnconfirmedError, Exit.UNCONFIRMED),
     (ConflictError, Exit.CONFLICT), (StoreUnavailableError, Exit.UNAVAILABLE), (OutcomeUnknownError, Exit.UNKNOWN),
-    (FileUnusableError, Exit.UNAVAILABLE), (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
+    (FileUnusableError, Exit.UNAVAILABLE), (AddressInUseError, Exit.UNAVAILABLE),
+    (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
 )  # fmt: skip
 
 _MOVE: Final = (
@@ -201,16 +204,28 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - what json takes
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def table_of(columns: Iterable[tuple[str, bool]], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+def spelled(value: object) -> str:
+    """Return a value as a policy document spells it.
+
+    Examples
+    --------
+    >>> spelled(True), spelled(None), spelled(Decimal("0.20")), spelled("2K*delay*100"), spelled(["a", None])
+    ('true', 'null', '0.2', '2K*delay*100', '[a, null]')
+    """
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(spelled, value))}]"
+    return f"{value.normalize():f}" if isinstance(value, Decimal) else str(value)
+
+
+def table_of(
+    columns: Iterable[tuple[str, bool]], rows: Iterable[Sequence[object]], title: str | None = None
+) -> RenderableType:
     """Return a table; a column is given by its head and by whether its values are numbers."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for head, is_number in columns:
-        table.add_column(
-            head, justify="right" if is_number else "left", overflow="fold", no_wrap=is_number or head == "level"
-        )
-    for row in rows:
-        table.add_row(*("" if cell is None else escape(shown(str(cell))) for cell in row))
-    return table
+    cells = [["" if cell is None else shown(str(cell)) for cell in row] for row in rows]
+    table = FittedTable(columns, cells)
+    return table if title is None else Group(Text(title, style="italic"), table)
 
 
 def count(value: float | None) -> str:
@@ -225,6 +240,17 @@ def count(value: float | None) -> str:
         return ""
     shown = round(value, 3) + 0  # without the sign of -0.0
     return f"{shown:,.0f}" if shown % 1 == 0 else f"{shown:,.3f}".rstrip("0")
+
+
+def some(number: int, one: str, more: str | None = None) -> str:
+    """Return a number of things with their name.
+
+    Examples
+    --------
+    >>> some(1, "entry", "entries"), some(2, "entry", "entries"), some(0, "tenant")
+    ('1 entry', '2 entries', '0 tenants')
+    """
+    return f"{count(number)} {one if number == 1 else more or one + 's'}"
 
 
 def size(value: float | None) -> str:

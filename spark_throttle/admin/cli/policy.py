@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,10 +25,11 @@ from spark_throttle.admin.cli.options import (
     author_of,
     service_of,
 )
-from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, table_of
-from spark_throttle.errors import ConflictError
+from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, some, table_of
+from spark_throttle.errors import ConfigurationError, ConflictError
 
 if TYPE_CHECKING:
+    from spark_throttle.policy.model import PolicyDocument
     from spark_throttle.store.entries import Difference
     from spark_throttle.store.protection.planned_change import PlannedChange
 
@@ -35,9 +37,14 @@ app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."
 )
 
+_STDIN: Final = "-"
+
 PolicyFile = Annotated[
     str,
-    typer.Argument(metavar="FILE", help="A policy document in YAML or JSON: a path, a URI such as s3://…, or a store."),
+    typer.Argument(
+        metavar="FILE",
+        help="A policy document in YAML or JSON: a path, a URI such as s3://…, a store, or - for stdin.",
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and what it would cost.")]
 RevisionNumber = Annotated[int, typer.Argument(metavar="REVISION", help="A revision of the store.")]
@@ -49,9 +56,8 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
     from spark_throttle.policy.compile import compile_policy, revision_of
     from spark_throttle.policy.model import DIRECTIONS
     from spark_throttle.store.effects import notes_on_document
-    from spark_throttle.store.policy_location import load_policies
 
-    document = load_policies(file)
+    document = _document_of(file)
     for direction in DIRECTIONS:
         compile_policy(document, direction)
     counts = {
@@ -59,10 +65,13 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
         "namespaces": len(document.namespaces), "exempt": len(document.exempt),
     }  # fmt: skip
     notes = list(islice(notes_on_document(document), 20))
-    said = ", ".join(f"{number} {section.replace('_', ' ')}" for section, number in counts.items())
+    said = ", ".join([
+        some(counts["resource_groups"], "resource group"), some(counts["tenants"], "tenant"),
+        some(counts["namespaces"], "namespace"), some(counts["exempt"], "exemption"),
+    ])  # fmt: skip
     Output(output).show(
         {"valid": True, "content": revision_of(document), **counts, "notes": notes},
-        lambda: "\n".join([f"{shown(file)} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),
+        lambda: "\n".join([f"{_named(file)} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),
     )
 
 
@@ -80,15 +89,13 @@ def apply(
     output: OutputForm = Form.TEXT,
 ) -> None:
     """Replace all policies of the store by a document, in one commit."""
-    from spark_throttle.store.policy_location import load_policies
-
-    document = load_policies(file)
+    document = _document_of(file)
     service = service_of(store, is_created=is_created and not is_dry)
     if is_dry:
-        _show_planned(service.planned(document), expected, output)
+        _show_planned(service.planned(document), lambda: document, expected, output)
         return
     author = author_of(who, why, is_confirmed=yes)
-    show_made(service.apply(document, author, expected=expected), output, f"{shown(file)} applied")
+    show_made(service.apply(document, author, expected=expected), output, f"{_named(file)} applied")
 
 
 @app.command()
@@ -167,11 +174,30 @@ def rollback(
     """Restore the policies of a revision; the history keeps the changes since then."""
     service = service_of(store)
     if is_dry:
-        _show_planned(service.planned_rollback(revision), expected, output)
+        planned = service.planned_rollback(revision)
+        _show_planned(planned, lambda: service.document(at=revision), expected, output)
         return
     author = author_of(who, why or f"back to revision {revision}", is_confirmed=yes)
     made = service.rollback(revision, author, expected=expected)
     show_made(made, output, f"rolled back to revision {revision}")
+
+
+def _document_of(file: str) -> PolicyDocument:
+    """Return the document that an argument names."""
+    from spark_throttle.store.policy_location import load_policies
+
+    if file != _STDIN:
+        return load_policies(file)
+    from spark_throttle.policy.codec import parse_policies
+
+    text = typer.get_binary_stream("stdin").read()
+    if not text.strip():
+        raise ConfigurationError("nothing came on stdin; a document without policies is {}")
+    return parse_policies(text)
+
+
+def _named(file: str) -> str:
+    return "the document on stdin" if file == _STDIN else shown(file)
 
 
 def _when(at_ms: int) -> str:
@@ -182,13 +208,18 @@ def _show_differences(found: list[Difference], form: Form) -> None:
     Output(form).show([_values_of(each) for each in found], lambda: _as_diff(found))
 
 
-def _show_planned(planned: PlannedChange, expected: int | None, form: Form) -> None:
-    """Show a change that is not made, and what it would cost."""
+def _show_planned(
+    planned: PlannedChange, document_after: Callable[[], PolicyDocument], expected: int | None, form: Form
+) -> None:
+    """Show a change that is not made, what it would cost, and which rules take over the names of removed entries."""
+    from spark_throttle.admin.heirs import heirs_of
+
     if expected is not None and expected != planned.revision:
         raise ConflictError("the policy store", expected, planned.revision)
+    heirs = heirs_of(planned, document_after)
     values = {
         "revision": planned.revision, "differences": [_values_of(each) for each in planned.differences],
-        "losses": [str(loss) for loss in planned.losses],
+        "losses": [str(loss) for loss in planned.losses], "heirs": heirs,
     }  # fmt: skip
 
     def text() -> Any:  # noqa: ANN401 - what rich prints
@@ -196,7 +227,7 @@ def _show_planned(planned: PlannedChange, expected: int | None, form: Form) -> N
         from rich.text import Text
 
         costs = [Text(shown(f"costs protection (--yes): {loss}"), style="bold red") for loss in planned.losses]
-        return Group(_as_diff(planned.differences), *costs)
+        return Group(_as_diff(planned.differences, heirs), *costs)
 
     Output(form).show(values, text)
 
@@ -205,7 +236,7 @@ def _values_of(each: Difference) -> dict[str, Any]:
     return {"kind": each.kind, "name": each.name, "path": each.path, "before": each.before, "after": each.after}
 
 
-def _as_diff(found: Sequence[Difference]) -> Any:  # noqa: ANN401 - what rich prints
+def _as_diff(found: Sequence[Difference], heirs: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Any:  # noqa: ANN401 - what rich prints
     from rich.text import Text
 
     text = Text()
@@ -215,6 +246,8 @@ def _as_diff(found: Sequence[Difference]) -> Any:  # noqa: ANN401 - what rich pr
         text.append(
             {(True, False): "  new", (False, True): "  removed"}.get((each.before is None, each.after is None), "")
         )
+        if each.kind == "namespace" and each.name in heirs:
+            text.append(f": falls to {shown(' and '.join(heirs[each.name]))}")
         text.append("\n")
         for line in list(difflib.unified_diff(before, after, lineterm="", n=99))[3:]:
             style = {"+": "green", "-": "red"}.get(line[:1], "")

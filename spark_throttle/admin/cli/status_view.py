@@ -57,19 +57,21 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     from rich.text import Text
 
     problems = [] if found.problem is None else [f"problem: {found.problem}"]
-    if found.life is not None and not found.life.is_listening:
+    is_listening = found.life is None or found.life.is_listening
+    if found.life is not None and not is_listening:
         problems.insert(0, f"no job is listening: {found.life.detail}")
     above = [Text(shown(problem), style="bold red") for problem in problems]
     if found.batch_id < 0:
         return Group(*above, "no batch has reported yet")
     store = "" if found.store_revision is None else f", store revision {found.store_revision}"
-    title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n{_ages(found)}"
+    title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
+    title += _ages(found, has_life=is_listening)
     suffix = "/s" if found.elapsed_ms else " a batch"
     columns = [("level", False), ("scope", False), ("quota/s", True), *((word + suffix, True) for word in _COUNTS),
                ("waiting", True)]  # fmt: skip
     rows = [
         (
-            each.level.replace("_", " "), each.scope, both((each.messages_per_second, each.bytes_per_second)),
+            each.level.replace("_", " "), each.scope, _quota(each),
             *(_passed(found, each, word) for word in _COUNTS), _waiting(each),
         )
         for each in scopes
@@ -87,14 +89,17 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
         yield f"{at} problem: {shown(found.problem)}"
     suffix = "/s" if found.elapsed_ms else " a batch"
     for each in scopes:
-        quota = both((each.messages_per_second, each.bytes_per_second)) or "no limit"
         passed = ", ".join(f"{word}{suffix} {_passed(found, each, word)}" for word in _COUNTS)
         name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
-        yield f"{at} batch {found.batch_id}: {shown(name)}: quota/s {quota}, {passed}, waiting {_waiting(each)}"
+        yield f"{at} batch {found.batch_id}: {shown(name)}: quota/s {_quota(each)}, {passed}, waiting {_waiting(each)}"
 
 
-def _ages(found: Status) -> str:
-    parts = [] if found.life is None else [found.life.detail]
+def _quota(scope: ScopeStatus) -> str:
+    return both((scope.messages_per_second, scope.bytes_per_second)) or "no limit"
+
+
+def _ages(found: Status, *, has_life: bool = True) -> str:
+    parts = [found.life.detail] if has_life and found.life is not None else []
     if found.batch_age_ms is not None:
         parts.append(f"its last batch began {wait(found.batch_age_ms)} ago")
     if found.elapsed_ms:

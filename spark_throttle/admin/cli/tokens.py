@@ -56,16 +56,17 @@ def list_(tokens: TokensFile, form: OutputForm = Form.TEXT) -> None:
     """List the tokens, without their texts, which are not kept."""
     file = _file(tokens)
     used_ms = file.uses.last_used_ms()
-    found = [_answer(token, used_ms.get(token.id)) for token in file.list()]
-    heads = ("id", "name", "role", "tenant", "created", "last used", "expires")
+    listed = file.list()
+    found = [_answer(token, used_ms.get(token.id)) for token in listed]
+    heads = ("id", "name", "role", "tenant", "created (UTC)", "last used (UTC)", "expires (UTC)")
     Output(form).show(
         found,
         lambda: table_of(
             [(head, False) for head in heads],
             [
-                [row["id"], row["name"], row["role"], row["tenant"], row["created_at"], row["last_used_at"] or "never",
-                 row["expires_at"] or "never"]
-                for row in found
+                [token.id, token.name, _role(token.role), token.tenant,
+                 *(_minute(at_ms) for at_ms in (token.created_ms, used_ms.get(token.id), token.expires_ms))]
+                for token in listed
             ],
         ),
     )  # fmt: skip
@@ -120,6 +121,17 @@ def _answer(token: Token, used_ms: int | None) -> dict[str, str | None]:
         "id": token.id, "name": token.name, "role": token.role, "tenant": token.tenant,
         "created_at": _time(token.created_ms), "last_used_at": _time(used_ms), "expires_at": _time(token.expires_ms),
     }  # fmt: skip
+
+
+def _role(role: str) -> str:
+    from spark_throttle.admin.caller import ROLES
+
+    return role if role in ROLES else f"{role} (unknown: may do nothing)"
+
+
+def _minute(at_ms: int | None) -> str:
+    """Return a time for people to read."""
+    return "never" if at_ms is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(at_ms / 1000))
 
 
 def _time(at_ms: int | None) -> str | None:

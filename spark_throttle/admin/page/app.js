@@ -1,7 +1,7 @@
 // The page: signs in, asks for news once a second, and hands it to the groups' cards and the tables.
 
 import { call, segment, session } from "./client.js";
-import { element, long, row, titlesOf, visible } from "./elements.js";
+import { element, long, row, setText, titlesOf, visible } from "./elements.js";
 import { Entries } from "./entries.js";
 import { GroupCard } from "./group.js";
 import { History } from "./history.js";
@@ -27,14 +27,10 @@ let isAdmin = false;
 let mostGroups = GROUPS;
 let turn = 0;
 let timer = null;
-let knownRevision = -1;
+let shownRevision = null;  // the store's, of which the page shows the entries; null if that is not known
 let answeredAt = null;
 
-function showAlert(problem) {
-  const text = visible(problem);
-  const place = $("alerts");
-  if (place.textContent !== text) place.textContent = text;
-}
+const showAlert = (problem) => setText($("alerts"), visible(problem));
 
 // Do something, and say so if the server takes its time.
 async function patiently(action) {
@@ -86,7 +82,7 @@ function end(problem = "") {
   for (const id of ["group-names", "job", "explanation-text", "confirmation-text", "editor-title", "editor-text"]) $(id).replaceChildren();
   $("explanation-title").textContent = "";
   $("job-problem")?.remove();
-  knownRevision = -1;
+  shownRevision = null;
   answeredAt = null;
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
   $("groups").replaceChildren();
@@ -125,10 +121,10 @@ async function update() {
   const dimension = $("dimension").value;
   showFacts(status, job);
   if (status.store_revision === null) {
-    knownRevision = null;
-  } else if (status.store_revision !== knownRevision) {
+    shownRevision = null;  // what is shown stays, and is read anew as soon as the store can be read
+  } else if (status.store_revision !== shownRevision) {
     await Promise.all([readGroups(), showLocks(), history.read(), ...lists.map((list) => list.read())]);
-    knownRevision = status.store_revision;
+    shownRevision = status.store_revision;
   } else if (turn % HISTORY_EVERY === 0) {
     await history.read();
   }
@@ -179,13 +175,12 @@ function showFacts(status, job) {
 }
 
 function showProblem(problem) {
-  const text = visible(problem);
   let place = $("job-problem");
   if (!place) {
     place = element("p", { id: "job-problem", class: "problem", role: "alert" });
     $("board").prepend(place);
   }
-  if (place.textContent !== text) place.textContent = text;
+  setText(place, visible(problem));
 }
 
 async function readGroups() {
@@ -236,6 +231,6 @@ $("sign-in").addEventListener("submit", (event) => {
 $("sign-out").addEventListener("click", () => end());
 $("job").addEventListener("change", refresh);
 $("dimension").addEventListener("change", refresh);
-$("more-groups").addEventListener("click", () => { mostGroups += GROUPS; knownRevision = -1; refresh(); });
+$("more-groups").addEventListener("click", () => { mostGroups += GROUPS; shownRevision = null; refresh(); });
 if (session.token) begin();
 else $("token").focus();

@@ -1,8 +1,18 @@
 // A group's offered and admitted rates against its quota, and its backlog, over time.
 
-import { quantity } from "./numbers.js";
+import { quantity, scaleText } from "./numbers.js";
 
 const HEIGHT = 180;
+const LETTER_PX = 7.5;
+const TICK_PX = 18;
+
+// Steps of the scales: of times whole seconds, of bytes powers of two, of messages what uPlot takes.
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400];
+const BYTES = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
+// As wide as the longest of the texts beside a scale.
+const widthOf = (_, texts) => Math.ceil(TICK_PX + LETTER_PX * Math.max(3, ...(texts ?? []).map((text) => String(text).length)));
+
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en", { hourCycle: "h23" });
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
@@ -37,7 +47,8 @@ export class RateChart {
     this.made = dimension;
     const ink = colour("quiet");
     const grid = { stroke: colour("line"), width: 1 };
-    const values = (_, ticks) => ticks.map((tick) => quantity(tick, dimension));
+    const scale = { values: (_, ticks) => ticks.map((tick) => scaleText(tick, dimension)), size: widthOf,
+      ...(dimension === "bytes" ? { incrs: BYTES } : {}) };
     const line = (name, more = {}) => ({ stroke: colour(name), width: 2, points: { show: false }, ...more });
     this.plot = new uPlot({
       width: this.place.clientWidth || 300,
@@ -57,10 +68,9 @@ export class RateChart {
         line("backlog", { scale: "backlog", width: 1.5 }),
       ],
       axes: [
-        { stroke: ink, grid: { show: false }, ticks: grid, space: 90, size: 34, values: (_, ticks) => ticks.map(clock) },
-        { stroke: ink, grid, ticks: grid, size: dimension === "bytes" ? 74 : 60, values },
-        { stroke: colour("backlog"), scale: "backlog", side: 1, grid: { show: false }, ticks: grid,
-          size: dimension === "bytes" ? 74 : 60, values },
+        { stroke: ink, grid: { show: false }, ticks: grid, space: 90, size: 34, incrs: SECONDS, values: (_, ticks) => ticks.map(clock) },
+        { stroke: ink, grid, ticks: grid, ...scale },
+        { stroke: colour("backlog"), scale: "backlog", side: 1, grid: { show: false }, ticks: grid, ...scale },
       ],
     }, data, this.place);
   }

@@ -2,6 +2,7 @@
 
 import { Refused, call } from "./client.js";
 import { element, row } from "./elements.js";
+import { differences as differencesOf } from "./policy_fields.js";
 
 const MOST = 100;
 
@@ -22,14 +23,20 @@ export async function confirmed(path, options, differences) {
 export async function rollBack(revision) {
   const path = `/admin/v2/rollback/${revision}`;
   const { value: planned } = await call(path);
-  const differences = planned.differences.map(({ path: place, before, after }) => [place, said(before), said(after)]);
+  const differences = planned.differences.flatMap((each) => differencesOfEntry(each, planned.heirs[each.name]));
   if (!differences.length) throw new Refused(0, { detail: `Nothing differs from revision ${revision}.` });
   if (!await ask(`Roll back to revision ${revision}?`, planned.losses, differences)) return null;
   const query = new URLSearchParams({ yes: "true", expected: planned.revision, why: `back to revision ${revision}` });
   return (await call(`${path}?${query}`, { method: "POST" })).value;
 }
 
-const said = (policy) => (policy === null ? "–" : JSON.stringify(policy));
+// What differs in an entry: whether it is there, and each of its keys. What it held falls to `heirs`, if it goes.
+function differencesOfEntry({ kind, path, before, after }, heirs = []) {
+  const goes = kind === "namespace" && heirs.length ? `removed: falls to ${heirs.join(" and ")}` : "removed";
+  const entry = before === null ? [[path, "–", "new"]] : after === null ? [[path, "there", goes]] : [];
+  const keys = differencesOf(before ?? {}, after ?? {}).map(([key, was, becomes]) => [`${path}.${key}`, was, becomes]);
+  return [...entry, ...keys];
+}
 
 // Return whether the reader confirms; Escape and Cancel do not.
 function ask(title, losses, differences) {
@@ -47,6 +54,7 @@ function ask(title, losses, differences) {
         element("tbody", {}, ...differences.slice(0, MOST).map((texts) => row(titles, texts.map((text) => ["wide", text])))))), more(differences));
   dialog.returnValue = "";
   dialog.showModal();
+  dialog.scrollTop = 0;  // the focus is on the buttons, at the end
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
   });

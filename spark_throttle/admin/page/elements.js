@@ -18,6 +18,9 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+// Set a text that differs: one that is set anew is read out anew, and loses its selection.
+export function setText(place, text) { if (place.textContent !== text) place.textContent = text; }
+
 // A text of any length: it is cut after a few lines, and whole in its title.
 export const long = (text) => element("span", { class: "long", title: text }, text);
 
@@ -54,7 +57,7 @@ export class Rows {
         const cell = shown.children[at + 1];
         cell.className = kind;
         if (typeof content !== "string") cell.replaceChildren(content);
-        else if (cell.textContent !== visible(content)) cell.textContent = visible(content);
+        else setText(cell, visible(content));
       });
       kept.set(name, shown);
     }

@@ -1,6 +1,6 @@
 // How far a change made on this page has come: from the commit to the first batch that it acted in.
 
-import { element } from "./elements.js";
+import { element, setText } from "./elements.js";
 import { some } from "./numbers.js";
 
 export class FollowedChange {
@@ -27,7 +27,7 @@ export class FollowedChange {
     this.notes.replaceChildren();
   }
 
-  say(text) { if (this.text.textContent !== text) this.text.textContent = text; }
+  say(text) { setText(this.text, text); }
 
   show(job) {
     if (!this.change) return;

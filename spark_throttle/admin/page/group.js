@@ -8,7 +8,7 @@ import { count, quantity } from "./numbers.js";
 import { DIRECTIONS, quotaText } from "./policy_fields.js";
 import { PolicyForm, entryOf } from "./policy_form.js";
 
-const MEMBERS = ["Namespace", "Weight", "Offered /s", "Admitted /s", "Backlog", "Share by weight"];
+const MEMBERS = ["Namespace", "Weight", "Messages offered/s", "Messages admitted/s", "Backlog", "Share by weight"];
 
 export class GroupCard {
   constructor(name, { isAdmin, onChanged }) {
@@ -17,6 +17,9 @@ export class GroupCard {
     this.state = element("span", { class: "state" });
     this.figures = element("dl", { class: "figures" });
     this.chartPlace = element("div", { class: "chart" });
+    this.key = element("ul", { class: "key", "aria-hidden": "true", hidden: true }, element("li", {}, "offered"),
+      element("li", { class: "admitted" }, "admitted"), element("li", { class: "quota" }, "quota"),
+      element("li", { class: "backlog" }, "backlog (right scale)"));
     this.chart = new RateChart(this.chartPlace, `Rates of ${name}`);
     this.said = element("p");
     this.followed = new FollowedChange();
@@ -34,10 +37,7 @@ export class GroupCard {
     this.root = element("article", { class: "group", "data-group": name },
       element("header", {}, element("h3", { title: name }, name), this.state),
       this.figures,
-      element("ul", { class: "key", "aria-hidden": "true" }, element("li", {}, "offered"),
-        element("li", { class: "admitted" }, "admitted"), element("li", { class: "quota" }, "quota"),
-        element("li", { class: "backlog" }, "backlog (right scale)")),
-      this.chartPlace,
+      this.key, this.chartPlace,
       element("div", { class: "quotas" }, this.said, this.editButton),
       this.followed.root, this.form, this.details);
   }
@@ -76,7 +76,7 @@ export class GroupCard {
       this.state.className = "state quiet";
       this.state.textContent = "no traffic";
     }
-    this.chartPlace.hidden = !series;
+    this.key.hidden = this.chartPlace.hidden = !series;
     if (series) this.chart.show(times, series, dimension);
     this.followed.show(job);
   }

@@ -32,6 +32,10 @@ export function duration(ms) {
   return ms < 7200e3 ? `${whole.format(ms / 60e3)} min` : `${whole.format(ms / 3600e3)} h`;
 }
 
+// A number for the scale of a chart, in as little room as possible: 25K, 1.5M.
+const brief = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+export const scaleText = (value, dimension) => (dimension === "bytes" ? size(value) : brief.format(value));
+
 export const quantity = (value, dimension) => (dimension === "bytes" ? size(value) : count(value));
 
 // A number of things with their name: 1 namespace, 2 namespaces.

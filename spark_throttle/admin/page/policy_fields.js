@@ -64,7 +64,7 @@ export function changedPolicy(policy, values) {
 // What differs between two policies: [path, before, after] as texts.
 export function differences(before, after) {
   const [was, becomes] = [flat(before), flat(after)];
-  const said = (path, value) => (value === undefined ? "–" : path.includes("bytes") ? size(value) : String(value));
+  const said = (path, value) => (value === undefined ? "–" : path.includes("bytes") ? exactSize(value) : String(value));
   return [...new Set([...Object.keys(was), ...Object.keys(becomes)])].filter((path) => was[path] !== becomes[path])
     .map((path) => [path, said(path, was[path]), said(path, becomes[path])]);
 }

@@ -5,18 +5,22 @@ import { confirmed } from "./confirm.js";
 import { element, visible } from "./elements.js";
 import { DELAYS_ALL, DIRECTIONS, EXCESS, FIELDS, changedPolicy, delaysAll, differences, otherText } from "./policy_fields.js";
 
-const LEGENDS = { publish: "Rows on their way into the lake", dispatch: "Rows on their way out of the lake" };
+const LEGENDS = { publish: "Rows into the lake", dispatch: "Rows out of the lake" };
 // An English name, and in small print the key that policy documents, the command line and errors have.
-const labelled = (title, path, input) =>
-  element("label", {}, element("span", {}, title), element("small", {}, path.split(".").at(-1)), input);
+const labelled = (title, path, input) => element("div", { class: "field" },
+  element("label", {}, element("span", {}, title), element("small", {}, path.split(".").at(-1)), input));
+let forms = 0;
 
 export class PolicyForm {
   // `entry` is what the store has: its name, revision and policy; a revision of 0 makes a new one.
   constructor({ section, entry, onSaved, onClose }) {
     Object.assign(this, { section, entry, onSaved, onClose });
     this.inputs = {};
-    this.problem = element("p", { class: "problem", role: "alert" });
+    forms += 1;
+    this.problem = element("p", { class: "problem", role: "alert", id: `problem-${forms}` });
     this.save = element("button", { type: "submit", class: "primary" }, "Save");
+    this.end = element("div", { class: "end" },
+      element("div", { class: "buttons" }, this.save, element("button", { type: "button", onclick: onClose }, "Cancel")));
     const others = otherText({ ...entry.policy, locked: false });
     this.why = element("input", { name: "why", maxlength: "500", autocomplete: "off" });
     this.root = element("form", { class: "edit", autocomplete: "off", novalidate: true,
@@ -24,8 +28,7 @@ export class PolicyForm {
     ...this.nameAndGroup(),
     ...DIRECTIONS.map((direction) => this.quota(direction)),
     others ? element("p", { class: "quiet" }, `Stays as it is: ${others}.`) : null,
-    element("label", { class: "why" }, "Why (kept with the change)", this.why), this.problem,
-    element("div", { class: "buttons" }, this.save, element("button", { type: "button", onclick: onClose }, "Cancel")));
+    element("label", { class: "why" }, "Why (kept with the change)", this.why), this.end);
   }
 
   focus() { Object.values(this.inputs)[0].focus(); }
@@ -85,12 +88,16 @@ export class PolicyForm {
     this.save.disabled = true;
     this.save.textContent = "Saving…";
     this.problem.textContent = "";
-    for (const input of Object.values(this.inputs)) input.removeAttribute("aria-invalid");
+    for (const input of Object.values(this.inputs)) {
+      input.removeAttribute("aria-invalid");
+      input.removeAttribute("aria-describedby");
+    }
     try {
       const saved = await this.write();
       this.onClose();
       this.onSaved(saved);
     } catch (error) {
+      this.save.disabled = false;  // it may take the focus
       this.point(error);
     }
     this.save.disabled = false;
@@ -117,10 +124,17 @@ export class PolicyForm {
     return { ...value, name };
   }
 
-  // Say what is wrong, at the field that is meant.
+  // Say what is wrong, at the field that is meant; at the buttons if none is.
   point(error) {
     const found = Object.keys(this.inputs).find((path) => error.path === path || error.path?.endsWith(`.${path}`));
-    if (found) { this.inputs[found].setAttribute("aria-invalid", "true"); this.inputs[found].focus(); }
+    const input = this.inputs[found];
+    if (input) {
+      input.setAttribute("aria-invalid", "true");
+      input.setAttribute("aria-describedby", this.problem.id);
+      input.closest(".field").append(this.problem);
+    } else {
+      this.end.prepend(this.problem);
+    }
     if (error.status === 412) {
       this.problem.textContent = this.entry.revision
         ? "Somebody else has changed this entry meanwhile; nothing was saved. Cancel, look at it again, and edit it as it is now."
@@ -129,7 +143,8 @@ export class PolicyForm {
       const place = found || error.path;
       this.problem.textContent = visible(place && error.status === 422 ? `${place}: ${error.message}` : error.message);
     }
-    if (!found) this.problem.scrollIntoView({ block: "nearest" });
+    (input ?? this.save).focus({ preventScroll: true });
+    this.problem.parentElement.scrollIntoView({ block: "nearest" });
   }
 }
 

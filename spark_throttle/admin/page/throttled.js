@@ -79,5 +79,7 @@ async function explain(job, namespace) {
       + `admitted, ${rates(seen.rejected)} rejected, ${rates(seen.waiting)} waiting. `
       + (value.predicted_release_ms === null ? "" : `The backlog will be gone in ${seconds(value.predicted_release_ms)}, `
         + "if nothing more arrives.")) : "");
-  document.getElementById("explanation").showModal();
+  const dialog = document.getElementById("explanation");
+  dialog.showModal();
+  dialog.scrollTop = 0;  // the focus is on the button, at the end
 }

@@ -7,6 +7,7 @@ uvicorn is the one whose protocol can be extended from outside (`connection_prot
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import resource
@@ -26,7 +27,7 @@ from spark_throttle.admin.api.answers import last_answer
 from spark_throttle.admin.api.server.connection_protocol import MOST_HEADER_BYTES, ConnectionProtocol
 from spark_throttle.admin.api.server.connections import Connections, Listener
 from spark_throttle.admin.redaction import AccessLogFilter
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import AddressInUseError, ConfigurationError
 
 logger = logging.getLogger("uvicorn.error")  # uvicorn configures it: what the server says goes where uvicorn's goes
 
@@ -118,6 +119,8 @@ def make_server(
 
     Raises
     ------
+    AddressInUseError
+        If another program listens there.
     ConfigurationError
         If the address or the TLS files cannot be used.
     """
@@ -173,6 +176,20 @@ def _tls_fault(certificate: str, key: str) -> str | None:
     return None
 
 
+def check_address(host: str, port: int) -> None:
+    """Refuse an address that a server could not listen on, before anything is made for it.
+
+    Raises
+    ------
+    AddressInUseError
+        If another program listens there.
+    ConfigurationError
+        If the address cannot be used.
+    """
+    for listener in _bound(host, port, Connections(1, 1), first_byte_seconds=1, refusal=b""):
+        listener.close()
+
+
 def _bound(
     host: str, port: int, connections: Connections, *, first_byte_seconds: float, refusal: bytes
 ) -> list[Listener]:
@@ -191,6 +208,8 @@ def _bound(
     except OSError as error:
         for listener in listeners:
             listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUseError(host, port) from error
         raise ConfigurationError(
             f"cannot listen on {host}, port {port}: {error.strerror}; choose another address or port"
         ) from error

@@ -1,0 +1,45 @@
+"""Which rules take over the names of entries that a change removes: the most specific globs, or the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from spark_throttle.core.names.globs import covers, is_glob, overlaps, specificity
+
+if TYPE_CHECKING:
+    from spark_throttle.policy.model import PolicyDocument
+    from spark_throttle.store.protection.planned_change import PlannedChange
+
+
+def heirs_of(planned: PlannedChange, document_after: Callable[[], PolicyDocument]) -> dict[str, list[str]]:
+    """Return the rules that take over the names of each namespace and glob whose entry a change would remove.
+
+    Parameters
+    ----------
+    document_after
+        Returns all policies after the change; it is asked only if an entry would be removed.
+    """
+    removed = [each.name for each in planned.differences if each.kind == "namespace" and each.after is None]
+    if not removed:
+        return {}
+    globs = sorted(filter(is_glob, document_after().namespaces), key=specificity)
+    return {name: list(_takers(name, globs)) for name in removed}
+
+
+def _takers(name: str, globs: list[str]) -> Iterator[str]:
+    """Yield the rules that take over a name, or the names of a glob.
+
+    Examples
+    --------
+    >>> globs = ["acme/*-eu", "acme/*"]
+    >>> [list(_takers(name, globs)) for name in ("acme/x", "acme/y-eu", "other/x", "acme/*-us", "*")]
+    [['namespaces.acme/*'], ['namespaces.acme/*-eu'], ['defaults'], ['namespaces.acme/*'], ['defaults']]
+    """
+    for glob in globs:
+        # A glob that is more specific than a removed one had the names that both match before.
+        if overlaps(glob, name) and not (is_glob(name) and specificity(glob) < specificity(name)):
+            yield f"namespaces.{glob}"
+            if covers(glob, name):
+                return
+    yield "defaults"
