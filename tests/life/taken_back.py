@@ -142,12 +142,12 @@ MENDS: Final = (
     ),
     Mend(
         "somebody takes part",
-        "rounding leaves out all who want something, and forgives what they owe",
+        "where all owe more than is due to them, nobody takes part, and their debts are forgiven",
         (("core/lending/repaying_fill.py", "            is_over &= stays[scope] | ~wants\n", ""),),
     ),
     Mend(
         "loose scopes",
-        "a group that has enough decides the order under the job's limit",
+        "a scope that has plenty decides the order in one that is short",
         (
             (
                 "core/lending/grants.py",

@@ -62,6 +62,20 @@ def test_l3_a_rate_that_changes_often_costs_a_message_and_no_more() -> None:
     assert service_apart([], 120, policy_at) <= 4 * (BIG_BYTES + SMALL_BYTES)
 
 
+def test_l3_message_that_was_large_under_the_old_rates_costs_a_message_under_the_new_ones() -> None:
+    # The large message takes as long as 600 others by the old rates, and less time than one by the new ones.
+    def policy_of(size_bytes: int) -> dict[str, Any]:
+        publish = {"messages_per_second": 10, "bytes_per_second": size_bytes, "burst_seconds": 1}
+        return {"version": 1, "resource_groups": {"g": {"publish": publish}}, "defaults": {"resource_group": "g"}}
+
+    job = SimulatedJob(policy_of(1_000), shards=1)
+    first = admitted_in(2, job, [("acme/a", BIG_BYTES)] + [("acme/a", 100), ("blue/a", 100)] * 300)
+    assert first == {"acme/a": 1}
+    job.set_policies(policy_of(10_000_000))
+    admitted = admitted_in(30, job, []) - first
+    assert abs(admitted["acme/a"] - admitted["blue/a"]) <= 2
+
+
 def test_namespaces_of_two_groups_of_one_shard_share_the_jobs_limit() -> None:
     groups = {
         "a": {"publish": {"messages_per_second": 100, "weight": 4}},

@@ -1,0 +1,33 @@
+"""Lives that are written out in which two runs of one job meet in one control directory."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_throttle.errors import TakenOverError
+from spark_throttle.testing.simulation.job import SimulatedJob
+
+pytestmark = pytest.mark.slow
+
+
+def test_run_that_was_taken_over_does_not_make_the_run_that_took_over_forget_a_debt() -> None:
+    # The first run is at a later batch than the second, which goes on where checkpoint and sinks were put back to.
+    policy = {"version": 1, "job": {"publish": {"bytes_per_second": 1_000, "burst_seconds": 1}}}
+    first = SimulatedJob(policy, shards=2)
+    first.offer([("acme/a", 1_000)] * 10)
+    first.trigger(1_000)
+    second, checkpoint, second_outside = first.twin(), first.checkpoint.copy(), first.outside.copy()
+    for _ in range(4):
+        first.trigger(1_000)
+    checkpoint.control = first.checkpoint.control
+    second.checkpoint, second.outside = checkpoint, second_outside
+    second.restart()
+    second.offer([("blue/a", 100_000)])
+    second.trigger(1_000)
+    assert "blue/a" in {row.namespace for row in second.admitted}
+    admitted = len(second.admitted)
+    with pytest.raises(TakenOverError):
+        first.trigger(1_000)
+    for _ in range(60):  # the job's limit earns the large message in 100 s
+        second.trigger(1_000)
+    assert len(second.admitted) == admitted
