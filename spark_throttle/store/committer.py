@@ -31,6 +31,9 @@ class MadeChange:
     before: str | None
     after: str | None
 
+    given_after: str | None = None
+    """`store.Entry.given` after the change."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
@@ -111,7 +114,7 @@ class Committer:
                 if changes == before:
                     return CommitResult(revision, is_changed=False)
                 made = tuple(
-                    MadeChange(path_of(*change.key), was.body, change.body)
+                    MadeChange(path_of(*change.key), was.body, change.body, change.given)
                     for change, was in zip(changes, before, strict=False)
                 )
                 at_ms = self._clock_ms()
