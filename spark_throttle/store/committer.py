@@ -108,6 +108,7 @@ class Committer:
         attempt = 0
         while True:
             with self._store.turn():
+                self._store.check_whole()
                 revision = self._store.revision()
                 changes = plan(revision)
                 before = [change_to(self._store, *change.key, revision) for change in changes[:MOST_MADE]]
