@@ -37,6 +37,7 @@ from spark_throttle.errors import (
 from spark_throttle.files import file_lock
 from spark_throttle.files.ownership import opened, opened_or_made, replace_whole
 from spark_throttle.policy.codec import dump_policies, parse_policies
+from spark_throttle.remedies import Remedy
 from spark_throttle.store.commit_lines import line_of, parsed_line
 from spark_throttle.store.entries import changes_between, document_of, entries_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
@@ -48,7 +49,7 @@ HAND: Final = "edited by hand"
 """Author of a change that is found in the document but not in its log."""
 
 _UNPENDING: Final = "remove the file; what the document has of it already is then a change that was edited by hand"
-_ABSENT: Final = "there is no such file; create it, or correct the path"
+_ABSENT: Final = ("there is no such file", Remedy.MAKE_STORE)
 
 
 class FileStore:
@@ -187,7 +188,7 @@ class FileStore:
             log_bytes = self._log.stat().st_size if self._log.exists() else -1
         except FileNotFoundError as error:
             _check_document(self._path)
-            raise StoreUnavailableError(self.location, _ABSENT) from error
+            raise StoreUnavailableError(self.location, *_ABSENT) from error
         except OSError as error:
             raise StoreUnavailableError(self.location, f"cannot read it: {error.strerror}") from error
         return document.st_mtime_ns, document.st_size, document.st_ino, log_bytes, int(self._pending.exists())
@@ -197,7 +198,7 @@ class FileStore:
         try:
             if not self._path.exists():
                 _check_document(self._path)
-                raise StoreUnavailableError(self.location, _ABSENT)
+                raise StoreUnavailableError(self.location, *_ABSENT)
             if not self._lock_file.exists():
                 self._opened_log().close()
             with file_lock.held(self._lock_file, beside=self._path):

@@ -23,13 +23,16 @@ from spark_throttle.admin.cli.options import (
     Yes,
     author_of,
     service_of,
+    wall_clock_ms,
 )
 from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, table_of
-from spark_throttle.errors import ConflictError
+from spark_throttle.errors import ConflictError, StoreUnavailableError
+from spark_throttle.remedies import Remedy
 
 if TYPE_CHECKING:
     from spark_throttle.store.entries import Difference
     from spark_throttle.store.protection.planned_change import PlannedChange
+    from spark_throttle.store.service import PolicyService
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."
@@ -83,10 +86,12 @@ def apply(
     from spark_throttle.store.policy_location import load_policies
 
     document = load_policies(file)
-    service = service_of(store, is_created=is_created and not is_dry)
     if is_dry:
-        _show_planned(service.planned(document), expected, output)
+        service, is_made = _opened_or_imagined(store, is_created=is_created)
+        made_store = service.store.location if is_made else ""
+        _show_planned(service.planned(document), expected, output, made_store)
         return
+    service = service_of(store, is_created=is_created)
     author = author_of(who, why, is_confirmed=yes)
     show_made(service.apply(document, author, expected=expected), output, f"{shown(file)} applied")
 
@@ -174,6 +179,19 @@ def rollback(
     show_made(made, output, f"rolled back to revision {revision}")
 
 
+def _opened_or_imagined(location: str, *, is_created: bool) -> tuple[PolicyService, bool]:
+    """Return the service over a store, and whether `--init` would make that store, which is empty then."""
+    try:
+        return service_of(location), False
+    except StoreUnavailableError as error:
+        if not is_created or error.door_remedy is not Remedy.MAKE_STORE:
+            raise
+    from spark_throttle.store.memory_store import MemoryStore
+    from spark_throttle.store.service import PolicyService
+
+    return PolicyService(MemoryStore(location), clock_ms=wall_clock_ms), True
+
+
 def _when(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
 
@@ -182,13 +200,20 @@ def _show_differences(found: list[Difference], form: Form) -> None:
     Output(form).show([_values_of(each) for each in found], lambda: _as_diff(found))
 
 
-def _show_planned(planned: PlannedChange, expected: int | None, form: Form) -> None:
-    """Show a change that is not made, and what it would cost."""
+def _show_planned(planned: PlannedChange, expected: int | None, form: Form, made_store: str | None = None) -> None:
+    """Show a change that is not made, and what it would cost.
+
+    Parameters
+    ----------
+    made_store
+        The store that would be made; empty if it is there, `None` if the command makes none.
+    """
     if expected is not None and expected != planned.revision:
         raise ConflictError("the policy store", expected, planned.revision)
+    makes = {} if made_store is None else {"makes_store": bool(made_store)}
     values = {
         "revision": planned.revision, "differences": [_values_of(each) for each in planned.differences],
-        "losses": [str(loss) for loss in planned.losses],
+        "losses": [str(loss) for loss in planned.losses], **makes,
     }  # fmt: skip
 
     def text() -> Any:  # noqa: ANN401 - what rich prints
@@ -196,7 +221,8 @@ def _show_planned(planned: PlannedChange, expected: int | None, form: Form) -> N
         from rich.text import Text
 
         costs = [Text(shown(f"costs protection (--yes): {loss}"), style="bold red") for loss in planned.losses]
-        return Group(_as_diff(planned.differences), *costs)
+        made = [Text(shown(f"the policy store {made_store} would be made, with"))] if made_store else []
+        return Group(*made, _as_diff(planned.differences), *costs)
 
     Output(form).show(values, text)
 
