@@ -345,7 +345,7 @@ class PolicyService:
             return changes_between(_bodies(self.store, revision), wanted)
 
         # What the document says is the administrators' word, even if a tenant's administrator wrote it first.
-        made = self._changes.commit(plan, author, is_document=True)
+        made = self._changes.commit(plan, author, is_whole=True, is_document=True)
         return replace(made, notes=(*made.notes, *islice(notes_on_document(document), MOST_NOTES)))
 
     def planned(self, document: PolicyDocument) -> PlannedChange:
@@ -394,7 +394,7 @@ class PolicyService:
                 raise ConflictError(f"the policy store {self.store.location}", expected, revision)
             return self._restoring(to, revision)
 
-        return self._changes.commit(plan, author)
+        return self._changes.commit(plan, author, is_whole=True)
 
     def planned_rollback(self, to: int) -> PlannedChange:
         """Return what `rollback` would change, and what that costs."""
@@ -418,7 +418,7 @@ class PolicyService:
     # ------------------------------------------------------------------------------------------- inside
 
     def _planned(self, changes: list[Change], before: Mapping[tuple[Kind, str], str], revision: int) -> PlannedChange:
-        return PlannedChange.of(changes, before, revision, self._changes.losses(changes, revision))
+        return PlannedChange.of(changes, before, revision, self._changes.losses(changes, revision, is_whole=True))
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:

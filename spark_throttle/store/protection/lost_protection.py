@@ -4,7 +4,9 @@ Every namespace is held by the rule that applies to it (its entry, else the most
 tenant, its group and the job. A change costs protection if for some name
 
 * a limit at one of these levels is gone: it was removed, only observes, or another rule or group took its place;
-* or a quota at one of these levels becomes 0, where it was not 0 before.
+* or a quota at one of these levels becomes 0, where it was not 0 before;
+* or, in a document or a rollback, a quota of 0 at one of these levels is raised, or the lock of an entry is gone: such
+  a change says everything at once, and would end an emergency that its author does not think of.
 
 Names without end are judged by the rules that they can go from and to: a glob that is removed leaves its names to less
 specific globs and the defaults, a new one takes them from there, and a name with an entry goes exactly one way. Where
@@ -37,7 +39,15 @@ from spark_throttle.store.protection.holding_rules import (
     rule_of,
     terms_in,
 )
-from spark_throttle.store.protection.loss import Loss, Terms, is_zero, losses_between, terms_of
+from spark_throttle.store.protection.loss import (
+    ENDS_OF_EMERGENCIES,
+    KINDS_OF_LOSS,
+    Loss,
+    Terms,
+    is_zero,
+    losses_between,
+    terms_of,
+)
 from spark_throttle.store.store import Change, Entry, PolicyStore, Revision
 
 MOST_LOOKED_UP: Final = 64
@@ -70,17 +80,24 @@ class ProtectionCheck:
         self._store = store
         self._index = index
 
-    def losses(self, changes: Sequence[Change], revision: int) -> list[Loss]:
+    def losses(self, changes: Sequence[Change], revision: int, *, is_whole: bool = False) -> list[Loss]:
         """Return what changes of a revision cost, the worst first; nothing is written.
 
         The first commit of a store costs nothing: no job can have followed it yet.
+
+        Parameters
+        ----------
+        is_whole
+            Whether the changes are those of a document or a rollback, which say the whole policy.
         """
         if not revision:
             return []
         if len(changes) <= MOST_LOOKED_UP:
-            return _Judgement(self._store, self._index, changes, revision).losses()
-        memory = _in_memory(self._store, revision)
-        return _Judgement(memory, NamespaceIndex(memory), changes, 1).losses()
+            found = _Judgement(self._store, self._index, changes, revision).losses()
+        else:
+            memory = _in_memory(self._store, revision)
+            found = _Judgement(memory, NamespaceIndex(memory), changes, 1).losses()
+        return [loss for loss in found if is_whole or loss.kind not in ENDS_OF_EMERGENCIES]
 
 
 def _in_memory(store: PolicyStore, revision: int) -> MemoryStore:
@@ -112,7 +129,7 @@ class _Judgement:
         found = dict.fromkeys(loss for change in self._changes for loss in self._losses_of(change))
         if any(loss.kind == "lifted" for loss in found) and not self._has_limit(self._entries_after()):
             found = {Loss("no_policy", ""): None, **found}
-        return sorted(found, key=lambda loss: ("no_policy", "zero", "lifted").index(loss.kind))
+        return sorted(found, key=lambda loss: KINDS_OF_LOSS.index(loss.kind))
 
     def _losses_of(self, change: Change) -> Iterator[Loss]:
         path = path_of(*change.key)
@@ -122,6 +139,9 @@ class _Judgement:
             case "tenant":
                 yield from self._of_tenant(change.name, path)
             case "namespace":
+                before, after = (view.get("namespace", change.name) for view in self._views)
+                if before and namespace_policy(before).locked and not (after and namespace_policy(after).locked):
+                    yield Loss("unlocked", path)
                 yield from (
                     self._of_glob(change.name, path) if is_glob(change.name) else self._of_name(change.name, path)
                 )
@@ -202,7 +222,7 @@ class _Judgement:
             return
         old, new = self._groups.before(before), self._groups.after(after)
         for loss in losses_between(old.terms, new.terms, path=path, level=Level.RESOURCE_GROUP):
-            yield replace(loss, where=old.where if loss.kind == "lifted" else new.where)
+            yield replace(loss, where=new.where if loss.kind == "zero" else old.where)
 
     # -------------------------------------------------------------------------------------------------- namespaces
 
@@ -231,7 +251,7 @@ class _Judgement:
 
     def _of_rules_that_hold(self, before: HoldingRule, after: HoldingRule, names: str, path: str) -> Iterator[Loss]:
         for loss in losses_between(before.terms, after.terms, path=path, level=Level.NAMESPACE):
-            rule = before if loss.kind == "lifted" else after
+            rule = after if loss.kind == "zero" else before
             yield replace(loss, where="" if rule.where == path else rule.where)
         if (before.group, before.name == "") == (after.group, after.name == ""):
             return  # whatever becomes of the group is the change of the tenant, or of the group itself
