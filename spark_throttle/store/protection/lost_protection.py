@@ -17,23 +17,24 @@ exempt before or after a change loses nothing by it; an exemption that begins or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Final
 
-from spark_throttle.core.names.globs import covers, is_glob, overlaps
+from spark_throttle.core.names.globs import covers, is_glob
 from spark_throttle.core.quota import Level
 from spark_throttle.store.delegation.given_rules import PolicyView, namespace_policy
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
-from spark_throttle.store.entries import entries_of_kind, path_of, policy_of, resource_group_of
+from spark_throttle.store.entries import path_of, policy_of, resource_group_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
-from spark_throttle.store.protection.exemptions import Exemptions, names_of
-from spark_throttle.store.protection.groups import Groups, HoldingGroup
+from spark_throttle.store.protection.exemption_changes import ExemptionChanges
+from spark_throttle.store.protection.exemptions import names_of
+from spark_throttle.store.protection.groups import Groups
 from spark_throttle.store.protection.holding_rules import (
     HoldingRule,
     defaults_of,
     group_of_tenant,
+    holds,
     narrower_of,
     other_rules,
     rule_of,
@@ -43,8 +44,6 @@ from spark_throttle.store.protection.loss import (
     ENDS_OF_EMERGENCIES,
     KINDS_OF_LOSS,
     Loss,
-    Terms,
-    is_zero,
     losses_between,
     terms_of,
 )
@@ -118,6 +117,9 @@ class _Judgement:
         self._after = PolicyView(store, index, revision, changes)
         self._views = (self._before, self._after)
         self._groups = Groups(store, revision, changes)
+        self._exemptions = ExemptionChanges(
+            store, revision, changes, self._views, self._groups, self._before_entries, self._entries_after
+        )
         self._tenants_without = {
             change.name.partition("/")[0]
             for change in changes
@@ -153,7 +155,7 @@ class _Judgement:
                 terms = (terms_in(view, "job", "") for view in (self._before, self._after))
                 yield from losses_between(*terms, path=path, level=Level.JOB)
             case "exempt":
-                yield from self._of_exemption(change, path)
+                yield from self._exemptions.losses_of(change, path)
             case "queue":
                 return
 
@@ -174,13 +176,13 @@ class _Judgement:
         before = self._groups.members_before(group)
         if before is None:  # to look at each would take too long
             return True
-        members = [member for member in before if not self._is_exempt(*names_of(*member))]
-        is_used = any(not self._is_exempt(*names_of(*member)) for member in self._groups.members_given(group))
+        members = [member for member in before if not self._exemptions.covers(*names_of(*member))]
+        is_used = any(not self._exemptions.covers(*names_of(*member)) for member in self._groups.members_given(group))
         return bool(members) and (is_used or any(member not in self._changed for member in members))
 
     def _of_tenant(self, tenant: str, path: str) -> Iterator[Loss]:
         losses = list(self._of_tenants_names(tenant, path))
-        yield from () if losses and self._is_exempt(*names_of("tenant", tenant)) else losses
+        yield from () if losses and self._exemptions.covers(*names_of("tenant", tenant)) else losses
 
     def _of_tenants_names(self, tenant: str, path: str) -> Iterator[Loss]:
         terms = (terms_in(view, "tenant", tenant) for view in (self._before, self._after))
@@ -247,7 +249,7 @@ class _Judgement:
         What is exempt before or after loses nothing by it; the beginning or end of an exemption is judged by itself.
         """
         losses = list(self._of_rules_that_hold(before, after, names, path))
-        yield from () if losses and self._is_exempt(names) else losses
+        yield from () if losses and self._exemptions.covers(names) else losses
 
     def _of_rules_that_hold(self, before: HoldingRule, after: HoldingRule, names: str, path: str) -> Iterator[Loss]:
         for loss in losses_between(before.terms, after.terms, path=path, level=Level.NAMESPACE):
@@ -263,62 +265,6 @@ class _Judgement:
         for group in (None, *sorted(self._groups.of_tenants)):
             yield from self._of_groups(before.group_in(group), after.group_in(group), path)
 
-    # -------------------------------------------------------------------------------------------------- exemptions
-
-    def _of_exemption(self, change: Change, path: str) -> Iterator[Loss]:
-        was_exempt = self._before.get("exempt", change.name) is not None
-        if change.body is None and was_exempt:
-            yield from self._of_end_of_exemption(change.name, path)
-        if change.body is None or was_exempt:
-            return
-        if self._was_exempt.covers(change.name):
-            return
-        if is_glob(change.name):
-            if change.name in self._globs_that_lose:
-                yield Loss("lifted", path, "every limit", "", "in force", None, "the names that it matches")
-            return
-        for level, terms, where in _levels_of(self._before, self._groups.before, change.name):
-            yield from losses_between(terms, {}, path=path, level=level, where=where)
-
-    def _of_end_of_exemption(self, name: str, path: str) -> Iterator[Loss]:
-        """Yield the quotas of 0 that hold names which are exempt no more."""
-        if self._is_exempt_after.covers(name):
-            return
-        if is_glob(name):
-            if name in self._globs_that_stop:
-                yield Loss("zero", path, "a quota", "", None, "0", "the names that it matches")
-            return
-        for level, terms, where in _levels_of(self._after, self._groups.after, name):
-            yield from losses_between({}, terms, path=path, level=level, where=where)
-
-    @cached_property
-    def _globs_that_lose(self) -> set[str]:
-        """The globs of the changes whose names, exempt after them, may have been held by a limit before."""
-        return _held(self._changed_exemptions, self._before_entries(), bool)
-
-    @cached_property
-    def _globs_that_stop(self) -> set[str]:
-        """The globs of the changes whose names, exempt before them, may be held by a quota of 0 after."""
-        return _held(self._changed_exemptions, self._entries_after(), lambda terms: any(map(is_zero, terms.values())))
-
-    @property
-    def _changed_exemptions(self) -> set[str]:
-        return {change.name for change in self._changes if change.kind == "exempt" and is_glob(change.name)}
-
-    def _is_exempt(self, *names: str) -> bool:
-        """Return whether all of some names and globs are exempt, each before or after the changes."""
-        return all(self._was_exempt.covers(name) or self._is_exempt_after.covers(name) for name in names)
-
-    @cached_property
-    def _was_exempt(self) -> Exemptions:
-        return Exemptions(entry.name for entry in entries_of_kind(self._store, "exempt", at=self._revision))
-
-    @cached_property
-    def _is_exempt_after(self) -> Exemptions:
-        given = (change.name for change in self._changes if change.kind == "exempt" and change.body is not None)
-        stays = (name for name in self._was_exempt if ("exempt", name) not in self._changed)
-        return Exemptions([*stays, *given])
-
     # --------------------------------------------------------------------------------------------------- all at once
 
     def _entries_after(self) -> Iterator[Entry]:
@@ -330,45 +276,4 @@ class _Judgement:
 
     @staticmethod
     def _has_limit(entries: Iterable[Entry]) -> bool:
-        return any(terms_of(policy_of(entry)) for entry in entries if _holds(entry))
-
-
-def _levels_of(
-    view: PolicyView, group_at: Callable[[str | None], HoldingGroup], name: str
-) -> list[tuple[Level, Terms, str]]:
-    """Return the levels that a namespace passes, with their limits and places."""
-    rule, tenant = rule_of(view, name), name.partition("/")[0]
-    group = group_at(rule.group_in(group_of_tenant(view, tenant)))
-    return [
-        (Level.NAMESPACE, rule.terms, rule.where),
-        (Level.TENANT, terms_in(view, "tenant", tenant), f"tenants.{tenant}"),
-        (Level.RESOURCE_GROUP, group.terms, group.where),
-        (Level.JOB, terms_in(view, "job", ""), "job"),
-    ]
-
-
-def _holds(entry: Entry) -> bool:
-    """Return whether an entry can hold rows back by a limit."""
-    return entry.kind not in ("exempt", "queue")
-
-
-def _held(globs: set[str], entries: Iterable[Entry], counts: Callable[[Terms], bool]) -> set[str]:
-    """Return the globs of which a name may be held by limits that count; the entries are read once, for all globs.
-
-    A group that counts and has members holds all of them: whether its members share names with them, is not asked.
-    """
-    free, held = set(globs), set[str]()
-    counting, named = set[str](), set[str | None]()
-    for entry in entries:
-        policy = policy_of(entry)
-        named.add(getattr(policy, "resource_group", None))
-        if not counts(terms_of(policy)):
-            continue
-        if entry.kind == "resource_group":
-            counting.add(entry.name)
-        elif _holds(entry):
-            found = {glob for glob in free if any(overlaps(glob, name) for name in names_of(entry.kind, entry.name))}
-            held, free = held | found, free - found
-        if not free:
-            break
-    return held if counting.isdisjoint(named) else held | free
+        return any(terms_of(policy_of(entry)) for entry in entries if holds(entry))
