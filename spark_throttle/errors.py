@@ -413,7 +413,13 @@ decide whether to try again
     """
 
     def __init__(
-        self, what: str, expected_revision: int | None, found_revision: int, *, is_entry: bool = False
+        self,
+        what: str,
+        expected_revision: int | None,
+        found_revision: int,
+        *,
+        is_entry: bool = False,
+        mismatch: str | None = None,
     ) -> None:
         self.what = what
         self.expected_revision = expected_revision
@@ -423,6 +429,9 @@ decide whether to try again
         self.is_entry = is_entry
         """Whether it is an entry, which does not exist at revision 0, and not a store, which is empty then."""
 
+        self.mismatch = mismatch
+        """What does not fit, if it is not the number of the revision; it follows `what`."""
+
         found = f"{what} is at revision {found_revision}"
         expected = f"the change was made for revision {expected_revision}"
         if is_entry and not found_revision:
@@ -431,16 +440,15 @@ decide whether to try again
             expected = "the change requires that it does"
         elif is_entry and not expected_revision:
             found, expected = f"{what} exists, at revision {found_revision},", "the change requires that it does not"
-        super().__init__(
-            f"{found} and {expected}: nothing was changed; read it again, then decide whether to try again"
-        )
+        said = f"{found} and {expected}" if mismatch is None else f"{what}{mismatch}"
+        super().__init__(f"{said}: nothing was changed; read it again, then decide whether to try again")
 
-    def __reduce__(self) -> tuple[Callable[..., ConflictError], tuple[str, int | None, int, bool]]:
-        return (_conflict, (self.what, self.expected_revision, self.found_revision, self.is_entry))
+    def __reduce__(self) -> tuple[Callable[..., ConflictError], tuple[str, int | None, int, bool, str | None]]:
+        return (_conflict, (self.what, self.expected_revision, self.found_revision, self.is_entry, self.mismatch))
 
 
-def _conflict(what: str, expected: int | None, found: int, is_entry: bool) -> ConflictError:  # noqa: FBT001 - by pickle
-    return ConflictError(what, expected, found, is_entry=is_entry)
+def _conflict(what: str, expected: int | None, found: int, is_entry: bool, mismatch: str | None) -> ConflictError:  # noqa: FBT001 - by pickle
+    return ConflictError(what, expected, found, is_entry=is_entry, mismatch=mismatch)
 
 
 class StoreUnavailableError(StoreError):

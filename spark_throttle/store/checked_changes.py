@@ -4,7 +4,8 @@ A change by the administrator of a tenant (`Author.tenant`) is judged by its eff
 (`delegation.tenant_changes`). A change by an administrator undoes the entries of tenants that it makes too loose.
 
 A change that costs protection (`protection`) is refused until its author has confirmed it (`Author.is_confirmed`): one
-that leaves no limit at all, sets a quota to 0, or lifts a limit of a scope in use.
+that leaves no limit at all, sets a quota to 0, or lifts a limit of a scope in use; and one that says the whole policy,
+and raises a quota of 0 or lifts a lock.
 """
 
 from __future__ import annotations
@@ -34,17 +35,26 @@ class CheckedChanges:
         self._tenant_changes = TenantChanges(store, index, most_entries=most_tenant_entries)
         self._protection = ProtectionCheck(store, index)
 
-    def losses(self, changes: Sequence[Change], revision: int) -> list[Loss]:
+    def losses(self, changes: Sequence[Change], revision: int, *, is_whole: bool = False) -> list[Loss]:
         """Return what changes of a revision cost, the worst first; nothing is written."""
-        return self._protection.losses(changes, revision)
+        return self._protection.losses(changes, revision, is_whole=is_whole)
 
-    def commit(self, plan: Callable[[int], list[Change]], author: Author, *, is_document: bool = False) -> CommitResult:
+    def commit(
+        self,
+        plan: Callable[[int], list[Change]],
+        author: Author,
+        *,
+        is_whole: bool = False,
+        is_document: bool = False,
+    ) -> CommitResult:
         """Commit the changes that `plan` returns for a revision, if they pass.
 
         Parameters
         ----------
+        is_whole
+            Whether the plan says the whole policy: it is a document or a rollback.
         is_document
-            Whether the plan says the whole policy, so that tenants' entries which it overtakes become administrators'.
+            Whether it is a document, so that tenants' entries which it overtakes become administrators'.
 
         Raises
         ------
@@ -63,7 +73,7 @@ class CheckedChanges:
                 changes = [*planned, *self._undoing(planned, revision, notes, is_document=is_document)]
             else:
                 changes = self._tenant_changes.permitted(planned, author.tenant, revision)
-            losses = [] if author.is_confirmed else self.losses(changes, revision)
+            losses = [] if author.is_confirmed else self.losses(changes, revision, is_whole=is_whole)
             if losses:
                 raise UnconfirmedError(str(loss) for loss in losses)
             return changes

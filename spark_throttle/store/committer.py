@@ -31,6 +31,9 @@ class MadeChange:
     before: str | None
     after: str | None
 
+    given_after: str | None = None
+    """`store.Entry.given` after the change."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
@@ -105,13 +108,14 @@ class Committer:
         attempt = 0
         while True:
             with self._store.turn():
+                self._store.check_whole()
                 revision = self._store.revision()
                 changes = plan(revision)
                 before = [change_to(self._store, *change.key, revision) for change in changes[:MOST_MADE]]
                 if changes == before:
                     return CommitResult(revision, is_changed=False)
                 made = tuple(
-                    MadeChange(path_of(*change.key), was.body, change.body)
+                    MadeChange(path_of(*change.key), was.body, change.body, change.given)
                     for change, was in zip(changes, before, strict=False)
                 )
                 at_ms = self._clock_ms()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
@@ -24,6 +24,7 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
+from spark_throttle.store.entry_version import EntryVersion
 from spark_throttle.store.store import KINDS, MEMBER_KINDS, SINGLE_KINDS, Change, Entry, Kind, PolicyStore
 
 SECTIONS: Final[dict[Kind, str]] = {
@@ -45,10 +46,18 @@ class StoredEntry:
     name: str
     policy: ScopePolicy | QueuePolicy
     revision: int
-    """Revision of the commit that wrote the entry: its ETag. 0 for defaults, job or queue that nobody has written."""
+    """Revision of the commit that wrote the entry. 0 for defaults, job or queue that nobody has written."""
 
     given: str | None = None
     """`store.Entry.given`."""
+
+    body: str | None = field(default=None, repr=False, compare=False)
+    """`store.Entry.body`, as the store has it."""
+
+    @property
+    def version(self) -> EntryVersion:
+        """What a change may be conditional on: its ETag."""
+        return EntryVersion.of(self.revision, self.body, given=self.given)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -63,7 +72,7 @@ class StoredEntry:
     @classmethod
     def of(cls, entry: Entry) -> StoredEntry:
         """Parse an entry of a store."""
-        return cls(entry.kind, entry.name, policy_of(entry), entry.revision, entry.given)
+        return cls(entry.kind, entry.name, policy_of(entry), entry.revision, entry.given, entry.body)
 
 
 def path_of(kind: Kind, name: str) -> str:

@@ -8,19 +8,23 @@ Authors take turns by a lock on `policies.yaml.lock`, on a disk that all of them
 place, its commit is written to `policies.yaml.pending`; the next reader or author finishes or drops a commit that a
 crash left there. A document that was edited by hand becomes a commit of its own, with the author `HAND`, as soon as the
 store is read.
+
+The log is made, empty, before the lock is, so a lock without a log means that the log was lost. Readers then go on with
+the policies as they stand. Changes are refused, for they would begin a history anew in which every entry is the
+administrators', and revisions that others have seen are given again. Whoever means that makes an empty log.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from spark_throttle.errors import (
     ConflictError,
@@ -32,21 +36,20 @@ from spark_throttle.errors import (
 )
 from spark_throttle.files import file_lock
 from spark_throttle.files.ownership import opened, opened_or_made, replace_whole
-from spark_throttle.files.versioned_json import parse_versioned
 from spark_throttle.policy.codec import dump_policies, parse_policies
+from spark_throttle.remedies import Remedy
+from spark_throttle.store.commit_lines import line_of, parsed_line
 from spark_throttle.store.entries import changes_between, document_of, entries_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
-from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, Revision
+from spark_throttle.store.store import Author, Change, Entry, Kind, Revision
+
+logger = logging.getLogger(__name__)
 
 HAND: Final = "edited by hand"
 """Author of a change that is found in the document but not in its log."""
 
-FORMAT: Final = 2
-"""The newest format of a line of the log. A line without an entry that a tenant's administrator wrote has format 1, so
-that older releases read it."""
-
 _UNPENDING: Final = "remove the file; what the document has of it already is then a change that was edited by hand"
-_ABSENT: Final = "there is no such file; create it, or correct the path"
+_ABSENT: Final = ("there is no such file", Remedy.MAKE_STORE)
 
 
 class FileStore:
@@ -75,11 +78,19 @@ class FileStore:
         self._digest = ""
         self._signature: tuple[int, ...] = ()
         self._generation = 0
+        self._is_log_lost = False
         self._refresh()
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> FileStore:
-        """Return the store at `path`; create it if it does not exist."""
+        """Return the store at `path`; create it if it does not exist.
+
+        Raises
+        ------
+        DamagedError
+            If only its document does not exist.
+        """
+        _check_document(Path(path))
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             with Path(path).open("x", encoding="utf-8") as file:
@@ -97,7 +108,7 @@ class FileStore:
 
     @property
     def generation(self) -> int:
-        """How often the log was found to be another than was read before."""
+        """How often the log was found to be another than was read before, or the document without one."""
         return self._generation
 
     def revision(self) -> int:
@@ -124,11 +135,22 @@ class FileStore:
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
-        return self._fresh().changed(after=after, until=until)
+        memory = self._fresh()
+        if after < until:
+            self.check_whole()
+        return memory.changed(after=after, until=until)
 
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
         """Return the newest commits, newest first."""
+        self.check_whole()
         return self._fresh().history(before=before, limit=limit)
+
+    def check_whole(self) -> None:
+        """Refuse to go on without the log."""
+        with self._lock:
+            self._refresh()
+            if self._is_log_lost:
+                raise self._lost_log()
 
     def turn(self) -> AbstractContextManager[None]:
         """Return a context that holds nobody up: a commit waits for its own turn."""
@@ -138,6 +160,8 @@ class FileStore:
         """Write or remove entries, and return the new revision."""
         with self._lock, self._locked():
             self._take_in()
+            if self._is_log_lost:
+                raise self._lost_log()
             newest = self._memory.revision()
             if expected_revision != newest:
                 raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
@@ -161,9 +185,10 @@ class FileStore:
         """Return values that change when a file does: a commit grows the log, an edit gives the document a new time."""
         try:
             document = self._path.stat()
-            log_bytes = self._log.stat().st_size if self._log.exists() else 0
+            log_bytes = self._log.stat().st_size if self._log.exists() else -1
         except FileNotFoundError as error:
-            raise StoreUnavailableError(self.location, _ABSENT) from error
+            _check_document(self._path)
+            raise StoreUnavailableError(self.location, *_ABSENT) from error
         except OSError as error:
             raise StoreUnavailableError(self.location, f"cannot read it: {error.strerror}") from error
         return document.st_mtime_ns, document.st_size, document.st_ino, log_bytes, int(self._pending.exists())
@@ -172,18 +197,26 @@ class FileStore:
     def _locked(self) -> Iterator[None]:
         try:
             if not self._path.exists():
-                raise StoreUnavailableError(self.location, _ABSENT)
+                _check_document(self._path)
+                raise StoreUnavailableError(self.location, *_ABSENT)
+            if not self._lock_file.exists():
+                self._opened_log().close()
             with file_lock.held(self._lock_file, beside=self._path):
                 yield
         except OSError as error:
             raise StoreUnavailableError(self.location, f"{error.strerror}") from error
 
     def _take_in(self) -> None:
-        """Read the new part of the log, finish a pending commit, and commit what was edited by hand."""
-        self._read_log()
+        """Read the new part of the log, finish a pending commit, and commit what was edited by hand.
+
+        Without its log, only what the document says is read.
+        """
+        self._note_whether_log_is_lost()
+        if not self._is_log_lost:
+            self._read_log()
         content = self._path.read_bytes()
         digest = _digest(content)
-        if self._pending.exists():
+        if self._pending.exists() and not self._is_log_lost:
             line = self._pending.read_bytes()
             revision, document = self._read_pending(line)
             if document == digest and revision > self._memory.revision():
@@ -193,11 +226,26 @@ class FileStore:
             self._take_in_edit(content, digest)
         self._signature = self._signed()
 
+    def _note_whether_log_is_lost(self) -> None:
+        was_lost, self._is_log_lost = self._is_log_lost, not self._log.exists()
+        if was_lost and not self._is_log_lost:
+            self._forget()
+        elif self._is_log_lost and not was_lost:
+            logger.error("%s", self._lost_log())
+
+    def _lost_log(self) -> DamagedError:
+        return DamagedError(
+            f"the policy store {self.location}",
+            f"its log {self._log} is not there, and with it the history and who wrote which entry; policies are read "
+            f"as they stand, and nothing is changed",
+            "restore the log from a backup, or, if the history may begin anew, make an empty file of that name",
+        )
+
     def _read_pending(self, line: bytes) -> tuple[int, str]:
         """Return the revision of the pending commit, and the digest of its document."""
         what = f"the pending commit {self._pending}"
         try:
-            commit, document = _parsed(line, what)
+            commit, document = parsed_line(line, what)
         except DamagedError as error:
             raise DamagedError(what, error.problem, _UNPENDING) from error
         revision, newest = commit.revision.revision, self._memory.revision()
@@ -218,7 +266,12 @@ class FileStore:
         if changes:
             at_ms = self._path.stat().st_mtime_ns // 1_000_000
             revision = Revision.of(self._memory.revision() + 1, at_ms, Author(HAND, door="hand"), len(changes))
-            self._append_to_log(_line(Commit(revision, changes), digest).encode())
+            commit = Commit(revision, changes)
+            if self._is_log_lost:
+                self._memory.replay([commit])
+                self._generation += 1
+            else:
+                self._append_to_log(line_of(commit, digest).encode())
         self._digest = digest
 
     def _write(self, commit: Commit) -> None:
@@ -227,7 +280,7 @@ class FileStore:
         first = replace(commit.revision, revision=1)
         after.replay([Commit(first, tuple(_as_changes(self._memory.scan())) + commit.changes)])
         content = dump_policies(document_of(after.scan(), what=self.location)).encode()
-        line = _line(commit, _digest(content))
+        line = line_of(commit, _digest(content))
         with self._opened_log() as log:
             _replace(self._pending, line.encode(), like=self._path)
             try:
@@ -261,12 +314,7 @@ class FileStore:
 
         Somebody may have cut it or put a backup in its place: then this process knows commits that no other can find.
         """
-        try:
-            descriptor = opened(self._log, os.O_RDONLY)
-        except FileNotFoundError:
-            self._forget()
-            return
-        with os.fdopen(descriptor, "rb") as file:
+        with os.fdopen(opened(self._log, os.O_RDONLY), "rb") as file:
             file.seek(self._log_bytes - len(self._last_line))
             lines = file.read()
             if not lines.startswith(self._last_line):
@@ -276,7 +324,7 @@ class FileStore:
         lines = lines[len(self._last_line) :]
         complete = lines[: lines.rfind(b"\n") + 1]
         for line in complete.splitlines():
-            commit, self._digest = _parsed(line, f"the policy log {self._log}")
+            commit, self._digest = parsed_line(line, f"the policy log {self._log}")
             self._memory.replay([commit])
             self._last_line = line + b"\n"
         self._log_bytes += len(complete)
@@ -290,6 +338,17 @@ class FileStore:
         self._generation += 1
 
 
+def _check_document(path: Path) -> None:
+    """Refuse a log without its document: a new document would be a change that removes every policy."""
+    log = path.with_name(path.name + ".log")
+    if not path.exists() and log.exists() and log.stat().st_size:
+        raise DamagedError(
+            f"the policy store file:{path}",
+            f"its document is not there, and its log {log} is",
+            "restore the document from a backup, or, to begin a new store, move the log away first",
+        )
+
+
 def _as_changes(entries: Iterator[Entry]) -> Iterator[Change]:
     return (Change(entry.kind, entry.name, entry.body, entry.given) for entry in entries)
 
@@ -301,39 +360,3 @@ def _digest(content: bytes) -> str:
 def _replace(path: Path, content: bytes, *, like: Path) -> None:
     """Write a complete file, then move it into place; it has the mode of another, and its owner, if root writes it."""
     replace_whole(path, content, mode=None, like=like, is_owner_needed=False)
-
-
-def _line(commit: Commit, digest: str) -> str:
-    has_given = any(change.given is not None for change in commit.changes)
-    changes = [
-        [change.kind, change.name, change.body, *([change.given] if has_given else [])] for change in commit.changes
-    ]
-    fields = {"format": FORMAT if has_given else 1, **asdict(commit.revision), "entries": changes, "document": digest}
-    return json.dumps(fields, ensure_ascii=True) + "\n"
-
-
-def _parsed(line: bytes, what: str) -> tuple[Commit, str]:
-    def commit_of(fields: dict[str, Any]) -> tuple[Commit, str]:
-        # Releases before the last two fields write the same format, and read lines that have them.
-        names = ("revision", "at_ms", "who", "why", "changes")
-        revision = Revision(*(fields[name] for name in names), fields.get("door"), fields.get("caller"))  # type: ignore[call-arg] # mypy counts a generator as all
-        commit = Commit(revision, tuple(Change(*change) for change in fields["entries"]))
-        _check_types(commit)
-        return commit, str(fields["document"])
-
-    return parse_versioned(line, what, FORMAT, commit_of, remedy="restore it from a backup of the store")
-
-
-def _check_types(commit: Commit) -> None:
-    """Refuse a commit with a field of another type than `_line` writes."""
-    facts = commit.revision
-    numbers, texts = (facts.revision, facts.at_ms, facts.changes), [facts.who, facts.why]
-    optional = [facts.door, facts.caller]
-    for change in commit.changes:
-        texts += [change.kind, change.name]
-        optional += [change.body, change.given]
-    is_right = all(type(number) is int for number in numbers) and all(isinstance(text, str) for text in texts)
-    if not is_right or not all(isinstance(text, str | None) for text in optional):
-        raise TypeError("a field has another type than a commit's")
-    if not set(KINDS).issuperset(change.kind for change in commit.changes):
-        raise ValueError("an entry is of no known kind")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from spark_throttle.errors import DamagedError, PolicyError, StoreUnavailableError
 from spark_throttle.policy.compile import revision_of
@@ -19,6 +20,8 @@ from spark_throttle.store.opening import open_store
 from spark_throttle.store.store import PolicyStore
 
 logger = logging.getLogger(__name__)
+
+_NOTHING: Final = (-1, -1)
 
 
 class FollowedStore:
@@ -39,7 +42,9 @@ class FollowedStore:
         self.location = location
         self._open_at = open_at
         self._store: PolicyStore | None = None
-        self._examined = -1
+        self._examined = _NOTHING
+        """The store's generation and its revision, when it was last read whole."""
+
         self._snapshot: PolicySnapshot | None = None
 
     def current(self) -> PolicySnapshot:
@@ -52,25 +57,27 @@ class FollowedStore:
         PolicyError
             If the newest revision cannot be applied and no earlier one that was read could.
         """
-        revision = -1
+        examined = _NOTHING
         try:
             # Opened again after a failure: the store may have been deleted, or replaced by another.
             self._store = self._store or self._open_at(self.location)
             revision = self._store.revision()
-            if self._snapshot is not None and revision == self._examined:
+            # After a restore other commits have the same numbers.
+            examined = (self._store.generation, revision)
+            if self._snapshot is not None and examined == self._examined:
                 return self._snapshot
             document = document_of(self._store.scan(at=revision), what=self.location)
         except StoreUnavailableError as error:
-            self._store, self._examined = None, -1
+            self._store, self._examined = None, _NOTHING
             if self._snapshot is None:
                 raise
             return self._keep(self._snapshot, str(error))
         except (PolicyError, DamagedError) as error:
             if self._snapshot is None:
                 raise
-            self._examined = revision
+            self._examined = examined
             return self._keep(self._snapshot, f"the newest revision of {self.location} cannot be applied: {error}")
-        self._examined = revision
+        self._examined = examined
         return self._accept(PolicySnapshot(document, revision_of(document), None, revision))
 
     def _accept(self, snapshot: PolicySnapshot) -> PolicySnapshot:

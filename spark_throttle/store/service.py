@@ -6,8 +6,9 @@ the store already says commits nothing.
 
 Whichever use case makes a change, it passes the checks of `checked_changes`.
 
-`expected` makes a change conditional (If-Match of an ETag): it is the revision of the entry that the caller has read,
-or 0 for an entry that must not exist. Changes of other entries do not matter to it.
+`expected` makes a change conditional (If-Match of an ETag): it is the version of the entry that the caller has read
+(`entry_version`) or only its revision, or 0 for an entry that must not exist. Changes of other entries do not matter to
+it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from spark_throttle.store.entries import (
     path_of,
     resource_group_of,
 )
+from spark_throttle.store.entry_version import Expected, check_expected
 from spark_throttle.store.protection.planned_change import PlannedChange
 from spark_throttle.store.store import (
     KINDS,
@@ -136,7 +138,7 @@ class PolicyService:
         return [StoredEntry.of(entry) for entry in page]
 
     def create(
-        self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
+        self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: Expected = None
     ) -> CommitResult:
         """Write an entry that does not exist yet.
 
@@ -152,7 +154,7 @@ class PolicyService:
 
         def plan(revision: int) -> list[Change]:
             entry = self.store.get(kind, name, at=revision)
-            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            check_expected(kind, name, expected, entry)
             if entry is not None:
                 raise DuplicateError(kind, name, "is there already; update it instead")
             return self._writing(kind, name, values, revision, author)
@@ -160,7 +162,7 @@ class PolicyService:
         return self._noted(kind, name, values, self._changes.commit(plan, author))
 
     def update(
-        self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
+        self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: Expected = None
     ) -> CommitResult:
         """Replace an entry that exists.
 
@@ -179,13 +181,13 @@ class PolicyService:
         return self._noted(kind, name, values, self._changes.commit(plan, author))
 
     def put(
-        self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: int | None = None
+        self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: Expected = None
     ) -> CommitResult:
         """Write an entry, whether it exists or not; `expected=0` requires that it does not."""
 
         def plan(revision: int) -> list[Change]:
             entry = self.store.get(kind, name, at=revision)
-            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            check_expected(kind, name, expected, entry)
             return self._writing(kind, name, values, revision, author)
 
         return self._noted(kind, name, values, self._changes.commit(plan, author))
@@ -197,7 +199,7 @@ class PolicyService:
         edited: Callable[[Mapping[str, Any]], Mapping[str, object]],
         author: Author,
         *,
-        expected: int | None = None,
+        expected: Expected = None,
     ) -> CommitResult:
         """Write an entry as `edited` returns it for what it says; for one that does not exist, it is given nothing.
 
@@ -211,14 +213,14 @@ class PolicyService:
         def plan(revision: int) -> list[Change]:
             nonlocal values
             entry = self.store.get(kind, name, at=revision)
-            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            check_expected(kind, name, expected, entry)
             values = edited({} if entry is None else StoredEntry.of(entry).values)
             return self._writing(kind, name, values, revision, author)
 
         made = self._changes.commit(plan, author)
         return self._noted(kind, name, values, made)
 
-    def delete(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
+    def delete(self, kind: Kind, name: str, author: Author, *, expected: Expected = None) -> CommitResult:
         """Remove an entry; `defaults`, `job` and `queue` then have their default values.
 
         Raises
@@ -248,7 +250,7 @@ class PolicyService:
         resource_group: str,
         author: Author,
         *,
-        expected: int | None = None,
+        expected: Expected = None,
         is_moved: bool = False,
     ) -> CommitResult:
         """Attach a tenant, a namespace or the defaults to a resource group.
@@ -274,7 +276,7 @@ class PolicyService:
             if author.tenant is None:
                 self._found("resource_group", resource_group, revision, None, author)
             entry = self.store.get(kind, name, at=revision)
-            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            check_expected(kind, name, expected, entry)
             values = {} if entry is None else StoredEntry.of(entry).values
             attached = values.get("resource_group")
             if attached not in (None, resource_group) and not is_moved:
@@ -287,7 +289,7 @@ class PolicyService:
         made = self._changes.commit(plan, author)
         return replace(made, notes=(*made.notes, *notes))
 
-    def detach(self, kind: Kind, name: str, author: Author, *, expected: int | None = None) -> CommitResult:
+    def detach(self, kind: Kind, name: str, author: Author, *, expected: Expected = None) -> CommitResult:
         """Detach a tenant, a namespace or the defaults; an entry without other settings is removed.
 
         Raises
@@ -298,7 +300,7 @@ class PolicyService:
 
         def plan(revision: int) -> list[Change]:
             entry = self.store.get(kind, name, at=revision)
-            _check_expected(kind, name, expected, entry.revision if entry else 0)
+            check_expected(kind, name, expected, entry)
             values = {} if entry is None else StoredEntry.of(entry).values
             if values.pop("resource_group", None) is None:
                 raise _unattached(kind, name)
@@ -343,7 +345,7 @@ class PolicyService:
             return changes_between(_bodies(self.store, revision), wanted)
 
         # What the document says is the administrators' word, even if a tenant's administrator wrote it first.
-        made = self._changes.commit(plan, author, is_document=True)
+        made = self._changes.commit(plan, author, is_whole=True, is_document=True)
         return replace(made, notes=(*made.notes, *islice(notes_on_document(document), MOST_NOTES)))
 
     def planned(self, document: PolicyDocument) -> PlannedChange:
@@ -392,7 +394,7 @@ class PolicyService:
                 raise ConflictError(f"the policy store {self.store.location}", expected, revision)
             return self._restoring(to, revision)
 
-        return self._changes.commit(plan, author)
+        return self._changes.commit(plan, author, is_whole=True)
 
     def planned_rollback(self, to: int) -> PlannedChange:
         """Return what `rollback` would change, and what that costs."""
@@ -416,7 +418,7 @@ class PolicyService:
     # ------------------------------------------------------------------------------------------- inside
 
     def _planned(self, changes: list[Change], before: Mapping[tuple[Kind, str], str], revision: int) -> PlannedChange:
-        return PlannedChange.of(changes, before, revision, self._changes.losses(changes, revision))
+        return PlannedChange.of(changes, before, revision, self._changes.losses(changes, revision, is_whole=True))
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
@@ -435,14 +437,14 @@ class PolicyService:
         body = body_of(policy)
         return [Change(kind, name, None if kind in SINGLE_KINDS and body == body_of(EMPTY[kind]) else body)]
 
-    def _found(self, kind: Kind, name: str, revision: int, expected: int | None, author: Author) -> Entry:
+    def _found(self, kind: Kind, name: str, revision: int, expected: Expected, author: Author) -> Entry:
         entry = self.store.get(kind, name, at=revision)
         if entry is None:
             if kind in SINGLE_KINDS:
-                _check_expected(kind, name, expected, 0)
+                check_expected(kind, name, expected, None)
                 return Entry(kind, "", "{}", 0)
             raise NotFoundError(kind, name, self._hint(kind, name, revision, author.tenant))
-        _check_expected(kind, name, expected, entry.revision)
+        check_expected(kind, name, expected, entry)
         return entry
 
     def _users(self, group: str, revision: int) -> list[str]:
@@ -478,8 +480,3 @@ def _unattached(kind: Kind, name: str) -> NotFoundError:
 
 def _bodies(store: PolicyStore, revision: int) -> dict[tuple[Kind, str], str]:
     return {(entry.kind, entry.name): entry.body or "{}" for entry in store.scan(at=revision)}
-
-
-def _check_expected(kind: Kind, name: str, expected: int | None, found: int) -> None:
-    if expected is not None and expected != found:
-        raise ConflictError(f"{kind.replace('_', ' ')} {name}".strip(), expected, found, is_entry=True)

@@ -175,6 +175,15 @@ class PolicyStore(Protocol):
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
         """Return the newest commits, newest first; if `before` is given, only commits before that revision."""
 
+    def check_whole(self) -> None:
+        """Refuse to go on with a store that can be read, but has lost its history; every change checks it first.
+
+        Raises
+        ------
+        DamagedError
+            If it has.
+        """
+
     def turn(self) -> AbstractContextManager[None]:
         """Return a context in which other authors who ask for a turn wait, if the store can make them wait.
 

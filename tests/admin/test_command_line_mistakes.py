@@ -26,6 +26,7 @@ from tests.sessions import ROOT
 from tests.status.test_explain import run_batch
 
 RUNNER = CliRunner()
+EXAMPLE = "conf/policies/example.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -65,16 +66,42 @@ def test_server_refuses_a_store_that_is_not_there_and_makes_none(tmp_path: Path,
         ["group", "list"], ["group", "create", "gold"], ["group", "update", "gold"], ["tenant", "delete", "acme"],
         ["namespace", "attach", "acme/x", "gold"], ["defaults", "get"], ["job", "update"], ["policy", "show"],
         ["policy", "diff"], ["policy", "history"], ["policy", "rollback", "0"], ["explain", "acme/x"],
-        ["policy", "apply", "conf/policies/example.yaml"],
-        ["policy", "apply", "conf/policies/example.yaml", "--init", "--dry-run"],
+        ["policy", "apply", EXAMPLE], ["policy", "apply", EXAMPLE, "--dry-run"],
     ],
     ids=" ".join,
 )  # fmt: skip
 @pytest.mark.parametrize("scheme", ["delta", "file"])
 def test_no_command_makes_a_store_that_is_not_there(tmp_path: Path, scheme: str, command: list[str]) -> None:
     where = tmp_path / "none" / "policies.yaml"
-    run(*command, "--store", f"{scheme}:{where}", code=Exit.UNAVAILABLE)
+    said = run(*command, "--store", f"{scheme}:{where}", code=Exit.UNAVAILABLE).stderr
+    assert said.endswith("; make one with `spark-throttle policy apply --init`, or correct the path\n")
     assert not where.parent.exists()
+
+
+@pytest.mark.parametrize("scheme", ["delta", "file"])
+def test_dry_run_says_what_it_would_make_and_makes_nothing(tmp_path: Path, scheme: str) -> None:
+    where = tmp_path / "none" / "policies.yaml"
+    command = ["policy", "apply", EXAMPLE, "--init", "--dry-run", "--store", f"{scheme}:{where}"]
+    planned = answer(*command)
+    assert (planned["makes_store"], planned["revision"], planned["losses"]) == (True, 0, [])
+    assert planned["differences"][0]["before"] is None
+    said = run(*command).stdout
+    assert said.startswith(f"the policy store {scheme}:{where} would be made, with\n")
+    assert planned["differences"][0]["path"] in said
+    assert answer(*command, "--expected", "0") == planned
+    assert "is at revision 0 and the change was made for revision 3" in run(
+        *command, "--expected", "3", code=Exit.CONFLICT).stderr  # fmt: skip
+    assert not where.parent.exists()
+    run("policy", "apply", EXAMPLE, "--init", "--store", f"{scheme}:{where}")
+    again = answer(*command)
+    assert (again["makes_store"], again["revision"], again["differences"]) == (False, 1, [])
+
+
+def test_dry_run_of_a_store_that_is_there_and_cannot_be_read_makes_up_none(tmp_path: Path) -> None:
+    where = tmp_path / "policies.yaml"
+    where.mkdir()
+    said = run("policy", "apply", EXAMPLE, "--init", "--dry-run", "--store", f"file:{where}", code=Exit.UNAVAILABLE)
+    assert "Is a directory" in said.stderr
 
 
 def test_server_says_of_a_truncated_commit_what_the_command_line_says(tmp_path: Path) -> None:
@@ -85,7 +112,8 @@ def test_server_says_of_a_truncated_commit_what_the_command_line_says(tmp_path: 
         assert admin.put(f"/admin/v2/policies/tenants/t{number}", json={}).json()["revision"] == number + 1
     commits = sorted((path / "_delta_log").glob("*.json"))
     os.truncate(commits[20], 100)
-    said = json.loads(run("tenant", "list", "-o", "json", code=Exit.UNAVAILABLE).stderr)["message"]
+    said = json.loads(run("tenant", "list", "-o", "json", code=Exit.FAULT).stderr)["message"]
+    assert f"is damaged: the file {commits[20]} of its log is cut off" in said
     for answered in (admin.put("/admin/v2/policies/tenants/late", json={}), admin.get("/admin/v2/policies/tenants")):
         assert (answered.status_code, answered.json()["detail"]) == (503, said)
     assert sorted((path / "_delta_log").glob("*.json")) == commits

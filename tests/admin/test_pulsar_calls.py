@@ -177,7 +177,7 @@ def test_name_of_a_group_is_bare_text_and_no_group_is_no_content(client: TestCli
     client.put(f"{where}/gold")
     found = client.get(where)
     assert (found.content, found.headers["Content-Type"]) == (b"gold", "text/plain; charset=utf-8")
-    assert found.headers["ETag"] == '"2"'
+    assert found.headers["ETag"].startswith('"2-')
 
 
 @pytest.mark.parametrize("member", ["namespaces/acme/orders", "tenants/acme"])

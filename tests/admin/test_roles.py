@@ -79,7 +79,7 @@ CALLS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
     ("GET", "/admin/v2/history", None, (401, 200, 403, 200)),
     ("GET", "/admin/v2/diff?before=0&after=1", None, (401, 200, 403, 200)),
     ("GET", "/admin/v2/rollback/0", None, (401, 200, 403, 200)),
-    ("POST", "/admin/v2/rollback/0", None, (401, 200, 403, 403)),
+    ("POST", "/admin/v2/rollback/0?yes=true", None, (401, 200, 403, 403)),
     ("GET", "/admin/v2/caller", None, (401, 200, 200, 200)),
     ("GET", "/admin/v2/status", None, (401, 200, 200, 200)),
     ("GET", "/admin/v2/status/none/series", None, (401, 404, 403, 404)),

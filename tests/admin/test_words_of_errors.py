@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from spark_throttle.admin.api.addresses import etag
 from spark_throttle.admin.api.answers import PROBLEM_TYPE
 from spark_throttle.admin.api.answers import REMEDIES as OVER_HTTP
 from spark_throttle.admin.cli.output import REMEDIES as ON_THE_COMMAND_LINE
 from spark_throttle.errors import ThrottleError
 from spark_throttle.remedies import IN_PYTHON, Remedy
+from spark_throttle.store.entry_version import EntryVersion
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ServedApp
 
@@ -23,6 +26,8 @@ FRAMEWORKS_WORDS = re.compile(
 )
 ENTRY = f"{V2}/policies/tenants/acme"
 GROUP = f"{V2}/resourcegroup/gold"
+_GOLD = EntryVersion.of(1, "{}", given=None)
+TAG_1, TAG_7 = etag(_GOLD), etag(replace(_GOLD, revision=7))
 
 
 @pytest.mark.parametrize(
@@ -142,10 +147,10 @@ def test_remedies_over_http_are_those_of_a_client(in_memory: ServedApp) -> None:
 @pytest.mark.parametrize(
     ("is_there", "headers", "status"),
     [
-        (False, {"If-Match": '"7"'}, 412), (False, {"If-Match": "*"}, 412), (False, {"If-None-Match": "*"}, 201),
-        (False, {}, 201), (True, {}, 409), (True, {"If-Match": '"7"'}, 412), (True, {"If-Match": '"1"'}, 409),
+        (False, {"If-Match": TAG_7}, 412), (False, {"If-Match": "*"}, 412), (False, {"If-None-Match": "*"}, 201),
+        (False, {}, 201), (True, {}, 409), (True, {"If-Match": TAG_7}, 412), (True, {"If-Match": TAG_1}, 409),
         (True, {"If-Match": "*"}, 409), (True, {"If-None-Match": "*"}, 412), (False, {"If-Match": "7"}, 422),
-        (False, {"If-Match": '"7"', "If-None-Match": "*"}, 422),
+        (False, {"If-Match": TAG_7, "If-None-Match": "*"}, 422),
     ],
 )  # fmt: skip
 def test_condition_of_a_creation_is_judged(

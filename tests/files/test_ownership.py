@@ -45,7 +45,8 @@ def test_token_that_root_creates_leaves_the_servers_files_to_the_server(tmp_path
 def test_change_of_a_policy_file_by_root_leaves_its_files_to_their_owner(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     FileStore.create(path)
-    path.with_name("p.yaml.lock").unlink()
+    for name in (".log", ".lock"):
+        path.with_name(path.name + name).unlink()
     path.chmod(0o640)
     os.chown(path, SERVER, SERVER)
     FileStore(path).commit([Change("tenant", "acme", "{}")], expected_revision=0, author=Author("ann"), at_ms=0)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake.exceptions import DeltaError
 
-from spark_throttle.errors import StoredFormatError, StoreError, ThrottleError
+from spark_throttle.errors import DamagedError, StoredFormatError, StoreUnavailableError, ThrottleError
+from spark_throttle.store.delta import delta_store
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.file_store import FileStore
 from spark_throttle.store.service import PolicyService
@@ -93,18 +95,116 @@ def test_server_and_command_line_say_the_same_of_a_truncated_commit(
         assert content(old) == again
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[: len(data) // 2], "of its log is cut off or altered: its line "),
+        (lambda data: b"\x00" * len(data), "of its log is cut off or altered: its line 1 is not JSON"),
+        (lambda _: b"[]\n", "of its log is altered: its line 1 is no action of Delta"),
+    ],
+    ids=["cut", "zeros", "a list"],
+)
+@pytest.mark.parametrize("place", [-1, -3, 0], ids=["newest", "middle", "first"])
+def test_damaged_commit_is_damage_that_names_the_file_and_the_remedy(
+    old: DeltaStore, folder: Path, place: int, damage: Callable[[bytes], bytes], said: str
+) -> None:
+    victim = commits(folder)[place]
+    victim.write_bytes(damage(victim.read_bytes()))
+    for call in (old.revision, lambda: commit(old, "late"), lambda: DeltaStore(str(folder))):
+        with pytest.raises(DamagedError) as refused:
+            call()
+        assert str(refused.value).startswith(f"the policy store delta:{folder} is damaged: the file {victim} {said}")
+        assert str(refused.value).endswith("; restore it from a backup of the store")
+
+
+@pytest.mark.parametrize("place", [2, 0])
+def test_commit_that_is_gone_is_damage_that_names_the_file(old: DeltaStore, folder: Path, place: int) -> None:
+    victim = commits(folder)[place]
+    victim.unlink()
+    for call in (old.revision, lambda: DeltaStore(str(folder))):
+        with pytest.raises(DamagedError, match=rf"its log has no file {victim}, and later ones; restore it from a"):
+            call()
+
+
+def test_first_commit_that_says_not_what_the_table_is_is_damage(old: DeltaStore, folder: Path) -> None:
+    victim = commits(folder)[0]
+    for content, said in ((b"", "is empty"), (victim.read_bytes().splitlines(keepends=True)[0], "is cut off: it does")):
+        victim.write_bytes(content)
+        for call in (old.revision, lambda: DeltaStore(str(folder))):
+            with pytest.raises(DamagedError, match=f"the file {victim} of its log {said}"):
+                call()
+
+
+@pytest.mark.parametrize("form", ["change", "snapshot"])
+def test_damaged_data_file_is_damage_that_names_the_file(
+    folder: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_store, "SNAPSHOT_REVISIONS", 3)
+    store = DeltaStore.create(str(folder))
+    for number in range(4):
+        commit(store, f"t{number}")
+    for victim in (folder / f"form={form}").iterdir():
+        os.truncate(victim, 100)
+    with pytest.raises(DamagedError, match=rf"its file {folder}/form={form}/.* has 100 of the .* restore it from a"):
+        list(DeltaStore(str(folder)).scan())
+
+
+def test_store_that_cannot_be_reached_is_not_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DeltaStore.create(str(folder))
+    commit(store, "t0")
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise DeltaError("Generic S3 error: error sending request")
+
+    monkeypatch.setattr(delta_store, "changes_in", unreachable)
+    with pytest.raises(StoreUnavailableError, match="error sending request"):
+        store.history()
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Kernel error: Json error: Truncated record whilst reading string", DamagedError),
+        ("Generic delta kernel error: Expected contiguous commit files, but found gap", DamagedError),
+        ("Kernel error: No table metadata or protocol found in delta log.", DamagedError),
+        ("Generic S3 error: error sending request", StoreUnavailableError),
+    ],
+)
+def test_damage_on_an_object_store_is_told_by_what_delta_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, message: str, kind: type[ThrottleError]
+) -> None:
+    store = DeltaStore.create(str(folder))
+    store._log_folder = None
+
+    def failing(*_: object, **__: object) -> None:
+        raise DeltaError(message)
+
+    monkeypatch.setattr(store, "_opened", failing)
+    with pytest.raises(kind, match=message.partition(":")[0]):
+        store.revision()
+
+
 def test_lost_revision_in_the_middle_is_an_error_and_not_a_policy_with_a_hole(old: DeltaStore, folder: Path) -> None:
     commits(folder)[3].write_bytes(b"")
     for store in (old, DeltaStore(str(folder))):
-        assert "revision 3 is missing" in str(content(store))
-    assert "revision 3 is missing" in str(said(lambda: commit(old, "late")))
+        assert f"DamagedError: the policy store delta:{folder} is damaged: the file" in str(content(store))
+        assert "00003.json of its log is empty; restore it from a backup of the store" in str(content(store))
+    assert "of its log is empty" in str(said(lambda: commit(old, "late")))
+
+
+def test_revision_that_is_cut_out_of_the_middle_is_damage(old: DeltaStore, folder: Path) -> None:
+    victim = commits(folder)[3]
+    victim.write_bytes(lines(1)(victim.read_bytes()))
+    for call in (lambda: list(old.scan()), lambda: list(DeltaStore(str(folder)).scan()), lambda: commit(old, "late")):
+        with pytest.raises(DamagedError, match="revision 3 is missing, though 6 is there; restore it from a backup"):
+            call()
 
 
 def test_store_that_was_repaired_goes_on(old: DeltaStore, folder: Path) -> None:
     victim = commits(folder)[-1]
     data = victim.read_bytes()
     victim.write_bytes(data[:50])
-    with pytest.raises(StoreError):
+    with pytest.raises(DamagedError):
         commit(old, "late")
     victim.write_bytes(data)
     assert commit(old, "late") == REVISIONS + 1

@@ -122,7 +122,9 @@ def test_file_that_is_gone_is_an_error_and_is_not_made_anew(store: FileStore, pa
         store.revision()
     with pytest.raises(StoreUnavailableError):
         commit(store, 0)
-    with pytest.raises(StoreUnavailableError, match="there is no such file"):
+    with pytest.raises(
+        StoreUnavailableError, match="there is no such file; make one with `spark-throttle policy apply --init`"
+    ):
         FileStore(path)
     assert not path.exists()
 

@@ -56,6 +56,19 @@ def test_unchanged_store_gives_the_same_snapshot(followed: FollowedStore) -> Non
     assert followed.current().store_revision == 1
 
 
+def test_restored_store_is_read_though_its_newest_revision_has_the_same_number(tmp_path: Path, path: Path) -> None:
+    service = PolicyService(DeltaStore.create(str(path)), clock_ms=lambda: 0)
+    service.put("job", "", FIVE, ANN)
+    shutil.copytree(path, tmp_path / "backup")
+    service.put("job", "", {"publish": {"messages_per_second": 7}}, ANN)
+    followed = FollowedStore(f"delta:{path}")
+    assert rate(followed) == 7
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "backup", path)
+    PolicyService(DeltaStore(str(path)), clock_ms=lambda: 0).put("job", "", TEN, ANN)
+    assert (rate(followed), followed.current().store_revision) == (10, 2)
+
+
 def test_committed_change_is_seen_at_the_next_look(followed: FollowedStore, service: PolicyService) -> None:
     service.put("job", "", TEN, ANN)
     assert rate(followed) == 10

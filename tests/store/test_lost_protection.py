@@ -27,14 +27,15 @@ SECTIONS = ("resource_groups", "tenants", "namespaces")
 KEYS = ("messages_per_second", "bytes_per_second", "max_message_bytes")
 
 
-def losses_of(before: Values, after: Values) -> list[Loss]:
+def losses_of(before: Values, after: Values, *, is_whole: bool = False) -> list[Loss]:
     old, new = (entries_of(parse_document(each)) for each in (before, after))
     store = MemoryStore()
     if old:
         store.commit(
             [Change(*key, body) for key, body in old.items()], expected_revision=0, author=Author("a"), at_ms=0
         )
-    return ProtectionCheck(store, NamespaceIndex(store)).losses(changes_between(old, new), store.revision())
+    check = ProtectionCheck(store, NamespaceIndex(store))
+    return check.losses(changes_between(old, new), store.revision(), is_whole=is_whole)
 
 
 # ---------------------------------------------------------------------------------------------- by example
@@ -170,6 +171,39 @@ def test_change_says_what_it_costs(before: Values, after: Values, said: list[str
         assert text.startswith(start)
 
 
+SHUT = {"publish": {"messages_per_second": 0, "on_excess": "reject"}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"tenants": {"t": SHUT}}, {"tenants": {"t": FIVE}},
+         ["tenants.t.publish.messages_per_second is raised from 0 to 5"]),
+        ({"namespaces": {"t/*": FIVE, "t/x": {**SHUT, "locked": True}}}, {"namespaces": {"t/*": FIVE}},
+         ["namespaces.t/x.publish.messages_per_second is raised from 0 to 5", "the lock of namespaces.t/x is lifted"]),
+        ({"defaults": FIVE, "namespaces": {"t/*": SHUT}}, {"defaults": FIVE},
+         ["namespaces.t/*.publish.messages_per_second is raised from 0 to 5"]),
+        ({"defaults": SHUT}, {"defaults": SHUT, "namespaces": {"t/x": FIVE}},
+         ["namespaces.t/x: publish.messages_per_second of defaults is raised from 0 to 5"]),
+        (
+            {"resource_groups": {"g": SHUT, "h": FIVE}, "tenants": {"t": {"resource_group": "g"}}},
+            {"resource_groups": {"g": SHUT, "h": FIVE}, "tenants": {"t": {"resource_group": "h"}}},
+            ["tenants.t: publish.messages_per_second of resource_groups.g is raised from 0 to 5"],
+        ),
+        ({"resource_groups": {"g": SHUT}, "job": FIVE}, {"resource_groups": {"g": FIVE}, "job": FIVE}, []),
+        ({"job": SHUT}, {"job": {"publish": {"messages_per_second": 0}}}, []),
+        ({"job": FIVE, "namespaces": {"t/x": {**FIVE, "locked": True}}}, {"job": FIVE, "namespaces": {"t/x": FIVE}},
+         ["the lock of namespaces.t/x is lifted"]),
+        ({"namespaces": {"t/x": FIVE}}, {"namespaces": {"t/x": {**FIVE, "locked": True}}}, []),
+    ],
+)  # fmt: skip
+def test_end_of_an_emergency_costs_only_in_a_change_of_everything(
+    before: Values, after: Values, said: list[str]
+) -> None:
+    assert [str(loss) for loss in losses_of(before, after, is_whole=True)] == said
+    assert losses_of(before, after) == []
+
+
 # -------------------------------------------------------------------------- by property, against every name
 
 
@@ -291,6 +325,7 @@ def lost(before: Values, after: Values) -> Counter[tuple[str, str, str]]:
     for name in NAMES:
         old, new = limits_of(before, name), limits_of(after, name)
         counts.update(("lifted", *part) for part in old or {} if new is None or part not in new)
+        counts.update(("raised", *part) for part, value in (old or {}).items() if value == 0 and (new or {}).get(part))
         counts.update(
             ("zero", *part) for part, value in (new or {}).items() if value == 0 and (old or {}).get(part) != 0
         )
@@ -301,7 +336,8 @@ def check(seed: int, changes: int, *, has_globs: bool) -> Counter[str]:
     draw, counts = Draw(seed, has_globs=has_globs), Counter[str]()
     before = draw.document()
     after = draw.changed(before, changes) if seed % 20 else {}
-    found = losses_of(before, after)
+    found = losses_of(before, after, is_whole=True)
+    assert [each for each in found if each.kind not in ("raised", "unlocked")] == losses_of(before, after)
     said = {(loss.kind, loss.level, loss.key) for loss in found}
     of_all = {kind for kind, _, key in said if key in ALL}
     for part in lost(before, after):
@@ -335,7 +371,7 @@ def test_many_changes_are_judged_as_few_are(monkeypatch: pytest.MonkeyPatch) -> 
         draw = Draw(seed, has_globs=True)
         before = draw.document()
         after = draw.changed(before, 4)
-        few = losses_of(before, after)
+        few = losses_of(before, after, is_whole=True)
         with monkeypatch.context() as patched:
             patched.setattr(lost_protection, "MOST_LOOKED_UP", 0)
-            assert losses_of(before, after) == few
+            assert losses_of(before, after, is_whole=True) == few

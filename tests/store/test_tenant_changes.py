@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from spark_throttle.store.store import NOTHING, Author, Change, Kind
 ANN = Author("ann")
 FIVE = {"publish": {"messages_per_second": 5}}
 ONE = {"publish": {"messages_per_second": 1}}
+IN_GOLD = {"resource_group": "gold"}
 NONE = {"publish": {"messages_per_second": 0}}
 BOB = Author("bob", tenant="acme")
 
@@ -158,6 +160,34 @@ def test_change_is_judged_on_the_revision_that_it_is_committed_on() -> None:
     service.put("tenant", "acme", FIVE, ANN)
     with pytest.raises(NotPermittedError, match=r"would be 5; .* gave 0"):
         service.put("namespace", "acme/x", FIVE, BOB)
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({"tenant": ("acme", IN_GOLD)}, "tenants.acme"),
+        ({"tenant": ("acme", IN_GOLD), "defaults": ("", {"resource_group": "iron"})}, "tenants.acme"),
+        ({"tenant": ("acme", IN_GOLD), "namespace": ("acme/*", FIVE)}, "tenants.acme"),
+        ({"defaults": ("", IN_GOLD)}, "defaults"),
+        ({"defaults": ("", {"resource_group": "iron"}), "namespace": ("acme/*", IN_GOLD)},
+         r"namespaces.acme/\*"),
+        ({"tenant": ("acme", {"resource_group": "iron"}), "namespace": ("acme/x", IN_GOLD)},
+         "namespaces.acme/x"),
+    ],
+)  # fmt: skip
+def test_refusal_names_the_entry_that_gave_the_group(
+    service: PolicyService, given: dict[Kind, tuple[str, dict[str, Any]]], where: str
+) -> None:
+    for group, messages_per_second in (("gold", 7), ("iron", 3), ("else", 9)):
+        service.put("resource_group", group, {"publish": {"messages_per_second": messages_per_second}}, ANN)
+    for kind, (name, values) in given.items():
+        service.put(kind, name, values, ANN)
+    said = (
+        rf"resource_group: it would be else; at the level resource_group, administrators gave gold "
+        rf"\(publish.messages_per_second: 7\) \({where}\); give"
+    )
+    with pytest.raises(NotPermittedError, match=said):
+        service.put("namespace", "acme/x", {"resource_group": "else"}, BOB)
 
 
 @pytest.mark.parametrize("kind", ["file", "delta"])

@@ -2,13 +2,13 @@
 
 A name is one percent-encoded segment of the path, so it may hold slashes (``%2F``), spaces and any other text. A
 segment that cannot be a name is refused, with the name of its parameter as the path of the error. An entry's ETag is
-its revision in quotes.
+its version (`entry_version`) in quotes: its revision, and a digest of its contents.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
 from fastapi import Header, Query
@@ -17,9 +17,11 @@ from pydantic_core import PydanticCustomError
 
 from spark_throttle.errors import ConflictError, PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.store.entry_version import EntryVersion, Expected
 
 _DOTS: Final = (".", "..")
-_ETAG = re.compile(r'"(0|[1-9][0-9]{0,17})"')
+_ETAG = re.compile(r'"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16}))?"')
+_EXAMPLE: Final = '"7-a8756ee0267e15a8"'
 _ANY: Final = "*"
 
 
@@ -85,8 +87,8 @@ IfMatch: TypeAlias = Annotated[
     str | None,
     Header(
         alias="If-Match",
-        description='The ETag that the caller has read, such as `"7"`, or `*` for any. If the entry has another by '
-        "now, nothing is changed and the answer is 412.",
+        description=f"The ETag that the caller has read, such as `{_EXAMPLE}`, or `*` for any. If the entry has "
+        "another by now, nothing is changed and the answer is 412.",
     ),
 ]
 IfNoneMatch: TypeAlias = Annotated[
@@ -97,13 +99,24 @@ After: TypeAlias = Annotated[str, Query(max_length=MAX_NAME_BYTES, description="
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=1000, description="The largest number of entries on a page.")]
 
 
-def etag(revision: int) -> str:
+ETAG: Final[dict[str, Any]] = {
+    "headers": {
+        "ETag": {
+            "schema": {"type": "string"},
+            "description": f"The entry's version, such as `{_EXAMPLE}`: its revision and a digest of its contents.",
+        }
+    }
+}
+"""The header of an answer with an entry, for the API's description."""
+
+
+def etag(version: EntryVersion) -> str:
     """Return the ETag of an entry."""
-    return f'"{revision}"'
+    return f'"{version.revision}-{version.contents}"'
 
 
-def expected_revision(what: str, if_match: str | None, if_none_match: str | None, found: int | None) -> int | None:
-    """Return the revision that a change requires; `None` for any, 0 for an entry that must not exist.
+def expected_version(what: str, if_match: str | None, if_none_match: str | None, found: int | None) -> Expected:
+    """Return the version that a change requires; `None` for any, 0 for an entry that must not exist.
 
     Parameters
     ----------
@@ -113,7 +126,7 @@ def expected_revision(what: str, if_match: str | None, if_none_match: str | None
     Raises
     ------
     ConflictError
-        If ``If-Match: *`` requires an entry that does not exist.
+        If ``If-Match: *`` requires an entry that does not exist, or an ETag names a revision alone.
     PolicyError
         If ``If-Match`` is not an ETag of this API, ``If-None-Match`` is not ``*``, or both are given.
     """
@@ -131,5 +144,13 @@ def expected_revision(what: str, if_match: str | None, if_none_match: str | None
         return None
     match = _ETAG.fullmatch(if_match.strip())
     if match is None:
-        raise PolicyError("If-Match", 'it is not an ETag of this API, such as "7" in double quotes')
-    return int(match[1])
+        raise PolicyError("If-Match", f"it is not an ETag of this API, such as {_EXAMPLE} in double quotes")
+    revision, contents = int(match[1]), match[2]
+    if contents is None:
+        # Releases before entries had versions gave such ETags.
+        mismatch = (
+            f': "{revision}" is a revision, and an ETag also names the contents, for a store that is restored gives '
+            f"revisions twice"
+        )
+        raise ConflictError(what, revision, found or 0, is_entry=True, mismatch=mismatch)
+    return EntryVersion(revision, contents)

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from spark_throttle.admin.api.addresses import Segment, TenantSegment
+from spark_throttle.admin.api.addresses import ETAG, Segment, TenantSegment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import (
     Admin,
@@ -35,7 +35,7 @@ router = APIRouter(prefix="/admin/v2", tags=["attachments"])
 _NAMESPACE = "/namespaces/{tenant}/{namespace}/resourcegroup"
 _TENANT = "/tenants/{tenant}/resourcegroup"
 _ATTACHED: dict[int | str, dict[str, Any]] = {
-    200: {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The entry's revision."}}},
+    200: ETAG,
     204: {"description": "It is attached to no group by itself."},
 }
 
@@ -141,16 +141,16 @@ def _attach(
 
 def _detach(asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str | None) -> ChangeResponse:
     service = asked.context.service
-    revision = asked.expected(kind, name)
+    expected = asked.expected(kind, name)
     if group is not None:
         stored = service.attached(kind, name)
         if stored.resource_group != group:
             raise NotFoundError("resource_group", group, f" that {kind} {name} is attached to")
-        # The change is conditional on the revision that was compared.
-        revision = stored.revision if revision is None else revision
+        # The change is conditional on the version that was compared.
+        expected = stored.version if expected is None else expected
     author = asked.author(caller)
     try:
-        made = service.detach(kind, name, author, expected=revision)
+        made = service.detach(kind, name, author, expected=expected)
     except NotFoundError as error:
         if group is not None:
             raise

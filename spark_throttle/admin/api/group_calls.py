@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Body, Request, Response
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.addresses import After, IfNoneMatch, Limit, Segment, encoded
+from spark_throttle.admin.api.addresses import ETAG, After, IfNoneMatch, Limit, Segment, encoded
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import (
     READERS,
@@ -45,8 +45,7 @@ _PULSARS: Final = "/resourcegroups"
 
 Fields = Annotated[ResourceGroupChange, Body()]
 _PAGE: Final = 1000
-_ETAG: dict[str, Any] = {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The entry's revision."}}}
-_READ: dict[int | str, dict[str, Any]] = {**documented(404), 200: _ETAG, 304: {"description": "Not Modified"}}
+_READ: dict[int | str, dict[str, Any]] = {**documented(404), 200: ETAG, 304: {"description": "Not Modified"}}
 
 
 @router.get(_OURS, dependencies=READERS, responses=documented(404))
@@ -98,10 +97,10 @@ def create_resource_group(
 
     Its condition is judged first (412).
     """
-    revision = asked.expected("resource_group", resourcegroup)
+    expected = asked.expected("resource_group", resourcegroup)
     try:
         values = changed_values({}, fields)
-        made = served.service.create("resource_group", resourcegroup, values, asked.author(caller), expected=revision)
+        made = served.service.create("resource_group", resourcegroup, values, asked.author(caller), expected=expected)
     except PolicyError as error:
         raise _of_field(error) from error
     return asked.answer(_noted(made, fields))
@@ -116,11 +115,11 @@ def put_resource_group(
 
     `PUT policies/resource_groups/{name}` says the whole group instead.
     """
-    revision = asked.expected("resource_group", resourcegroup)
+    expected = asked.expected("resource_group", resourcegroup)
     try:
         made = served.service.edit(
             "resource_group", resourcegroup, lambda values: changed_values(values, fields), asked.author(caller),
-            expected=revision,
+            expected=expected,
         )  # fmt: skip
     except PolicyError as error:
         raise _of_field(error) from error
@@ -131,8 +130,8 @@ def put_resource_group(
 @router.delete(_PULSARS + _GROUP, responses=documented(404, 412, 428))
 def delete_resource_group(served: ApiContext, caller: Admin, resourcegroup: Segment, asked: Change) -> ChangeResponse:
     """Delete a resource group; while tenants, namespaces or the defaults are attached to it, the answer is 412."""
-    revision = asked.expected("resource_group", resourcegroup)
-    made = served.service.delete("resource_group", resourcegroup, asked.author(caller), expected=revision)
+    expected = asked.expected("resource_group", resourcegroup)
+    made = served.service.delete("resource_group", resourcegroup, asked.author(caller), expected=expected)
     return asked.answer(made, is_entry=False)
 
 

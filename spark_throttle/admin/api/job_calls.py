@@ -126,10 +126,10 @@ class Status(BaseModel):
 
     store: str
     store_revision: int | None
-    """`None` if the store cannot be read."""
+    """`None` if the store cannot be read, or has lost its history."""
 
     store_problem: str | None
-    """Why the store cannot be read."""
+    """Why the store cannot be read, or what it has lost."""
 
     jobs: list[JobStatus]
 
@@ -213,6 +213,7 @@ def get_status(served: ApiContext, caller: AnyCaller) -> Status:
     jobs = [_status(view, is_wide=is_wide) for view in served.watch.views()]
     revision, problem = None, None
     try:
+        store.check_whole()
         revision = store.revision()
     except ThrottleError as error:
         problem = problem_in_words(str(error), is_wide=is_wide)

@@ -54,7 +54,7 @@ class Policy(BaseModel):
     kind: Kind
     name: str
     revision: int
-    """Revision of the commit that wrote the entry: its ETag."""
+    """Revision of the commit that wrote the entry; its ETag names it too."""
 
     author: Literal["administrator", "tenant"]
     """Whether an administrator wrote the entry, or the tenant's own."""
@@ -121,8 +121,8 @@ def put_policy(
     """Create or replace an entry."""
     kind = _KINDS[section]
     _check_writable(caller, kind, name)
-    revision = asked.expected(kind, name)
-    made = served.service.put(kind, name, values, asked.author(caller), expected=revision)
+    expected = asked.expected(kind, name)
+    made = served.service.put(kind, name, values, asked.author(caller), expected=expected)
     return asked.answer(made)
 
 
@@ -133,8 +133,8 @@ def delete_policy(
     """Delete an entry; a resource group that is in use is not deleted (412)."""
     kind = _KINDS[section]
     _check_writable(caller, kind, name)
-    revision = asked.expected(kind, name)
-    made = served.service.delete(kind, name, asked.author(caller), expected=revision)
+    expected = asked.expected(kind, name)
+    made = served.service.delete(kind, name, asked.author(caller), expected=expected)
     return asked.answer(made, is_entry=False)
 
 
@@ -153,8 +153,8 @@ def put_single_policy(
 ) -> ChangeResponse:
     """Replace the defaults, the job's quotas or the queue's bounds."""
     kind = _KINDS[section]
-    revision = asked.expected(kind, "")
-    made = served.service.put(kind, "", values, asked.author(caller), expected=revision)
+    expected = asked.expected(kind, "")
+    made = served.service.put(kind, "", values, asked.author(caller), expected=expected)
     return asked.answer(made)
 
 

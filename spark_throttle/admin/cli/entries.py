@@ -113,7 +113,7 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         stored = service.get(kind, name)
         values = merged({} if is_whole else stored.values, changes)
         # The entry that the settings are merged into must not have changed when they are written.
-        at = expected if expected is not None else None if is_whole else stored.revision
+        at = expected if expected is not None else None if is_whole else stored.version
         made = service.update(kind, name, values, author_of(who, why, is_confirmed=yes), expected=at)
         show_made(made, output, f"{noun} {name}")
 
@@ -183,7 +183,7 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
     ) -> None:  # fmt: skip
         service, changes = service_of(store), values_of_settings(settings or [])
         stored = service.get(kind)
-        at = stored.revision if expected is None else expected
+        at = stored.version if expected is None else expected
         made = service.put(kind, "", merged(stored.values, changes), author_of(who, why, is_confirmed=yes), expected=at)
         show_made(made, output, kind)
 

@@ -24,14 +24,17 @@ from spark_throttle.admin.cli.options import (
     Yes,
     author_of,
     service_of,
+    wall_clock_ms,
 )
 from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, some, table_of
-from spark_throttle.errors import ConfigurationError, ConflictError
+from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavailableError
+from spark_throttle.remedies import Remedy
 
 if TYPE_CHECKING:
     from spark_throttle.policy.model import PolicyDocument
     from spark_throttle.store.entries import Difference
     from spark_throttle.store.protection.planned_change import PlannedChange
+    from spark_throttle.store.service import PolicyService
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."
@@ -90,10 +93,12 @@ def apply(
 ) -> None:
     """Replace all policies of the store by a document, in one commit."""
     document = _document_of(file)
-    service = service_of(store, is_created=is_created and not is_dry)
     if is_dry:
-        _show_planned(service.planned(document), lambda: document, expected, output)
+        service, is_made = _opened_or_imagined(store, is_created=is_created)
+        made_store = service.store.location if is_made else ""
+        _show_planned(service.planned(document), lambda: document, expected, output, made_store)
         return
+    service = service_of(store, is_created=is_created)
     author = author_of(who, why, is_confirmed=yes)
     show_made(service.apply(document, author, expected=expected), output, f"{_named(file)} applied")
 
@@ -200,6 +205,19 @@ def _named(file: str) -> str:
     return "the document on stdin" if file == _STDIN else shown(file)
 
 
+def _opened_or_imagined(location: str, *, is_created: bool) -> tuple[PolicyService, bool]:
+    """Return the service over a store, and whether `--init` would make that store, which is empty then."""
+    try:
+        return service_of(location), False
+    except StoreUnavailableError as error:
+        if not is_created or error.door_remedy is not Remedy.MAKE_STORE:
+            raise
+    from spark_throttle.store.memory_store import MemoryStore
+    from spark_throttle.store.service import PolicyService
+
+    return PolicyService(MemoryStore(location), clock_ms=wall_clock_ms), True
+
+
 def _when(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
 
@@ -209,17 +227,28 @@ def _show_differences(found: list[Difference], form: Form) -> None:
 
 
 def _show_planned(
-    planned: PlannedChange, document_after: Callable[[], PolicyDocument], expected: int | None, form: Form
+    planned: PlannedChange,
+    document_after: Callable[[], PolicyDocument],
+    expected: int | None,
+    form: Form,
+    made_store: str | None = None,
 ) -> None:
-    """Show a change that is not made, what it would cost, and which rules take over the names of removed entries."""
+    """Show a change that is not made, what it would cost, and which rules take over the names of removed entries.
+
+    Parameters
+    ----------
+    made_store
+        The store that would be made; empty if it is there, `None` if the command makes none.
+    """
     from spark_throttle.admin.heirs import heirs_of
 
     if expected is not None and expected != planned.revision:
         raise ConflictError("the policy store", expected, planned.revision)
     heirs = heirs_of(planned, document_after)
+    makes = {} if made_store is None else {"makes_store": bool(made_store)}
     values = {
         "revision": planned.revision, "differences": [_values_of(each) for each in planned.differences],
-        "losses": [str(loss) for loss in planned.losses], "heirs": heirs,
+        "losses": [str(loss) for loss in planned.losses], "heirs": heirs, **makes,
     }  # fmt: skip
 
     def text() -> Any:  # noqa: ANN401 - what rich prints
@@ -227,7 +256,8 @@ def _show_planned(
         from rich.text import Text
 
         costs = [Text(shown(f"costs protection (--yes): {loss}"), style="bold red") for loss in planned.losses]
-        return Group(_as_diff(planned.differences, heirs), *costs)
+        made = [Text(shown(f"the policy store {made_store} would be made, with"))] if made_store else []
+        return Group(*made, _as_diff(planned.differences, heirs), *costs)
 
     Output(form).show(values, text)
 

@@ -62,9 +62,10 @@ def exposed(watch: JobWatch, store: PolicyStore) -> bytes:
 
 
 def _store_metrics(store: PolicyStore) -> Iterator[Metric]:
-    up = GaugeMetricFamily("spark_throttle_store_up", "1 if the policy store can be read.")
+    up = GaugeMetricFamily("spark_throttle_store_up", "1 if the policy store can be read and has its history.")
     revision = GaugeMetricFamily("spark_throttle_store_revision", "Newest revision of the policy store.")
     try:
+        store.check_whole()
         revision.add_metric((), store.revision())
     except ThrottleError as error:  # the jobs go on without the store: whoever watches them must hear of it
         logger.warning("the policy store cannot be read: %s", error)

@@ -65,10 +65,14 @@ class TenantRules:
         self.tenant = policy
         """The tenant's own policy."""
 
+        self._name = tenant
+
     def rule(self, entry: Entry) -> Rule:
         """Return the rule that an entry or a glob is."""
         policy = namespace_policy(entry)
-        return Rule(entry.name, policy, policy.resource_group or self.tenant.resource_group)
+        if policy.resource_group is not None:
+            return Rule(entry.name, policy, policy.resource_group)
+        return self._in_tenants_group(Rule(entry.name, policy, None))
 
     def given(self, name: str, given: str | None) -> Iterator[Rule]:
         """Yield the rules that names which `name` stands for could have, without what tenants' administrators wrote.
@@ -106,7 +110,11 @@ class TenantRules:
     def _defaults(self) -> Rule:
         entry = self._view.get("defaults", "")
         policy = NamespacePolicy() if entry is None else namespace_policy(entry)
-        return Rule("", policy, self.tenant.resource_group or policy.resource_group)
+        return self._in_tenants_group(Rule("", policy, policy.resource_group))
+
+    def _in_tenants_group(self, rule: Rule) -> Rule:
+        group = self.tenant.resource_group
+        return rule if group is None else replace(rule, group=group, group_of=self._name)
 
 
 def namespace_policy(entry: Entry) -> NamespacePolicy:

@@ -47,10 +47,18 @@ class Rule:
     group: str | None
     """The resource group of the tenant's namespaces that the rule applies to."""
 
+    group_of: str | None = None
+    """The tenant whose own entry names the group; `None` if the rule names it, or there is none."""
+
     @property
     def where(self) -> str:
         """The place of the rule in messages."""
         return f"namespaces.{self.name}" if self.name else "defaults"
+
+    @property
+    def where_group(self) -> str:
+        """The place of the entry that names the group, in messages."""
+        return self.where if self.group_of is None else f"tenants.{self.group_of}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,12 +143,12 @@ class _Judgement:
 
     def _said(self, part: LooserPart, rule: Rule, other: Rule) -> str:
         by = f" by {rule.where}" if rule.name != self._name else ""
-        bound = part.bound
+        bound, where = part.bound, other.where
         if part.path == "resource_group":
-            bound += f" ({self._quotas(other.group)})"
+            bound, where = f"{bound} ({self._quotas(other.group)})", other.where_group
         return (
             f"it would be {part.value}{by}; at the level {part.level.name.lower()}, administrators gave {bound} "
-            f"({other.where}); give no more than that, or ask an administrator"
+            f"({where}); give no more than that, or ask an administrator"
         )
 
     def _quotas(self, group: str | None) -> str:

@@ -23,7 +23,6 @@ few changes since. Only `scan` reads everything, a batch of rows at a time.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 import time
@@ -34,7 +33,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,11 +40,18 @@ import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from spark_throttle.errors import ConfigurationError, ConflictError, OutcomeUnknownError, StoreUnavailableError
+from spark_throttle.errors import (
+    ConfigurationError,
+    ConflictError,
+    DamagedError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
 from spark_throttle.files import file_lock
 from spark_throttle.files.ownership import keep_folder_as_root
 from spark_throttle.policy.source import SETTLING_NS
 from spark_throttle.remedies import Remedy
+from spark_throttle.store.delta.log_damage import RESTORE_TABLE, damage_of_files, damage_of_log, is_damage
 from spark_throttle.store.delta.log_stamps import LogStamps
 from spark_throttle.store.delta.rows import (
     ENTRY_COLUMNS,
@@ -121,8 +126,10 @@ class DeltaStore:
         self._newest = self._newest_snapshot = 0
         """Revisions of the newest commit and the newest snapshot when the table was last read."""
 
+        self._is_opened = False
         with self._guarded():
             self._table = self._opened()
+        self._is_opened = True
         self._id = self._table.metadata().id
         self._generation = 0
         self._note()
@@ -227,6 +234,9 @@ class DeltaStore:
         revisions = [_revision(row) for row in found.to_pylist()]
         return sorted(revisions, key=lambda revision: -revision.revision)
 
+    def check_whole(self) -> None:
+        """Do nothing: a table without its history cannot be read."""
+
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Wait until no other author on this disk has a turn; on an object store there are no turns."""
@@ -308,7 +318,7 @@ class DeltaStore:
                 ids = changes_in(self._table, revision - 1, revision, ["commit_id"])["commit_id"].unique().to_pylist()
                 if ids == [commit_id]:
                     return True
-        except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError) as unread:
+        except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError, DamagedError) as unread:
             raise OutcomeUnknownError(self.location, revision, f"{_said(error)}; then {_said(unread)}") from error
         self._check_newest(revision - 1)
         if isinstance(error, CommitFailedError):
@@ -330,23 +340,13 @@ class DeltaStore:
         files = pa.table(self._table.get_add_actions(flatten=True))
         newest = pc.max(files["max.revision"].filter(pc.equal(files["partition.form"], "change"))).as_py() or 0
         if newest > self._newest:
-            raise StoreUnavailableError(
-                self.location,
-                f"it has rows of revision {newest}, and its log ends with {self._newest}: the end of a commit is "
-                f"missing, and nothing was changed; restore the log from a backup",
+            raise self._damaged(
+                f"it has rows of revision {newest}, and its log {self._log_folder} ends with {self._newest}: the end "
+                f"of a commit is missing, and nothing was changed"
             )
-        folder = str(self._log_folder.parent)
-        for path, size_bytes in zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True):
-            try:
-                found_bytes = os.stat(f"{folder}/{unquote(path)}").st_size  # noqa: PTH116 - of hundreds of files
-            except FileNotFoundError:
-                found_bytes = 0
-            if found_bytes != size_bytes:
-                raise StoreUnavailableError(
-                    self.location,
-                    f"its file {path} has {found_bytes} of the {size_bytes} bytes that were written, and nothing was "
-                    f"changed; restore the file from a backup",
-                )
+        damage = damage_of_files(self._table, self._log_folder.parent)
+        if damage is not None:
+            raise self._damaged(f"{damage}, and nothing was changed")
 
     def _keep_folders(self) -> None:
         """Make the folders of a table on a disk that root writes to: its owner adds files to them too."""
@@ -356,13 +356,28 @@ class DeltaStore:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn the errors of delta-rs and Arrow into `StoreUnavailableError`."""
+        """Turn the errors of delta-rs and Arrow into `DamagedError` or `StoreUnavailableError`."""
         try:
             yield
         except TableNotFoundError as error:
             raise StoreUnavailableError(self.location, *_ABSENT) from error
         except (DeltaError, OSError, pa.ArrowException) as error:
+            damage = self._damage(_said(error))
+            if damage is not None:
+                raise self._damaged(damage) from error
             raise StoreUnavailableError(self.location, _said(error)) from error
+
+    def _damage(self, said: str) -> str | None:
+        """Return what is damaged, after an error of delta-rs or Arrow; `None` if a later attempt may help."""
+        found = None
+        if self._log_folder is not None:
+            found = damage_of_log(self._log_folder)
+            if found is None and self._is_opened:
+                found = damage_of_files(self._table, self._log_folder.parent)
+        return found or (said if is_damage(said) else None)
+
+    def _damaged(self, problem: str) -> DamagedError:
+        return DamagedError(f"the policy store {self.location}", problem, RESTORE_TABLE)
 
     def _opened(self) -> DeltaTable:
         table = DeltaTable(self._path, storage_options=self._storage_options)
@@ -443,7 +458,7 @@ class DeltaStore:
             table = self._opened()
             write_snapshot(table, view, self._storage_options)
             table.optimize.compact(partition_filters=[("form", "=", "change")])
-        except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError) as error:
+        except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError, DamagedError) as error:
             logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, _said(error))
 
 

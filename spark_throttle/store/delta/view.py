@@ -51,7 +51,7 @@ def with_tail(view: View, table: DeltaTable, revision: int) -> View:
     missing = next((each for each in range(view.revision + 1, revision + 1) if each not in found), None)
     if missing is not None:
         # Without it the policies would have a hole that nobody wrote.
-        raise OSError(f"revision {missing} is missing, though {revision} is there: restore the table from a backup")
+        raise OSError(f"revision {missing} is missing, though {revision} is there")
     return replace(with_changes(view, entries_in(rows.to_batches())), revision=revision)
 
 

@@ -51,6 +51,11 @@ class HoldingRule:
         return self.group or tenants_group if self.name else tenants_group or self.group
 
 
+def holds(entry: Entry) -> bool:
+    """Return whether an entry can hold rows back by a limit."""
+    return entry.kind not in ("exempt", "queue")
+
+
 def rule_of(view: PolicyView, name: str) -> HoldingRule:
     """Return the rule that holds a namespace."""
     entry = view.get("namespace", name) or next(iter(view.overlapping(name)), None)

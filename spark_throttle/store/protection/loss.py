@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.core.quota import Level
@@ -23,6 +23,13 @@ WAITS: Final = (
 
 _STRINGS: Final = ("write_throttling", "write_throttling_by_size", "read_throttling")
 
+LossKind: TypeAlias = Literal["no_policy", "zero", "lifted", "raised", "unlocked"]
+KINDS_OF_LOSS: Final[tuple[LossKind, ...]] = get_args(LossKind)
+"""The worst first."""
+
+ENDS_OF_EMERGENCIES: Final[frozenset[LossKind]] = frozenset({"raised", "unlocked"})
+"""What costs only in a change of everything: who changes the entry itself means it."""
+
 Terms: TypeAlias = Mapping[str, str]
 """The limits of a scope that hold rows back, as text, by their paths, such as ``publish.messages_per_second``."""
 
@@ -31,8 +38,9 @@ Terms: TypeAlias = Mapping[str, str]
 class Loss:
     """One thing that a change costs."""
 
-    kind: Literal["no_policy", "zero", "lifted"]
-    """`no_policy`: no limit is left anywhere. `zero`: a quota of 0 admits nothing. `lifted`: a limit is gone."""
+    kind: LossKind
+    """`no_policy`: no limit is left anywhere. `zero`: a quota of 0 admits nothing. `lifted`: a limit is gone. `raised`:
+    a quota of 0 is larger. `unlocked`: a lock is gone."""
 
     path: str
     """The changed entry in a document, such as ``resource_groups.gold``; empty for the whole policy."""
@@ -55,10 +63,14 @@ class Loss:
         """Return the loss in words."""
         if self.kind == "no_policy":
             return "no limit is left in the whole policy: every row of every tenant is admitted"
+        if self.kind == "unlocked":
+            return f"the lock of {self.path} is lifted"
         place = f"{self.path}: {self.key} of {self.where}" if self.where else f"{self.path}.{self.key}"
         if self.kind == "zero":
             fate = {"delay": f": under delay, {WAITS}", "reject": ", but rejected", None: ""}[self.on_excess]
             return f"{place} becomes 0 (it was {self.before or 'unlimited'}): what it holds is never admitted{fate}"
+        if self.kind == "raised":
+            return f"{place} is raised from 0 to {self.after}"
         return f"{place} is lifted (it was {self.before})"
 
 
@@ -121,6 +133,8 @@ def losses_between(before: Terms, after: Terms, *, path: str, level: Level, wher
     for key, value in before.items():
         if key not in after:
             yield Loss("lifted", path, key, name, value, None, where)
+        elif is_zero(value) and not is_zero(after[key]):
+            yield Loss("raised", path, key, name, "0", after[key], where)
     for key, value in after.items():
         if is_zero(value) and not is_zero(before.get(key)):
             yield Loss("zero", path, key, name, before.get(key), "0", where, value.removeprefix(_ZERO))

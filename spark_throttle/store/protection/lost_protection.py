@@ -4,7 +4,9 @@ Every namespace is held by the rule that applies to it (its entry, else the most
 tenant, its group and the job. A change costs protection if for some name
 
 * a limit at one of these levels is gone: it was removed, only observes, or another rule or group took its place;
-* or a quota at one of these levels becomes 0, where it was not 0 before.
+* or a quota at one of these levels becomes 0, where it was not 0 before;
+* or, in a document or a rollback, a quota of 0 at one of these levels is raised, or the lock of an entry is gone: such
+  a change says everything at once, and would end an emergency that its author does not think of.
 
 Names without end are judged by the rules that they can go from and to: a glob that is removed leaves its names to less
 specific globs and the defaults, a new one takes them from there, and a name with an entry goes exactly one way. Where
@@ -15,29 +17,36 @@ exempt before or after a change loses nothing by it; an exemption that begins or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Final
 
-from spark_throttle.core.names.globs import covers, is_glob, overlaps
+from spark_throttle.core.names.globs import covers, is_glob
 from spark_throttle.core.quota import Level
 from spark_throttle.store.delegation.given_rules import PolicyView, namespace_policy
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
-from spark_throttle.store.entries import entries_of_kind, path_of, policy_of, resource_group_of
+from spark_throttle.store.entries import path_of, policy_of, resource_group_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
-from spark_throttle.store.protection.exemptions import Exemptions, names_of
-from spark_throttle.store.protection.groups import Groups, HoldingGroup
+from spark_throttle.store.protection.exemption_changes import ExemptionChanges
+from spark_throttle.store.protection.exemptions import names_of
+from spark_throttle.store.protection.groups import Groups
 from spark_throttle.store.protection.holding_rules import (
     HoldingRule,
     defaults_of,
     group_of_tenant,
+    holds,
     narrower_of,
     other_rules,
     rule_of,
     terms_in,
 )
-from spark_throttle.store.protection.loss import Loss, Terms, is_zero, losses_between, terms_of
+from spark_throttle.store.protection.loss import (
+    ENDS_OF_EMERGENCIES,
+    KINDS_OF_LOSS,
+    Loss,
+    losses_between,
+    terms_of,
+)
 from spark_throttle.store.store import Change, Entry, PolicyStore, Revision
 
 MOST_LOOKED_UP: Final = 64
@@ -70,17 +79,24 @@ class ProtectionCheck:
         self._store = store
         self._index = index
 
-    def losses(self, changes: Sequence[Change], revision: int) -> list[Loss]:
+    def losses(self, changes: Sequence[Change], revision: int, *, is_whole: bool = False) -> list[Loss]:
         """Return what changes of a revision cost, the worst first; nothing is written.
 
         The first commit of a store costs nothing: no job can have followed it yet.
+
+        Parameters
+        ----------
+        is_whole
+            Whether the changes are those of a document or a rollback, which say the whole policy.
         """
         if not revision:
             return []
         if len(changes) <= MOST_LOOKED_UP:
-            return _Judgement(self._store, self._index, changes, revision).losses()
-        memory = _in_memory(self._store, revision)
-        return _Judgement(memory, NamespaceIndex(memory), changes, 1).losses()
+            found = _Judgement(self._store, self._index, changes, revision).losses()
+        else:
+            memory = _in_memory(self._store, revision)
+            found = _Judgement(memory, NamespaceIndex(memory), changes, 1).losses()
+        return [loss for loss in found if is_whole or loss.kind not in ENDS_OF_EMERGENCIES]
 
 
 def _in_memory(store: PolicyStore, revision: int) -> MemoryStore:
@@ -101,6 +117,9 @@ class _Judgement:
         self._after = PolicyView(store, index, revision, changes)
         self._views = (self._before, self._after)
         self._groups = Groups(store, revision, changes)
+        self._exemptions = ExemptionChanges(
+            store, revision, changes, self._views, self._groups, self._before_entries, self._entries_after
+        )
         self._tenants_without = {
             change.name.partition("/")[0]
             for change in changes
@@ -112,7 +131,7 @@ class _Judgement:
         found = dict.fromkeys(loss for change in self._changes for loss in self._losses_of(change))
         if any(loss.kind == "lifted" for loss in found) and not self._has_limit(self._entries_after()):
             found = {Loss("no_policy", ""): None, **found}
-        return sorted(found, key=lambda loss: ("no_policy", "zero", "lifted").index(loss.kind))
+        return sorted(found, key=lambda loss: KINDS_OF_LOSS.index(loss.kind))
 
     def _losses_of(self, change: Change) -> Iterator[Loss]:
         path = path_of(*change.key)
@@ -122,6 +141,9 @@ class _Judgement:
             case "tenant":
                 yield from self._of_tenant(change.name, path)
             case "namespace":
+                before, after = (view.get("namespace", change.name) for view in self._views)
+                if before and namespace_policy(before).locked and not (after and namespace_policy(after).locked):
+                    yield Loss("unlocked", path)
                 yield from (
                     self._of_glob(change.name, path) if is_glob(change.name) else self._of_name(change.name, path)
                 )
@@ -133,7 +155,7 @@ class _Judgement:
                 terms = (terms_in(view, "job", "") for view in (self._before, self._after))
                 yield from losses_between(*terms, path=path, level=Level.JOB)
             case "exempt":
-                yield from self._of_exemption(change, path)
+                yield from self._exemptions.losses_of(change, path)
             case "queue":
                 return
 
@@ -154,13 +176,13 @@ class _Judgement:
         before = self._groups.members_before(group)
         if before is None:  # to look at each would take too long
             return True
-        members = [member for member in before if not self._is_exempt(*names_of(*member))]
-        is_used = any(not self._is_exempt(*names_of(*member)) for member in self._groups.members_given(group))
+        members = [member for member in before if not self._exemptions.covers(*names_of(*member))]
+        is_used = any(not self._exemptions.covers(*names_of(*member)) for member in self._groups.members_given(group))
         return bool(members) and (is_used or any(member not in self._changed for member in members))
 
     def _of_tenant(self, tenant: str, path: str) -> Iterator[Loss]:
         losses = list(self._of_tenants_names(tenant, path))
-        yield from () if losses and self._is_exempt(*names_of("tenant", tenant)) else losses
+        yield from () if losses and self._exemptions.covers(*names_of("tenant", tenant)) else losses
 
     def _of_tenants_names(self, tenant: str, path: str) -> Iterator[Loss]:
         terms = (terms_in(view, "tenant", tenant) for view in (self._before, self._after))
@@ -202,7 +224,7 @@ class _Judgement:
             return
         old, new = self._groups.before(before), self._groups.after(after)
         for loss in losses_between(old.terms, new.terms, path=path, level=Level.RESOURCE_GROUP):
-            yield replace(loss, where=old.where if loss.kind == "lifted" else new.where)
+            yield replace(loss, where=new.where if loss.kind == "zero" else old.where)
 
     # -------------------------------------------------------------------------------------------------- namespaces
 
@@ -227,11 +249,11 @@ class _Judgement:
         What is exempt before or after loses nothing by it; the beginning or end of an exemption is judged by itself.
         """
         losses = list(self._of_rules_that_hold(before, after, names, path))
-        yield from () if losses and self._is_exempt(names) else losses
+        yield from () if losses and self._exemptions.covers(names) else losses
 
     def _of_rules_that_hold(self, before: HoldingRule, after: HoldingRule, names: str, path: str) -> Iterator[Loss]:
         for loss in losses_between(before.terms, after.terms, path=path, level=Level.NAMESPACE):
-            rule = before if loss.kind == "lifted" else after
+            rule = after if loss.kind == "zero" else before
             yield replace(loss, where="" if rule.where == path else rule.where)
         if (before.group, before.name == "") == (after.group, after.name == ""):
             return  # whatever becomes of the group is the change of the tenant, or of the group itself
@@ -242,62 +264,6 @@ class _Judgement:
             return
         for group in (None, *sorted(self._groups.of_tenants)):
             yield from self._of_groups(before.group_in(group), after.group_in(group), path)
-
-    # -------------------------------------------------------------------------------------------------- exemptions
-
-    def _of_exemption(self, change: Change, path: str) -> Iterator[Loss]:
-        was_exempt = self._before.get("exempt", change.name) is not None
-        if change.body is None and was_exempt:
-            yield from self._of_end_of_exemption(change.name, path)
-        if change.body is None or was_exempt:
-            return
-        if self._was_exempt.covers(change.name):
-            return
-        if is_glob(change.name):
-            if change.name in self._globs_that_lose:
-                yield Loss("lifted", path, "every limit", "", "in force", None, "the names that it matches")
-            return
-        for level, terms, where in _levels_of(self._before, self._groups.before, change.name):
-            yield from losses_between(terms, {}, path=path, level=level, where=where)
-
-    def _of_end_of_exemption(self, name: str, path: str) -> Iterator[Loss]:
-        """Yield the quotas of 0 that hold names which are exempt no more."""
-        if self._is_exempt_after.covers(name):
-            return
-        if is_glob(name):
-            if name in self._globs_that_stop:
-                yield Loss("zero", path, "a quota", "", None, "0", "the names that it matches")
-            return
-        for level, terms, where in _levels_of(self._after, self._groups.after, name):
-            yield from losses_between({}, terms, path=path, level=level, where=where)
-
-    @cached_property
-    def _globs_that_lose(self) -> set[str]:
-        """The globs of the changes whose names, exempt after them, may have been held by a limit before."""
-        return _held(self._changed_exemptions, self._before_entries(), bool)
-
-    @cached_property
-    def _globs_that_stop(self) -> set[str]:
-        """The globs of the changes whose names, exempt before them, may be held by a quota of 0 after."""
-        return _held(self._changed_exemptions, self._entries_after(), lambda terms: any(map(is_zero, terms.values())))
-
-    @property
-    def _changed_exemptions(self) -> set[str]:
-        return {change.name for change in self._changes if change.kind == "exempt" and is_glob(change.name)}
-
-    def _is_exempt(self, *names: str) -> bool:
-        """Return whether all of some names and globs are exempt, each before or after the changes."""
-        return all(self._was_exempt.covers(name) or self._is_exempt_after.covers(name) for name in names)
-
-    @cached_property
-    def _was_exempt(self) -> Exemptions:
-        return Exemptions(entry.name for entry in entries_of_kind(self._store, "exempt", at=self._revision))
-
-    @cached_property
-    def _is_exempt_after(self) -> Exemptions:
-        given = (change.name for change in self._changes if change.kind == "exempt" and change.body is not None)
-        stays = (name for name in self._was_exempt if ("exempt", name) not in self._changed)
-        return Exemptions([*stays, *given])
 
     # --------------------------------------------------------------------------------------------------- all at once
 
@@ -310,45 +276,4 @@ class _Judgement:
 
     @staticmethod
     def _has_limit(entries: Iterable[Entry]) -> bool:
-        return any(terms_of(policy_of(entry)) for entry in entries if _holds(entry))
-
-
-def _levels_of(
-    view: PolicyView, group_at: Callable[[str | None], HoldingGroup], name: str
-) -> list[tuple[Level, Terms, str]]:
-    """Return the levels that a namespace passes, with their limits and places."""
-    rule, tenant = rule_of(view, name), name.partition("/")[0]
-    group = group_at(rule.group_in(group_of_tenant(view, tenant)))
-    return [
-        (Level.NAMESPACE, rule.terms, rule.where),
-        (Level.TENANT, terms_in(view, "tenant", tenant), f"tenants.{tenant}"),
-        (Level.RESOURCE_GROUP, group.terms, group.where),
-        (Level.JOB, terms_in(view, "job", ""), "job"),
-    ]
-
-
-def _holds(entry: Entry) -> bool:
-    """Return whether an entry can hold rows back by a limit."""
-    return entry.kind not in ("exempt", "queue")
-
-
-def _held(globs: set[str], entries: Iterable[Entry], counts: Callable[[Terms], bool]) -> set[str]:
-    """Return the globs of which a name may be held by limits that count; the entries are read once, for all globs.
-
-    A group that counts and has members holds all of them: whether its members share names with them, is not asked.
-    """
-    free, held = set(globs), set[str]()
-    counting, named = set[str](), set[str | None]()
-    for entry in entries:
-        policy = policy_of(entry)
-        named.add(getattr(policy, "resource_group", None))
-        if not counts(terms_of(policy)):
-            continue
-        if entry.kind == "resource_group":
-            counting.add(entry.name)
-        elif _holds(entry):
-            found = {glob for glob in free if any(overlaps(glob, name) for name in names_of(entry.kind, entry.name))}
-            held, free = held | found, free - found
-        if not free:
-            break
-    return held if counting.isdisjoint(named) else held | free
+        return any(terms_of(policy_of(entry)) for entry in entries if holds(entry))

@@ -1,0 +1,75 @@
+"""What a caller has read of an entry, so that a change of it can be conditional on nobody having changed it since.
+
+The revision that wrote an entry is no such thing by itself: a store that is restored from a backup gives the numbers
+that follow the backup a second time, to other contents. So a version names both. After a restore it still fits exactly
+the entries that are as the caller has read them, whichever process is asked, and nothing has to be stored for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from spark_throttle.errors import ConflictError
+from spark_throttle.store.store import Entry, Kind
+
+_ABSENT: Final = "{}"
+_DIGEST_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EntryVersion:
+    """The revision that wrote an entry, and what it wrote.
+
+    Examples
+    --------
+    >>> EntryVersion.of(3, '{"locked":true}', given=None)
+    EntryVersion(revision=3, contents='a8756ee0267e15a8')
+    """
+
+    revision: int
+    """0 for an entry that nobody has written."""
+
+    contents: str
+    """A digest of the entry's body, and of whether a tenant's administrator wrote it; 16 hexadecimal digits."""
+
+    @classmethod
+    def of(cls, revision: int, body: str | None, *, given: str | None) -> EntryVersion:
+        """Return the version of an entry by the fields of `store.Entry`."""
+        text = f"{'administrator' if given is None else 'tenant'} {body or _ABSENT}"
+        return cls(revision, hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest())
+
+
+Expected: TypeAlias = "int | EntryVersion | None"
+"""The condition of a change of an entry: a version that the caller has read; a revision, which is all that a person
+gives, and 0 for an entry that must not exist; `None` for no condition."""
+
+
+def check_expected(kind: Kind, name: str, expected: Expected, entry: Entry | None) -> None:
+    """Refuse a change of an entry that is not as its author expects it.
+
+    Raises
+    ------
+    ConflictError
+        If it is at another revision, or has other contents at the same one.
+    """
+    if expected is None:
+        return
+    found = entry.revision if entry is not None else 0
+    what = f"{kind.replace('_', ' ')} {name}".strip()
+    revision = expected.revision if isinstance(expected, EntryVersion) else expected
+    if revision != found:
+        raise ConflictError(what, revision, found, is_entry=True)
+    if isinstance(expected, EntryVersion) and expected != _version_of(entry):
+        mismatch = (
+            f" is at another revision {found} than the change was made for, because the store was restored from a "
+            f"backup since"
+        )
+        raise ConflictError(what, revision, found, is_entry=True, mismatch=mismatch)
+
+
+def _version_of(entry: Entry | None) -> EntryVersion:
+    if entry is None:
+        return EntryVersion.of(0, None, given=None)
+    return EntryVersion.of(entry.revision, entry.body, given=entry.given)
