@@ -141,6 +141,11 @@ MENDS: Final = (
         ),
     ),
     Mend(
+        "set back in time",
+        "where a group limits both resources, small messages owe the bytes for which others are set back",
+        (("core/lending/debts.py", "(is_both[scope] & wants)[:, None]", "np.zeros((len(wants), 1), dtype=np.bool_)"),),
+    ),
+    Mend(
         "somebody takes part",
         "where all owe more than is due to them, nobody takes part, and their debts are forgiven",
         (("core/lending/repaying_fill.py", "            is_over &= stays[scope] | ~wants\n", ""),),
@@ -278,8 +283,8 @@ MENDS: Final = (
         (
             (
                 "core/batch/queue_bounds.py",
-                "    return waiting[room.beyond(rows, candidates, names, now_ms=now_ms)]",
-                "    return waiting[max(rows.queued, room.messages) :]",
+                "    return room.beyond(rows, candidates, names, now_ms=now_ms)",
+                "    return np.arange(max(rows.queued, room.messages), len(rows))",
             ),
         ),
     ),

@@ -143,6 +143,65 @@ def test_namespace_of_another_shard_does_not_gain_by_the_message_that_put_a_heav
     assert abs(admitted["t9/x"] - admitted["t8/x"] / 10) <= 2 * (1 + 5 / 10)
 
 
+def group_of_both(messages: int, size_bytes: int, weights: dict[str, int]) -> dict[str, Any]:
+    """Return a policy with one group that limits both resources, in which each namespace has its weight."""
+    limits = {"messages_per_second": messages, "bytes_per_second": size_bytes, "burst_seconds": 1}
+    of_each = {name: {"publish": {"weight": weight}, "resource_group": "g"} for name, weight in weights.items()}
+    return {"version": 1, "resource_groups": {"g": {"publish": limits}}, "namespaces": of_each}
+
+
+@pytest.mark.parametrize(
+    ("messages", "size_bytes", "sizes_bytes", "weights"),
+    [
+        (2, 200, {"t5/x": 50, "t3/x": 10, "t1/x": 100, "t2/x": 1}, {"t1/x": 2}),
+        (2, 800, {"t2/x": 4, "t8/x": 400, "t3/x": 400}, {"t3/x": 2}),
+        (10, 100, {"t0/x": 1, "t3/x": 20, "t1/x": 10, "t7/x": 5, "t5/x": 50}, {"t0/x": 2, "t7/x": 2, "t5/x": 5}),
+    ],
+)
+def test_namespace_of_small_messages_does_not_starve_for_the_bytes_for_which_others_are_set_back(
+    messages: int, size_bytes: int, sizes_bytes: dict[str, int], weights: dict[str, int]
+) -> None:
+    weights = dict.fromkeys(sizes_bytes, 1) | weights
+    job = SimulatedJob(group_of_both(messages, size_bytes, weights), shards=2)
+    admitted = admitted_in(60, job, [(name, size) for name, size in sizes_bytes.items() for _ in range(60 * messages)])
+    seconds = {name: max(Fraction(1, messages), Fraction(size, size_bytes)) for name, size in sizes_bytes.items()}
+    served = {name: admitted[name] * seconds[name] / weights[name] for name in sizes_bytes}
+    message = {name: 2 * max(seconds.values()) / weights[name] for name in sizes_bytes}
+    for one, other in combinations(served, 2):
+        assert abs(served[one] - served[other]) <= message[one] + message[other] + max(served.values()) / 8
+
+
+@st.composite
+def tenancies_of_two_resources(draw: st.DrawFn) -> tuple[Tenancy, dict[str, Fraction]]:
+    """Draw namespaces of a group that limits both, and the seconds that a message of each takes."""
+    messages, even_bytes = draw(st.sampled_from((1, 2, 5, 10))), draw(st.sampled_from((10, 100, 400)))
+    names = draw(st.lists(st.sampled_from([f"t{k}/x" for k in range(10)]), min_size=2, max_size=5, unique=True))
+    sizes = (1, even_bytes // 10, even_bytes // 2, even_bytes, even_bytes, even_bytes, 2 * even_bytes, 5 * even_bytes)
+    sizes_bytes = {name: draw(st.sampled_from(sizes)) for name in names}
+    weights = {name: draw(st.sampled_from((1, 1, 1, 2, 5))) for name in names}
+    seconds = {name: max(Fraction(1, messages), Fraction(sizes_bytes[name], messages * even_bytes)) for name in names}
+    publish = {"messages_per_second": messages, "bytes_per_second": messages * even_bytes}
+    return Tenancy(draw(st.sampled_from((1, 2, 2, 4, 8))), sizes_bytes, weights, publish), seconds
+
+
+@settings(max_examples=15)
+@given(tenancies_of_two_resources())
+def test_l4_nobody_starves_beside_others_where_a_group_is_short_of_both_resources(
+    drawn: tuple[Tenancy, dict[str, Fraction]],
+) -> None:
+    tenancy, seconds = drawn
+    publish = tenancy.publish
+    policy = group_of_both(publish["messages_per_second"], publish["bytes_per_second"], tenancy.weights)
+    most = publish["messages_per_second"] * (SECONDS + 2)
+    rows = [(name, size) for name, size in tenancy.sizes_bytes.items() for _ in range(most)]
+    admitted = admitted_in(SECONDS, SimulatedJob(policy, shards=tenancy.shards), rows)
+    served = {name: admitted[name] * seconds[name] / tenancy.weights[name] for name in seconds}
+    message = {name: tenancy.shards * max(seconds.values()) / tenancy.weights[name] for name in seconds}
+    for one, other in combinations(served, 2):
+        # Where flows of a shard differ in the resource that they are short of, their mixture is estimated.
+        assert abs(served[one] - served[other]) <= message[one] + message[other] + max(served.values()) / 4
+
+
 def test_equals_of_a_job_short_of_messages_are_served_alike_though_their_groups_limit_bytes_too() -> None:
     # The groups have enough for all that the job lets pass.
     groups = {
