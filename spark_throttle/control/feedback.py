@@ -5,19 +5,23 @@ again writes the same bytes under the same names, because its decisions are a fu
 
 An epoch reaches every shard. So a batch without reports is one for which no epoch was due and which brought no row to
 any shard: it moved nothing, and nothing of it is lost. It has no file or, in older checkpoints, a file without reports.
+
+Once the next epoch but one is made, a batch's reports are put away in another folder, in one file: a checkpoint that is
+put back to the batch needs them again, to make the epoch after it. Every batch lists the first folder, and none the
+second.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 from spark_throttle.core.arithmetic.packing import pack, unpack
-from spark_throttle.core.codec import unpack_usage
+from spark_throttle.core.codec import pack_usage, unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
-_FOLDER = "feedback"
+_FOLDER, _PUT_AWAY = "feedback", "settled"
 _KIND, _VERSION = "fdbk", 1
 
 
@@ -67,30 +71,98 @@ def time_before(directory: Directory, batch: int) -> int | None:
 
 def newest_batch(directory: Directory) -> int:
     """Return the number of the newest batch that has a file; -1 if none has."""
-    names = _files(directory)
+    names = _files(directory) or _files(directory, _PUT_AWAY)
     return _batch_of(names[-1]) if names else -1
 
 
-def forget_reports(directory: Directory, *, before_batch: int = 0, from_batch: int = sys.maxsize) -> None:
-    """Delete the reports of batches before `before_batch`, and those of `from_batch` and later batches."""
+def forget_reports(directory: Directory, *, from_batch: int) -> None:
+    """Delete the reports of `from_batch` and later batches."""
+    for folder in (_FOLDER, _PUT_AWAY):
+        for name in _files(directory, folder):
+            if _batch_of(name) >= from_batch:
+                directory.delete(f"{folder}/{name}")
+
+
+def forget_undone(directory: Directory, newest: int, time_of: Callable[[int], int | None]) -> list[int]:
+    """Delete the reports of undone batches; return those batches whose numbers other batches have in Spark's log.
+
+    A report holds its batch's time, which tells it from the report of another batch of that number. Two histories of a
+    checkpoint agree up to the batch at which they part, so the search goes back to the first report that fits.
+
+    Parameters
+    ----------
+    newest
+        The newest batch in Spark's log.
+    time_of
+        Returns the time of a batch by Spark's log, in ms; `None` where the log does not have it.
+    """
+    forget_reports(directory, from_batch=newest + 1)
+    others = []
+    batches = {_batch_of(name) for folder in (_FOLDER, _PUT_AWAY) for name in _files(directory, folder)}
+    for batch in sorted(batches, reverse=True):
+        logged_ms = time_of(batch)
+        reports = [
+            report
+            for folder in (_FOLDER, _PUT_AWAY)
+            for name in _files(directory, folder)
+            if _batch_of(name) == batch
+            for report in _reports_of(directory, name, folder)
+        ]
+        if logged_ms is None or (reports and all(report.now_ms == logged_ms for report in reports)):
+            break
+        forget_reports(directory, from_batch=batch)
+        others += [batch] if reports else []
+    return others
+
+
+def put_away(directory: Directory, settled: Mapping[int, list[UsageReport]], *, before_batch: int) -> None:
+    """Put away the reports of batches before `before_batch`; those that are not given are deleted.
+
+    Parameters
+    ----------
+    settled
+        The reports that were read, by batch.
+    """
+    for batch, reports in settled.items():
+        if batch < before_batch:
+            packed = [pack_usage(report) for report in reports]
+            directory.write(f"{_PUT_AWAY}/{batch:012d}", pack(_KIND, _VERSION, {"reports": packed}))
     for name in _files(directory):
-        if not before_batch <= _batch_of(name) < from_batch:
+        if _batch_of(name) < before_batch:
             directory.delete(f"{_FOLDER}/{name}")
 
 
-def _files(directory: Directory) -> list[str]:
-    """Return the names of the feedback files, in order; other files that lie there are none of ours."""
-    return [name for name in directory.names(_FOLDER) if name.partition(".")[0].isdecimal()]
+def bring_back(directory: Directory, *, from_batch: int) -> None:
+    """Bring back the reports of `from_batch` and later batches that were put away."""
+    there = {_batch_of(name) for name in _files(directory)}
+    for name in _files(directory, _PUT_AWAY):
+        if _batch_of(name) < from_batch:
+            continue
+        content = directory.read(f"{_PUT_AWAY}/{name}")
+        if content is not None and _batch_of(name) not in there:
+            directory.write(f"{_FOLDER}/{_batch_of(name):012d}.all", content)
+        directory.delete(f"{_PUT_AWAY}/{name}")
+
+
+def forget_put_away(directory: Directory, *, but_newest: int) -> None:
+    """Delete the reports that were put away, but those of the newest batches."""
+    for name in _files(directory, _PUT_AWAY)[:-but_newest]:
+        directory.delete(f"{_PUT_AWAY}/{name}")
+
+
+def _files(directory: Directory, folder: str = _FOLDER) -> list[str]:
+    """Return the names of the feedback files in a folder, in order; other files that lie there are none of ours."""
+    return [name for name in directory.names(folder) if name.partition(".")[0].isdecimal()]
 
 
 def _batch_of(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-def _reports_of(directory: Directory, name: str) -> list[UsageReport]:
+def _reports_of(directory: Directory, name: str, folder: str = _FOLDER) -> list[UsageReport]:
     """Return the reports in a file; none if the file was deleted meanwhile."""
-    content = directory.read(f"{_FOLDER}/{name}")
+    content = directory.read(f"{folder}/{name}")
     if content is None:
         return []
-    what = f"the feedback file {directory.path(f'{_FOLDER}/{name}')}"
+    what = f"the feedback file {directory.path(f'{folder}/{name}')}"
     return [unpack_usage(report, what) for report in unpack(content, _KIND, _VERSION, what).blobs("reports")]

@@ -12,7 +12,16 @@ import pytest
 from pyarrow import fs
 
 from spark_throttle.checkpoint.manifest import bind, next_line, read_manifest, rename
-from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports, write_reports
+from spark_throttle.control.feedback import (
+    bring_back,
+    forget_put_away,
+    forget_reports,
+    forget_undone,
+    newest_batch,
+    put_away,
+    read_reports,
+    write_reports,
+)
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
@@ -162,10 +171,67 @@ def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
     assert list(found) == [9, 10, 11]
     assert list(read_reports(directory, after_batch=10)) == [11]
     assert newest_batch(directory) == 11
-    forget_reports(directory, before_batch=10)
-    assert list(read_reports(directory, after_batch=-1)) == [10, 11]
     forget_reports(directory, from_batch=11)
-    assert list(read_reports(directory, after_batch=-1)) == [10]
+    assert list(read_reports(directory, after_batch=-1)) == [9, 10]
+
+
+def test_reports_that_were_put_away_come_back_in_one_file_a_batch(directory: Directory) -> None:
+    for part in ("00000", "00001"):
+        write_reports(directory, 7, [pack_usage(blocks.usage())], part=part)
+    for batch in (6, 8, 9):
+        write_reports(directory, batch, [pack_usage(blocks.usage())])
+    write_reports(directory, 5, [pack_usage(blocks.usage())])
+    found = read_reports(directory, after_batch=5)
+    put_away(directory, found, before_batch=9)
+    assert directory.names("feedback") == ["000000000009.all"]
+    assert directory.names("settled") == [f"{batch:012d}" for batch in (6, 7, 8)]  # nobody had read batch 5
+    bring_back(directory, from_batch=7)
+    back = read_reports(directory, after_batch=-1)
+    assert {batch: len(reports) for batch, reports in back.items()} == {7: 2, 8: 1, 9: 1}
+    assert [pack_usage(report) for report in back[7]] == [pack_usage(report) for report in found[7]]
+    assert directory.names("settled") == ["000000000006"]
+
+
+def test_report_that_is_there_is_not_replaced_by_one_that_was_put_away(directory: Directory) -> None:
+    """A crash between the two steps of putting away leaves both; so may a release that knows one folder alone."""
+    write_reports(directory, 7, [pack_usage(blocks.usage())])
+    found = read_reports(directory, after_batch=-1)
+    put_away(directory, found, before_batch=8)
+    write_reports(directory, 7, [pack_usage(blocks.usage())], part="00000")
+    bring_back(directory, from_batch=0)
+    assert len(read_reports(directory, after_batch=-1)[7]) == 1
+    assert directory.names("settled") == []
+
+
+def test_newest_reports_that_were_put_away_are_kept(directory: Directory) -> None:
+    write_reports(directory, 1, [pack_usage(blocks.usage())])
+    (reports,) = read_reports(directory, after_batch=-1).values()
+    put_away(directory, dict.fromkeys(range(3, 13), reports), before_batch=12)
+    forget_put_away(directory, but_newest=4)
+    assert directory.names("settled") == [f"{batch:012d}" for batch in (8, 9, 10, 11)]
+    assert newest_batch(directory) == 11
+    forget_put_away(directory, but_newest=4)
+    assert len(directory.names("settled")) == 4
+
+
+def test_reports_that_do_not_fit_sparks_log_are_forgotten(directory: Directory) -> None:
+    """Batches 5 and 6 of the log are others than those that reported under these numbers; 8 is not in the log."""
+    reports = {batch: [replace(blocks.usage(), now_ms=batch * 1_000)] for batch in range(3, 9)}
+    put_away(directory, reports, before_batch=6)
+    for batch in (6, 7, 8):
+        write_reports(directory, batch, [pack_usage(reports[batch][0])], part="00002")
+    asked = []
+
+    def time_of(batch: int) -> int | None:
+        asked.append(batch)
+        return batch * 1_000 + (batch > 4)
+
+    assert forget_undone(directory, 6, time_of) == [6, 5]
+    assert asked == [6, 5, 4]  # older ones have the same history
+    assert directory.names("feedback") == []
+    assert directory.names("settled") == [f"{batch:012d}" for batch in (3, 4)]
+    assert forget_undone(directory, 6, lambda _: None) == []
+    assert newest_batch(directory) == 4
 
 
 def test_directory_without_reports_has_none(directory: Directory) -> None:
