@@ -6,23 +6,26 @@ again writes the same bytes under the same names, because its decisions are a fu
 An epoch reaches every shard. So a batch without reports is one for which no epoch was due and which brought no row to
 any shard: it moved nothing, and nothing of it is lost. It has no file or, in older checkpoints, a file without reports.
 
-Once the next epoch but one is made, a batch's reports are put away in another folder, in one file: a checkpoint that is
-put back to the batch needs them again, to make the epoch after it. Every batch lists the first folder, and none the
-second.
+Once the next epoch but one is made, a batch's reports are put away in another folder, in one compressed file: a
+checkpoint that is put back to the batch needs them again, to make the epoch after it. Every batch lists the first
+folder, and none the second.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+
+import pyarrow as pa
 
 from spark_throttle.core.arithmetic.packing import pack, unpack
-from spark_throttle.core.codec import pack_usage, unpack_usage
+from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
 _FOLDER, _PUT_AWAY = "feedback", "settled"
 _KIND, _VERSION = "fdbk", 1
+_PUT_AWAY_KIND, _PUT_AWAY_VERSION = "fdpa", 1
 
 
 def write_reports(directory: Directory, batch: int, reports: list[bytes], *, part: str = "all") -> None:
@@ -115,21 +118,18 @@ def forget_undone(directory: Directory, newest: int, time_of: Callable[[int], in
     return others
 
 
-def put_away(directory: Directory, settled: Mapping[int, list[UsageReport]], *, before_batch: int) -> None:
-    """Put away the reports of batches before `before_batch`; those that are not given are deleted.
-
-    Parameters
-    ----------
-    settled
-        The reports that were read, by batch.
-    """
-    for batch, reports in settled.items():
-        if batch < before_batch:
-            packed = [pack_usage(report) for report in reports]
-            directory.write(f"{_PUT_AWAY}/{batch:012d}", pack(_KIND, _VERSION, {"reports": packed}))
-    for name in _files(directory):
-        if _batch_of(name) < before_batch:
-            directory.delete(f"{_FOLDER}/{name}")
+def put_away(directory: Directory, *, before_batch: int) -> None:
+    """Put away the reports of batches before `before_batch`, those of a batch in one file."""
+    names = [name for name in _files(directory) if _batch_of(name) < before_batch]
+    blocks: dict[int, list[bytes]] = defaultdict(list)
+    for name in names:
+        blocks[_batch_of(name)] += _blocks_of(directory, name)
+    for batch, reports in blocks.items():
+        if reports:
+            block = pack(_KIND, _VERSION, {"reports": reports})
+            directory.write(f"{_PUT_AWAY}/{batch:012d}", _compressed(block))
+    for name in names:
+        directory.delete(f"{_FOLDER}/{name}")
 
 
 def bring_back(directory: Directory, *, from_batch: int) -> None:
@@ -138,9 +138,9 @@ def bring_back(directory: Directory, *, from_batch: int) -> None:
     for name in _files(directory, _PUT_AWAY):
         if _batch_of(name) < from_batch:
             continue
-        content = directory.read(f"{_PUT_AWAY}/{name}")
-        if content is not None and _batch_of(name) not in there:
-            directory.write(f"{_FOLDER}/{_batch_of(name):012d}.all", content)
+        block = None if _batch_of(name) in there else _block_of(directory, name, _PUT_AWAY)
+        if block is not None:
+            directory.write(f"{_FOLDER}/{_batch_of(name):012d}.all", block)
         directory.delete(f"{_PUT_AWAY}/{name}")
 
 
@@ -161,8 +161,36 @@ def _batch_of(name: str) -> int:
 
 def _reports_of(directory: Directory, name: str, folder: str = _FOLDER) -> list[UsageReport]:
     """Return the reports in a file; none if the file was deleted meanwhile."""
+    what = _what(directory, name, folder)
+    return [unpack_usage(report, what) for report in _blocks_of(directory, name, folder)]
+
+
+def _blocks_of(directory: Directory, name: str, folder: str = _FOLDER) -> list[bytes]:
+    """Return the packed reports in a file."""
+    block = _block_of(directory, name, folder)
+    return [] if block is None else unpack(block, _KIND, _VERSION, _what(directory, name, folder)).blobs("reports")
+
+
+def _block_of(directory: Directory, name: str, folder: str) -> bytes | None:
+    """Return the block of reports in a file; `None` if there is no such file."""
     content = directory.read(f"{folder}/{name}")
-    if content is None:
-        return []
-    what = f"the feedback file {directory.path(f'{folder}/{name}')}"
-    return [unpack_usage(report, what) for report in unpack(content, _KIND, _VERSION, what).blobs("reports")]
+    if content is None or folder == _FOLDER:
+        return content
+    return _decompressed(content, _what(directory, name, folder))
+
+
+def _compressed(block: bytes) -> bytes:
+    """Return a compressed block of reports."""
+    fields = {"zstd": pa.compress(block, codec="zstd", asbytes=True), "size_bytes": len(block)}
+    return pack(_PUT_AWAY_KIND, _PUT_AWAY_VERSION, fields)
+
+
+def _decompressed(content: bytes, what: str) -> bytes:
+    """Return the block of reports that was compressed."""
+    fields = unpack(content, _PUT_AWAY_KIND, _PUT_AWAY_VERSION, what)
+    block: bytes = pa.decompress(fields.raw("zstd"), fields.integer("size_bytes"), codec="zstd", asbytes=True)
+    return block
+
+
+def _what(directory: Directory, name: str, folder: str) -> str:
+    return f"the feedback file {directory.path(f'{folder}/{name}')}"

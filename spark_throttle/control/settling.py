@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spark_throttle.control.feedback import bring_back, forget_reports, newest_batch, put_away, read_reports
+from spark_throttle.control.feedback import bring_back, forget_reports, newest_batch, read_reports
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.advances import advance_after, carried_advance
 from spark_throttle.core.lending.deferrals import Outlook
@@ -44,9 +44,6 @@ class Settling:
         self._check_fence = check_fence
         self._last: dict[int, UsageReport] = {}
         self._unsettled: dict[int, list[UsageReport]] = {}
-        self._settled: dict[int, list[UsageReport]] = {}
-        """The reports that are settled and not put away."""
-
         self._has_begun = False
         self.newest_batch = -1
         """The newest batch whose reports were read; -1 before the first."""
@@ -70,13 +67,8 @@ class Settling:
                 came.append(reports)
             self.newest_batch = newest_batch(self._directory)
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
-            self._settled[batch] = self._unsettled.pop(batch)
+            del self._unsettled[batch]
         return came
-
-    def put_away(self, *, before_batch: int) -> None:
-        """Put away the reports of batches before `before_batch`, which only a checkpoint that is put back needs."""
-        put_away(self._directory, self._settled, before_batch=before_batch)
-        self._settled = {batch: reports for batch, reports in self._settled.items() if batch >= before_batch}
 
     @property
     def has_reports(self) -> bool:

@@ -40,7 +40,7 @@ class Mend:
 
 _FAILED: Final = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 
-_FORGETS: Final = "        self._settling.put_away(before_batch=epoch.settled_batch)\n"
+_FORGETS: Final = "        put_away(self._directory, before_batch=epoch.settled_batch)\n"
 
 MENDS: Final = (
     Mend(
