@@ -203,6 +203,13 @@ def test_report_that_is_there_is_not_replaced_by_one_that_was_put_away(directory
     assert directory.names("settled") == []
 
 
+def test_reports_that_an_older_release_put_away_are_read(directory: Directory) -> None:
+    directory.write("settled/000000000003", (Path(__file__).parent / "put_away_v1.bin").read_bytes())
+    bring_back(directory, from_batch=3)
+    (report,) = read_reports(directory, after_batch=-1)[3]
+    assert pack_usage(report) == pack_usage(blocks.usage())
+
+
 def test_damaged_reports_that_were_put_away_name_their_file(directory: Directory) -> None:
     write_reports(directory, 3, [pack_usage(blocks.usage())])
     put_away(directory, before_batch=4)
