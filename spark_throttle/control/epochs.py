@@ -1,5 +1,8 @@
 """Epochs in the control directory, with the policies that they name: written once, kept until no batch can need them.
 
+With them are kept the reports of the batches that ran with them: after a checkpoint was put back, the next epoch is
+made from an earlier one and from these.
+
 The name of an epoch's file holds the epoch's number, a digest of its bytes and the revision of its policy. So an offset
 that names the file pins everything that its batch depends on. Each revision of the policy is kept once.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from spark_throttle.control.feedback import forget_put_away
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy
@@ -123,15 +127,17 @@ class Epochs:
         """Delete the files that no batch retained by Spark can need.
 
         A batch has at most one epoch, so the last `batches_retained` batches need at most the last `batches_retained`
-        epochs. The policy revision `in_force` stays too.
+        epochs, and the reports of as many batches and of a few before. The policy revision `in_force` stays too.
         """
         if name.number % _PRUNED_EVERY:
             return
         self.check_fence()
+        retained = self._batches_retained + _PRUNED_EVERY
+        forget_put_away(self._directory, but_newest=retained)
         needed = {in_force}
         for file in self._directory.names("epochs"):
             number, _, rest = file.partition("-")
-            if int(number) < name.number - self._batches_retained - _PRUNED_EVERY:
+            if int(number) < name.number - retained:
                 self._directory.delete(f"epochs/{file}")
             else:
                 needed.add(rest.partition("-")[2] or self.load(EpochName(int(number), file)).revision)

@@ -5,20 +5,27 @@ again writes the same bytes under the same names, because its decisions are a fu
 
 An epoch reaches every shard. So a batch without reports is one for which no epoch was due and which brought no row to
 any shard: it moved nothing, and nothing of it is lost. It has no file or, in older checkpoints, a file without reports.
+
+Once the next epoch but one is made, a batch's reports are put away in another folder, in one compressed file: a
+checkpoint that is put back to the batch needs them again, to make the epoch after it. Every batch lists the first
+folder, and none the second.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
+from collections.abc import Callable
+
+import pyarrow as pa
 
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
-_FOLDER = "feedback"
+_FOLDER, _PUT_AWAY = "feedback", "settled"
 _KIND, _VERSION = "fdbk", 1
+_PUT_AWAY_KIND, _PUT_AWAY_VERSION = "fdpa", 1
 
 
 def write_reports(directory: Directory, batch: int, reports: list[bytes], *, part: str = "all") -> None:
@@ -67,30 +74,123 @@ def time_before(directory: Directory, batch: int) -> int | None:
 
 def newest_batch(directory: Directory) -> int:
     """Return the number of the newest batch that has a file; -1 if none has."""
-    names = _files(directory)
+    names = _files(directory) or _files(directory, _PUT_AWAY)
     return _batch_of(names[-1]) if names else -1
 
 
-def forget_reports(directory: Directory, *, before_batch: int = 0, from_batch: int = sys.maxsize) -> None:
-    """Delete the reports of batches before `before_batch`, and those of `from_batch` and later batches."""
-    for name in _files(directory):
-        if not before_batch <= _batch_of(name) < from_batch:
-            directory.delete(f"{_FOLDER}/{name}")
+def forget_reports(directory: Directory, *, from_batch: int) -> None:
+    """Delete the reports of `from_batch` and later batches."""
+    for folder in (_FOLDER, _PUT_AWAY):
+        for name in _files(directory, folder):
+            if _batch_of(name) >= from_batch:
+                directory.delete(f"{folder}/{name}")
 
 
-def _files(directory: Directory) -> list[str]:
-    """Return the names of the feedback files, in order; other files that lie there are none of ours."""
-    return [name for name in directory.names(_FOLDER) if name.partition(".")[0].isdecimal()]
+def forget_undone(directory: Directory, newest: int, time_of: Callable[[int], int | None]) -> list[int]:
+    """Delete the reports of undone batches; return those batches whose numbers other batches have in Spark's log.
+
+    A report holds its batch's time, which tells it from the report of another batch of that number. Two histories of a
+    checkpoint agree up to the batch at which they part, so the search goes back to the first report that fits.
+
+    Parameters
+    ----------
+    newest
+        The newest batch in Spark's log.
+    time_of
+        Returns the time of a batch by Spark's log, in ms; `None` where the log does not have it.
+    """
+    forget_reports(directory, from_batch=newest + 1)
+    others = []
+    batches = {_batch_of(name) for folder in (_FOLDER, _PUT_AWAY) for name in _files(directory, folder)}
+    for batch in sorted(batches, reverse=True):
+        logged_ms = time_of(batch)
+        reports = [
+            report
+            for folder in (_FOLDER, _PUT_AWAY)
+            for name in _files(directory, folder)
+            if _batch_of(name) == batch
+            for report in _reports_of(directory, name, folder)
+        ]
+        if logged_ms is None or (reports and all(report.now_ms == logged_ms for report in reports)):
+            break
+        forget_reports(directory, from_batch=batch)
+        others += [batch] if reports else []
+    return others
+
+
+def put_away(directory: Directory, *, before_batch: int) -> None:
+    """Put away the reports of batches before `before_batch`, those of a batch in one file."""
+    names = [name for name in _files(directory) if _batch_of(name) < before_batch]
+    blocks: dict[int, list[bytes]] = defaultdict(list)
+    for name in names:
+        blocks[_batch_of(name)] += _blocks_of(directory, name)
+    for batch, reports in blocks.items():
+        if reports:
+            block = pack(_KIND, _VERSION, {"reports": reports})
+            directory.write(f"{_PUT_AWAY}/{batch:012d}", _compressed(block))
+    for name in names:
+        directory.delete(f"{_FOLDER}/{name}")
+
+
+def bring_back(directory: Directory, *, from_batch: int) -> None:
+    """Bring back the reports of `from_batch` and later batches that were put away."""
+    there = {_batch_of(name) for name in _files(directory)}
+    for name in _files(directory, _PUT_AWAY):
+        if _batch_of(name) < from_batch:
+            continue
+        block = None if _batch_of(name) in there else _block_of(directory, name, _PUT_AWAY)
+        if block is not None:
+            directory.write(f"{_FOLDER}/{_batch_of(name):012d}.all", block)
+        directory.delete(f"{_PUT_AWAY}/{name}")
+
+
+def forget_put_away(directory: Directory, *, but_newest: int) -> None:
+    """Delete the reports that were put away, but those of the newest batches."""
+    for name in _files(directory, _PUT_AWAY)[:-but_newest]:
+        directory.delete(f"{_PUT_AWAY}/{name}")
+
+
+def _files(directory: Directory, folder: str = _FOLDER) -> list[str]:
+    """Return the names of the feedback files in a folder, in order; other files that lie there are none of ours."""
+    return [name for name in directory.names(folder) if name.partition(".")[0].isdecimal()]
 
 
 def _batch_of(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-def _reports_of(directory: Directory, name: str) -> list[UsageReport]:
+def _reports_of(directory: Directory, name: str, folder: str = _FOLDER) -> list[UsageReport]:
     """Return the reports in a file; none if the file was deleted meanwhile."""
-    content = directory.read(f"{_FOLDER}/{name}")
-    if content is None:
-        return []
-    what = f"the feedback file {directory.path(f'{_FOLDER}/{name}')}"
-    return [unpack_usage(report, what) for report in unpack(content, _KIND, _VERSION, what).blobs("reports")]
+    what = _what(directory, name, folder)
+    return [unpack_usage(report, what) for report in _blocks_of(directory, name, folder)]
+
+
+def _blocks_of(directory: Directory, name: str, folder: str = _FOLDER) -> list[bytes]:
+    """Return the packed reports in a file."""
+    block = _block_of(directory, name, folder)
+    return [] if block is None else unpack(block, _KIND, _VERSION, _what(directory, name, folder)).blobs("reports")
+
+
+def _block_of(directory: Directory, name: str, folder: str) -> bytes | None:
+    """Return the block of reports in a file; `None` if there is no such file."""
+    content = directory.read(f"{folder}/{name}")
+    if content is None or folder == _FOLDER:
+        return content
+    return _decompressed(content, _what(directory, name, folder))
+
+
+def _compressed(block: bytes) -> bytes:
+    """Return a compressed block of reports."""
+    fields = {"zstd": pa.compress(block, codec="zstd", asbytes=True), "size_bytes": len(block)}
+    return pack(_PUT_AWAY_KIND, _PUT_AWAY_VERSION, fields)
+
+
+def _decompressed(content: bytes, what: str) -> bytes:
+    """Return the block of reports that was compressed."""
+    fields = unpack(content, _PUT_AWAY_KIND, _PUT_AWAY_VERSION, what)
+    block: bytes = pa.decompress(fields.raw("zstd"), fields.integer("size_bytes"), codec="zstd", asbytes=True)
+    return block
+
+
+def _what(directory: Directory, name: str, folder: str) -> str:
+    return f"the feedback file {directory.path(f'{folder}/{name}')}"

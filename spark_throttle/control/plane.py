@@ -22,7 +22,7 @@ import numpy as np
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
-from spark_throttle.control.feedback import forget_reports
+from spark_throttle.control.feedback import put_away
 from spark_throttle.control.next_policies import NextPolicies, write_next_policies
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence, refuse_past
@@ -143,7 +143,7 @@ class ControlPlane:
             now_ms - epoch.buckets.as_of_ms,
         )  # fmt: skip
         name = self._make(epoch.number + 1, policy, left, moment)
-        forget_reports(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
+        put_away(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
         return name
 
     def _paid(

@@ -2,6 +2,9 @@
 
 The reports of a batch are read once, and count until an epoch has settled them. A shard that has not reported counts as
 having used all that it was lent. The last report of every shard is kept: it says what the shard's namespaces want.
+
+A checkpoint that was put back goes on from an earlier epoch. That epoch holds the buckets as they were, so what is
+settled next is what the batches after it and up to the newest that is left used, and not what undone batches used.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports
+from spark_throttle.control.feedback import bring_back, forget_reports, newest_batch, read_reports
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.advances import advance_after, carried_advance
 from spark_throttle.core.lending.deferrals import Outlook
@@ -41,12 +44,16 @@ class Settling:
         self._check_fence = check_fence
         self._last: dict[int, UsageReport] = {}
         self._unsettled: dict[int, list[UsageReport]] = {}
+        self._has_begun = False
         self.newest_batch = -1
         """The newest batch whose reports were read; -1 before the first."""
 
     def take_in(self, epoch: Epoch) -> list[list[UsageReport]]:
         """Read the reports that came since the last call, or at a start all that are kept; return them by batch."""
         came = []
+        if not self._has_begun:
+            bring_back(self._directory, from_batch=epoch.settled_batch)
+            self._has_begun = True
         if newest_batch(self._directory) != self.newest_batch:
             for batch, reports in read_reports(self._directory, after_batch=self.newest_batch).items():
                 if any(report.epoch > epoch.number for report in reports):

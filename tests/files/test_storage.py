@@ -12,7 +12,17 @@ import pytest
 from pyarrow import fs
 
 from spark_throttle.checkpoint.manifest import bind, next_line, read_manifest, rename
-from spark_throttle.control.feedback import forget_reports, newest_batch, read_reports, write_reports
+from spark_throttle.control.feedback import (
+    bring_back,
+    forget_put_away,
+    forget_reports,
+    forget_undone,
+    newest_batch,
+    put_away,
+    read_reports,
+    write_reports,
+)
+from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
@@ -162,10 +172,81 @@ def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
     assert list(found) == [9, 10, 11]
     assert list(read_reports(directory, after_batch=10)) == [11]
     assert newest_batch(directory) == 11
-    forget_reports(directory, before_batch=10)
-    assert list(read_reports(directory, after_batch=-1)) == [10, 11]
     forget_reports(directory, from_batch=11)
-    assert list(read_reports(directory, after_batch=-1)) == [10]
+    assert list(read_reports(directory, after_batch=-1)) == [9, 10]
+
+
+def test_reports_that_were_put_away_come_back_in_one_file_a_batch(directory: Directory) -> None:
+    for part in ("00000", "00001"):
+        write_reports(directory, 7, [pack_usage(blocks.usage())], part=part)
+    for batch in (6, 8, 9):
+        write_reports(directory, batch, [pack_usage(blocks.usage())])
+    directory.write("feedback/000000000005.all", pack("fdbk", 1, {"reports": []}))  # of an older release
+    found = read_reports(directory, after_batch=-1)
+    put_away(directory, before_batch=9)
+    assert directory.names("feedback") == ["000000000009.all"]
+    assert directory.names("settled") == [f"{batch:012d}" for batch in (6, 7, 8)]
+    bring_back(directory, from_batch=7)
+    back = read_reports(directory, after_batch=-1)
+    assert {batch: len(reports) for batch, reports in back.items()} == {7: 2, 8: 1, 9: 1}
+    assert [pack_usage(report) for report in back[7]] == [pack_usage(report) for report in found[7]]
+    assert directory.names("settled") == ["000000000006"]
+
+
+def test_report_that_is_there_is_not_replaced_by_one_that_was_put_away(directory: Directory) -> None:
+    """A crash between the two steps of putting away leaves both; so may a release that knows one folder alone."""
+    write_reports(directory, 7, [pack_usage(blocks.usage())])
+    put_away(directory, before_batch=8)
+    write_reports(directory, 7, [pack_usage(blocks.usage())], part="00000")
+    bring_back(directory, from_batch=0)
+    assert len(read_reports(directory, after_batch=-1)[7]) == 1
+    assert directory.names("settled") == []
+
+
+def test_reports_that_an_older_release_put_away_are_read(directory: Directory) -> None:
+    directory.write("settled/000000000003", (Path(__file__).parent / "put_away_v1.bin").read_bytes())
+    bring_back(directory, from_batch=3)
+    (report,) = read_reports(directory, after_batch=-1)[3]
+    assert pack_usage(report) == pack_usage(blocks.usage())
+
+
+def test_damaged_reports_that_were_put_away_name_their_file(directory: Directory) -> None:
+    write_reports(directory, 3, [pack_usage(blocks.usage())])
+    put_away(directory, before_batch=4)
+    path = Path(directory.path("settled/000000000003"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedError, match=r"the feedback file .*settled/000000000003"):
+        bring_back(directory, from_batch=3)
+
+
+def test_newest_reports_that_were_put_away_are_kept(directory: Directory) -> None:
+    for batch in range(3, 13):
+        write_reports(directory, batch, [pack_usage(blocks.usage())])
+    put_away(directory, before_batch=12)
+    forget_put_away(directory, but_newest=4)
+    assert directory.names("settled") == [f"{batch:012d}" for batch in (8, 9, 10, 11)]
+    assert newest_batch(directory) == 12
+    forget_put_away(directory, but_newest=4)
+    assert len(directory.names("settled")) == 4
+
+
+def test_reports_that_do_not_fit_sparks_log_are_forgotten(directory: Directory) -> None:
+    """Batches 5 and 6 of the log are others than those that reported under these numbers; 8 is not in the log."""
+    for batch in range(3, 9):
+        write_reports(directory, batch, [pack_usage(replace(blocks.usage(), now_ms=batch * 1_000))], part="00002")
+    put_away(directory, before_batch=6)
+    asked = []
+
+    def time_of(batch: int) -> int | None:
+        asked.append(batch)
+        return batch * 1_000 + (batch > 4)
+
+    assert forget_undone(directory, 6, time_of) == [6, 5]
+    assert asked == [6, 5, 4]  # older ones have the same history
+    assert directory.names("feedback") == []
+    assert directory.names("settled") == [f"{batch:012d}" for batch in (3, 4)]
+    assert forget_undone(directory, 6, lambda _: None) == []
+    assert newest_batch(directory) == 4
 
 
 def test_directory_without_reports_has_none(directory: Directory) -> None:

@@ -8,6 +8,7 @@ from spark_throttle.errors import ThrottleError
 from spark_throttle.testing.simulation.disk import CRASH_POINTS
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.true_time import SimulatedMachine
+from tests.life import policies
 from tests.life.drawing import JUMPS_MS, Drawing, Rule, Traffic
 from tests.life.laws import TAKEOVER, Violation
 from tests.life.policies import Document
@@ -86,6 +87,45 @@ def _was_put_back(life: Life, batches: int, rows: Traffic) -> None:
     life.forget()
     life.offer(rows)
     _starts_or_is_restored(life, backup)
+
+
+def _undo(d: Drawing) -> dict[str, Any]:
+    """Draw a message that overdraws, and batches that are undone while its debt is repaid."""
+    name, rows = d.rng.choice(d.names), d.rows(30)
+    if d.rng.random() < 0.6:
+        d.document = policies.common_group(d.rng, d.document)
+    return {
+        "document": d.document, "first": [(name, d.rng.choice((1, 60_000, 1_000_000)), 1), *rows],
+        "before": d.rng.choice((1, 1, 2)), "rows": d.rows(5), "batches": d.rng.choice((1, 3, 4, 10)),
+        "other": d.next_policy() if d.rng.random() < 0.2 else None, "with_control": d.rng.random() < 0.2,
+        "triggers": d.rng.choice((1, 5, 20)),
+    }  # fmt: skip
+
+
+def _undone(life: Life, document: Document, first: Traffic, before: int, triggers: int, **undone: Any) -> None:
+    """Put checkpoint and sinks back by some batches."""
+    life.set_policies(document)
+    life.offer(first)
+    for _ in range(before):
+        life.trigger(1_000)
+    if life.job.checkpoint.log:
+        _undo_batches(life, **undone)
+    for _ in range(triggers):
+        life.trigger(1_000)
+
+
+def _undo_batches(life: Life, rows: Traffic, batches: int, other: Document | None, with_control: bool) -> None:
+    """Run batches, and put checkpoint and sinks back; the control directory goes back too, or stays."""
+    backup, unpaid_ms, overpaid_ms = life.backup(), life.world.unpaid_ms, life.world.overpaid_ms
+    if other is not None:
+        life.set_policies(other)
+    for _ in range(batches):
+        life.offer(rows)
+        life.trigger(1_000)
+    if not with_control:
+        backup.checkpoint.control = dict(life.job.checkpoint.control)
+    life.restore(backup)
+    life.world.unpaid_ms, life.world.overpaid_ms = unpaid_ms, overpaid_ms
 
 
 def _lose_control(d: Drawing) -> dict[str, Any]:
@@ -218,6 +258,7 @@ RULES_OF_RUNS: Final[dict[str, Rule]] = {
     "restart": (1, _restart, _restarted),
     "move": (1, _move, _moved),
     "put_back": (1, _put_back, _was_put_back),
+    "undo": (2, _undo, _undone),
     "lose_control": (1, _lose_control, _lost_control),
     "clone": (1, _clone, _cloned),
     "twin": (1, _twin, _twinned),

@@ -40,7 +40,7 @@ class Mend:
 
 _FAILED: Final = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 
-_FORGETS: Final = "        forget_reports(self._directory, before_batch=epoch.settled_batch)\n"
+_FORGETS: Final = "        put_away(self._directory, before_batch=epoch.settled_batch)\n"
 
 MENDS: Final = (
     Mend(
@@ -312,6 +312,28 @@ MENDS: Final = (
                 "control/plane.py",
                 "        name = self._make(epoch.number + 1,",
                 _FORGETS + "        name = self._make(epoch.number + 1,",
+            ),
+        ),
+    ),
+    Mend(
+        "reports that are kept",
+        "a checkpoint that is put back with its sinks forgets what the batches that are left used",
+        (
+            (
+                "control/settling.py",
+                "            bring_back(self._directory, from_batch=epoch.settled_batch)\n",
+                "",
+            ),
+        ),
+    ),
+    Mend(
+        "reports of another history",
+        "a checkpoint that took two ways takes the reports of one for those of the other",
+        (
+            (
+                "control/feedback.py",
+                "if logged_ms is None or (reports and all(",
+                "if reports or logged_ms is None or (reports and all(",
             ),
         ),
     ),

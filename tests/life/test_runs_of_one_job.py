@@ -24,6 +24,7 @@ def test_run_that_was_taken_over_does_not_make_the_run_that_took_over_forget_a_d
     second.restart()
     second.offer([("blue/a", 100_000)])
     second.trigger(1_000)
+    second.trigger(1_000)
     assert "blue/a" in {row.namespace for row in second.admitted}
     admitted = len(second.admitted)
     with pytest.raises(TakenOverError):

@@ -8,7 +8,8 @@ other rows. Before a batch is planned, each mismatch is repaired or refused:
   a restore leaves the table's transactions as they were.
 - A table has forgotten the batch that will run again (``delta.setTransactionRetentionDuration``): the batch's
   transaction is committed again.
-- Dead letters of undone batches lie inside the checkpoint: set aside. Reports of undone batches: deleted.
+- Dead letters of undone batches lie inside the checkpoint: set aside. Reports of undone batches: deleted, also where
+  the checkpoint has other batches of their numbers.
 - Dead letters of undone batches, or of another query, lie in a folder outside the checkpoint: refused.
 - A function was given batches that the checkpoint does not know: refused.
 
@@ -30,7 +31,7 @@ from pyarrow import fs
 from spark_throttle.checkpoint.batch_mark import REMEDY, BatchMark
 from spark_throttle.checkpoint.manifest import Manifest, next_line, rename
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms, read_offset_log
-from spark_throttle.control.feedback import forget_reports, newest_batch
+from spark_throttle.control.feedback import forget_undone, newest_batch
 from spark_throttle.control.run_fence import refuse_past
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
@@ -108,7 +109,13 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
         manifest = _checked_tables(directory, manifest, sinks.tables, checkpoint, log)
         if reported > log.logged:
             logger.warning("the reports of batches %d to %d, which were undone, are deleted", log.logged + 1, reported)
-            forget_reports(directory, from_batch=log.logged + 1)
+        others = forget_undone(directory, log.logged, lambda batch: batch_time_ms(checkpoint, batch))
+        if others:
+            logger.warning(
+                "the reports of batches %s, which were undone, are deleted: the checkpoint has other batches of these "
+                "numbers, and what those used is not known, so their whole grants count as used",
+                ", ".join(map(str, reversed(others))),
+            )
     if beyond and sinks.dead_letters is not None:
         _set_aside(sinks.dead_letters, beyond)
     return manifest

@@ -16,7 +16,7 @@ from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import forget_reports, write_reports
+from spark_throttle.control.feedback import forget_undone, write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -96,7 +96,7 @@ class SimulatedQuery:
         outside.table.check_start(self._manifest.query, self._newest)
         outside.letters.check_start(f"{self._manifest.query}/rejected", self._newest)
         if self._newest >= 0:
-            forget_reports(self._directory, from_batch=self._newest + 1)
+            forget_undone(self._directory, self._newest, lambda batch: checkpoint.log[batch].now_ms)
         self.lease = self._join(given.exchange, self._manifest)
         fence = RunFence(self._directory, self._visit)
         shared = None if self.lease is None else SharedQuotas(self.lease.keeper, given.direction)

@@ -395,6 +395,22 @@ def test_reports_of_undone_batches_are_forgotten(job: Job) -> None:
     assert newest_batch(job.control) == 2
 
 
+def test_reports_of_undone_batches_are_forgotten_where_the_log_has_other_batches_of_their_numbers(job: Job) -> None:
+    """Spark's part is put back, goes on, and is then restored from a backup of what was undone."""
+    logged = {name: job.checkpoint.read(name) or b"" for name in ("offsets/3", "offsets/4", "commits/3", "commits/4")}
+    job.put_back(2)
+    job.restore_tables(2)
+    job.start()
+    job.attempt += 1
+    for number in (3, 4):
+        job.batch(number, [10 * number])
+    assert newest_batch(job.control) == 4
+    for name, content in logged.items():
+        job.checkpoint.write(name, content)
+    job.start(replace(job.sinks, tables=()))
+    assert newest_batch(job.control) == 2
+
+
 def test_dead_letters_of_undone_batches_inside_the_checkpoint_are_set_aside(job: Job) -> None:
     folder = Path(job.control.path("rejected"))
     sinks = replace(job.sinks, tables=(), dead_letters=dead_letters(folder, range(5)))
