@@ -7,10 +7,13 @@ in a `delta_store`.
 Authors take turns by a lock on `policies.yaml.lock`, on a disk that all of them see. Before the document is moved into
 place, its commit is written to `policies.yaml.pending`; the next reader or author finishes or drops a commit that a
 crash left there. A document that was edited by hand becomes a commit of its own, with the author `HAND`, as soon as the
-store is read.
+store is read. A document that has neither a log nor a lock becomes a store with the first change; who only reads it
+makes no file.
 
-The log is made, empty, before the lock is, so a lock without a log means that the log was lost. Readers then go on with
-the policies as they stand. Changes are refused, for they would begin a history anew in which every entry is the
+The log is made, empty, before the lock is, so a lock without a log means that the log was lost; a process that has read
+a log knows it without the lock. Each line has the revision that follows the line before it, so a line that is missing
+in the middle, doubled or altered is noticed too. Readers then go on with the document as it stands. Changes are
+refused: they would be made on other policies than the document's, or begin a history anew in which every entry is the
 administrators', and revisions that others have seen are given again. Whoever means that makes an empty log.
 """
 
@@ -19,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -49,6 +53,8 @@ HAND: Final = "edited by hand"
 """Author of a change that is found in the document but not in its log."""
 
 _UNPENDING: Final = "remove the file; what the document has of it already is then a change that was edited by hand"
+_AS_IT_STANDS: Final = "policies are read as they stand, and nothing is changed"
+_RESTORE: Final = "restore the log from a backup, or, if the history may begin anew, "
 _ABSENT: Final = ("there is no such file", Remedy.MAKE_STORE)
 
 
@@ -69,16 +75,23 @@ class FileStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._log, self._pending, self._lock_file = (
-            self._path.with_name(self._path.name + suffix) for suffix in (".log", ".pending", ".lock")
+            _beside(self._path, suffix) for suffix in (".log", ".pending", ".lock")
         )
         self._lock = threading.RLock()
         self._memory = MemoryStore(self.location)
         self._log_bytes = 0
         self._last_line = b""
+        self._log_time_ns = 0
         self._digest = ""
         self._signature: tuple[int, ...] = ()
         self._generation = 0
-        self._is_log_lost = False
+        self._is_from_log = False
+        """Whether the memory has the log's commits; otherwise it has what the document says."""
+
+        self._has_known_log = False
+        self._problem: DamagedError | None = None
+        """What is wrong with the log."""
+
         self._refresh()
 
     @classmethod
@@ -90,16 +103,22 @@ class FileStore:
         DamagedError
             If only its document does not exist.
         """
-        _check_document(Path(path))
+        document = Path(path)
+        _check_document(document)
         try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with Path(path).open("x", encoding="utf-8") as file:
-                file.write("{}\n")
+            if not os.path.lexists(document):
+                document.parent.mkdir(parents=True, exist_ok=True)
+                # A lock of an older store may be there, and with it a document without a log would have lost its log.
+                _opened_log(_beside(document, ".log"), document).close()
+                with document.open("x", encoding="utf-8") as file:
+                    file.write("{}\n")
         except FileExistsError:
             pass
         except OSError as error:
-            raise StoreUnavailableError(f"file:{path}", f"it cannot be created: {error.strerror}") from error
-        return cls(path)
+            raise StoreUnavailableError(f"file:{path}", f"it cannot be created: {_reason(error)}") from error
+        store = cls(path)
+        store._begin()
+        return store
 
     @property
     def location(self) -> str:
@@ -108,7 +127,7 @@ class FileStore:
 
     @property
     def generation(self) -> int:
-        """How often the log was found to be another than was read before, or the document without one."""
+        """How often the log was found to be another than was read before, or the document without a whole one."""
         return self._generation
 
     def revision(self) -> int:
@@ -146,11 +165,11 @@ class FileStore:
         return self._fresh().history(before=before, limit=limit)
 
     def check_whole(self) -> None:
-        """Refuse to go on without the log."""
+        """Refuse to go on without the log, or with a log that has a damaged line."""
         with self._lock:
             self._refresh()
-            if self._is_log_lost:
-                raise self._lost_log()
+            if self._problem is not None:
+                raise self._problem
 
     def turn(self) -> AbstractContextManager[None]:
         """Return a context that holds nobody up: a commit waits for its own turn."""
@@ -158,15 +177,20 @@ class FileStore:
 
     def commit(self, changes: Sequence[Change], *, expected_revision: int, author: Author, at_ms: int) -> int:
         """Write or remove entries, and return the new revision."""
-        with self._lock, self._locked():
-            self._take_in()
-            if self._is_log_lost:
-                raise self._lost_log()
-            newest = self._memory.revision()
-            if expected_revision != newest:
-                raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
-            revision = Revision.of(newest + 1, at_ms, author, len(changes))
-            self._write(Commit(revision, tuple(changes)))
+        with self._lock:
+            self._refresh()  # a document that cannot be read becomes no store
+            with self._locked():
+                self._take_in()
+                return self._commit(changes, expected_revision, author, at_ms)
+
+    def _commit(self, changes: Sequence[Change], expected_revision: int, author: Author, at_ms: int) -> int:
+        if self._problem is not None:
+            raise self._problem
+        newest = self._memory.revision()
+        if expected_revision != newest:
+            raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
+        revision = Revision.of(newest + 1, at_ms, author, len(changes))
+        self._write(Commit(revision, tuple(changes)))
         return revision.revision
 
     def _fresh(self) -> MemoryStore:
@@ -176,22 +200,50 @@ class FileStore:
 
     def _refresh(self) -> None:
         """Read what others have committed or edited."""
-        if self._signed() == self._signature:
+        signature = self._signed()
+        if signature == self._signature:
+            return
+        self._signature = ()  # what cannot be read is tried again
+        if self._is_mere_document():
+            self._take_in_mere_document()
+            self._signature = signature
             return
         with self._locked():
             self._take_in()
+
+    def _begin(self) -> None:
+        """Make the log and the lock of a document that has neither."""
+        with self._lock:
+            if self._is_mere_document():
+                with self._locked():
+                    self._take_in()
+
+    def _is_mere_document(self) -> bool:
+        return not (self._has_known_log or os.path.lexists(self._log) or os.path.lexists(self._lock_file))
+
+    def _take_in_mere_document(self) -> None:
+        try:
+            content = self._path.read_bytes()
+        except OSError as error:
+            raise StoreUnavailableError(self.location, _reason(error)) from error
+        digest = _digest(content)
+        if digest != self._digest:
+            self._forget()  # so that every process gives the same revision
+            self._take_in_edit(content, digest)
 
     def _signed(self) -> tuple[int, ...]:
         """Return values that change when a file does: a commit grows the log, an edit gives the document a new time."""
         try:
             document = self._path.stat()
-            log_bytes = self._log.stat().st_size if self._log.exists() else -1
+            log = self._log.stat() if self._log.exists() else None
+            others = int(self._pending.exists()), int(self._lock_file.exists())
         except FileNotFoundError as error:
             _check_document(self._path)
             raise StoreUnavailableError(self.location, *_ABSENT) from error
         except OSError as error:
-            raise StoreUnavailableError(self.location, f"cannot read it: {error.strerror}") from error
-        return document.st_mtime_ns, document.st_size, document.st_ino, log_bytes, int(self._pending.exists())
+            raise StoreUnavailableError(self.location, f"cannot read it: {_reason(error)}") from error
+        of_log = () if log is None else (log.st_mtime_ns, log.st_size, log.st_ino)
+        return document.st_mtime_ns, document.st_size, document.st_ino, *others, *of_log
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -199,24 +251,23 @@ class FileStore:
             if not self._path.exists():
                 _check_document(self._path)
                 raise StoreUnavailableError(self.location, *_ABSENT)
-            if not self._lock_file.exists():
+            if not (self._lock_file.exists() or self._has_known_log or self._log.is_dir()):
                 self._opened_log().close()
             with file_lock.held(self._lock_file, beside=self._path):
                 yield
         except OSError as error:
-            raise StoreUnavailableError(self.location, f"{error.strerror}") from error
+            raise StoreUnavailableError(self.location, _reason(error)) from error
 
     def _take_in(self) -> None:
         """Read the new part of the log, finish a pending commit, and commit what was edited by hand.
 
-        Without its log, only what the document says is read.
+        Without a whole log, only what the document says is read.
         """
-        self._note_whether_log_is_lost()
-        if not self._is_log_lost:
-            self._read_log()
+        self._signature = ()
+        self._read_history()
         content = self._path.read_bytes()
         digest = _digest(content)
-        if self._pending.exists() and not self._is_log_lost:
+        if self._pending.exists() and self._is_from_log:
             line = self._pending.read_bytes()
             revision, document = self._read_pending(line)
             if document == digest and revision > self._memory.revision():
@@ -226,20 +277,33 @@ class FileStore:
             self._take_in_edit(content, digest)
         self._signature = self._signed()
 
-    def _note_whether_log_is_lost(self) -> None:
-        was_lost, self._is_log_lost = self._is_log_lost, not self._log.exists()
-        if was_lost and not self._is_log_lost:
-            self._forget()
-        elif self._is_log_lost and not was_lost:
-            logger.error("%s", self._lost_log())
+    def _read_history(self) -> None:
+        """Read the log. If it is not whole, this process keeps what it knows of the history, and reads the document."""
+        kept, digest, known = self._memory, self._digest, self._problem
+        try:
+            self._check_log()
+            if not self._is_from_log:
+                self._forget()
+            self._read_log()
+        except DamagedError as error:
+            self._memory, self._digest, self._log_bytes, self._last_line = kept, digest, 0, b""
+            self._is_from_log, self._problem = False, error
+        else:
+            self._is_from_log, self._has_known_log, self._problem = True, True, None
+        if self._problem is not None and str(self._problem) != str(known):
+            logger.error("%s", self._problem)
 
-    def _lost_log(self) -> DamagedError:
-        return DamagedError(
-            f"the policy store {self.location}",
-            f"its log {self._log} is not there, and with it the history and who wrote which entry; policies are read "
-            f"as they stand, and nothing is changed",
-            "restore the log from a backup, or, if the history may begin anew, make an empty file of that name",
-        )
+    def _check_log(self) -> None:
+        try:
+            mode = self._log.lstat().st_mode
+        except FileNotFoundError:
+            problem = f"its log {self._log} is not there, and with it the history and who wrote which entry"
+            raise self._damaged(problem, "make an empty file of that name") from None
+        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):  # `opened` says what to do about a link
+            raise self._damaged(f"its log {self._log} is a folder or no file at all", "put an empty file in its place")
+
+    def _damaged(self, problem: str, anew: str) -> DamagedError:
+        return DamagedError(f"the policy store {self.location}", f"{problem}; {_AS_IT_STANDS}", _RESTORE + anew)
 
     def _read_pending(self, line: bytes) -> tuple[int, str]:
         """Return the revision of the pending commit, and the digest of its document."""
@@ -267,11 +331,11 @@ class FileStore:
             at_ms = self._path.stat().st_mtime_ns // 1_000_000
             revision = Revision.of(self._memory.revision() + 1, at_ms, Author(HAND, door="hand"), len(changes))
             commit = Commit(revision, changes)
-            if self._is_log_lost:
+            if self._is_from_log:
+                self._append_to_log(line_of(commit, digest).encode())
+            else:
                 self._memory.replay([commit])
                 self._generation += 1
-            else:
-                self._append_to_log(line_of(commit, digest).encode())
         self._digest = digest
 
     def _write(self, commit: Commit) -> None:
@@ -300,8 +364,7 @@ class FileStore:
             self._append_to(log, line)
 
     def _opened_log(self) -> BinaryIO:
-        descriptor, _ = opened_or_made(self._log, os.O_WRONLY | os.O_APPEND, 0o666, beside=self._path)
-        return os.fdopen(descriptor, "ab")
+        return _opened_log(self._log, self._path)
 
     def _append_to(self, log: BinaryIO, line: bytes) -> None:
         log.write(line)
@@ -315,22 +378,42 @@ class FileStore:
         Somebody may have cut it or put a backup in its place: then this process knows commits that no other can find.
         """
         with os.fdopen(opened(self._log, os.O_RDONLY), "rb") as file:
+            found = os.fstat(file.fileno())
             file.seek(self._log_bytes - len(self._last_line))
             lines = file.read()
-            if not lines.startswith(self._last_line):
+            is_altered = found.st_size == self._log_bytes and found.st_mtime_ns != self._log_time_ns
+            if is_altered or not lines.startswith(self._last_line):
                 self._forget()
                 file.seek(0)
                 lines = file.read()
         lines = lines[len(self._last_line) :]
         complete = lines[: lines.rfind(b"\n") + 1]
-        for line in complete.splitlines():
-            commit, self._digest = parsed_line(line, f"the policy log {self._log}")
-            self._memory.replay([commit])
-            self._last_line = line + b"\n"
+        read = [
+            self._parsed_line(number, line)
+            for number, line in enumerate(complete.split(b"\n")[:-1], start=self._memory.revision() + 1)
+        ]
+        if read:
+            self._memory.replay([commit for commit, _ in read])
+            self._digest, self._last_line = read[-1][1], complete[complete.rfind(b"\n", 0, -1) + 1 :]
         self._log_bytes += len(complete)
+        self._log_time_ns = found.st_mtime_ns
         if len(complete) < len(lines):  # a crash cut off the last line; its commit is pending or was never made
             with self._opened_log() as log:
                 log.truncate(self._log_bytes)
+
+    def _parsed_line(self, number: int, line: bytes) -> tuple[Commit, str]:
+        """Return the commit of a line of the log, which has the line's number, and the digest of its document."""
+        where = f"line {number} of its log {self._log}"
+        try:
+            commit, digest = parsed_line(line, f"line {number} of the policy log {self._log}")
+        except DamagedError as error:
+            problem = f"{where} cannot be read: {error.problem}"
+            raise self._damaged(problem, "put an empty file in its place") from error
+        found = commit.revision.revision
+        if found != number:
+            problem = f"{where} has revision {found}, so lines before it are missing, doubled or out of order"
+            raise self._damaged(problem, "put an empty file in its place")
+        return commit, digest
 
     def _forget(self) -> None:
         self._memory = MemoryStore(self.location)
@@ -340,13 +423,36 @@ class FileStore:
 
 def _check_document(path: Path) -> None:
     """Refuse a log without its document: a new document would be a change that removes every policy."""
-    log = path.with_name(path.name + ".log")
-    if not path.exists() and log.exists() and log.stat().st_size:
-        raise DamagedError(
-            f"the policy store file:{path}",
-            f"its document is not there, and its log {log} is",
-            "restore the document from a backup, or, to begin a new store, move the log away first",
-        )
+    for what, suffix in (("log", ".log"), ("pending commit", ".pending")):
+        left = _beside(path, suffix)
+        try:
+            found = left.lstat()
+        except FileNotFoundError:
+            continue
+        is_new = suffix == ".log" and stat.S_ISREG(found.st_mode) and not found.st_size
+        if not is_new and not path.exists():
+            raise DamagedError(
+                f"the policy store file:{path}",
+                f"its document is not there, and its {what} {left} is",
+                f"restore the document from a backup, or, to begin a new store, move the {what} away first",
+            )
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _opened_log(log: Path, document: Path) -> BinaryIO:
+    """Open the log to write to it; make it where there is none."""
+    descriptor, _ = opened_or_made(log, os.O_WRONLY | os.O_APPEND, 0o666, beside=document)
+    return os.fdopen(descriptor, "ab")
+
+
+def _reason(error: OSError) -> str:
+    """Return what the system says of a file, with its name."""
+    said = error.strerror or str(error)
+    name = error.filename
+    return said if name is None or str(name) in said else f"{name}: {said}"
 
 
 def _as_changes(entries: Iterator[Entry]) -> Iterator[Change]:

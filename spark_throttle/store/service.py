@@ -418,6 +418,7 @@ class PolicyService:
     # ------------------------------------------------------------------------------------------- inside
 
     def _planned(self, changes: list[Change], before: Mapping[tuple[Kind, str], str], revision: int) -> PlannedChange:
+        self.store.check_whole()  # what would be refused is not planned
         return PlannedChange.of(changes, before, revision, self._changes.losses(changes, revision, is_whole=True))
 
     @staticmethod

@@ -1,11 +1,11 @@
-"""A YAML store whose log is gone, at every door: the command line, the admin API, the metrics."""
+"""A YAML store whose log is gone or damaged, at every door: the command line, the admin API, the metrics."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
@@ -14,6 +14,7 @@ from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ServedApp, served_over
 
+EXAMPLE = "conf/policies/example.yaml"
 V2 = "/admin/v2"
 ACME = f"{V2}/policies/tenants/acme"
 
@@ -76,3 +77,116 @@ def test_status_and_metrics_say_that_the_log_is_gone(served: ServedApp, log: Pat
     status = admin.get(f"{V2}/status").json()
     assert (status["store_revision"], status["store_problem"]) == (1, None)
     assert "spark_throttle_store_up 1.0" in admin.get("/metrics").text
+
+
+# ------------------------------------------------------------------------------------------- a log that lost a line
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, log: Path) -> ServedApp:
+    """The server of a store whose log loses its first line while it is served."""
+    store = FileStore.create(tmp_path / "policies.yaml")
+    service = PolicyService(store, clock_ms=lambda: 0)
+    for name in ("acme", "blue", "cora"):
+        service.put("tenant", name, {"publish": {"weight": 2}}, Author("ann"))
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:]))
+    return served_over(store, tmp_path)
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments])
+
+
+def test_change_by_the_command_line_deletes_nothing_where_the_log_lost_a_line(
+    damaged: ServedApp, tmp_path: Path, log: Path
+) -> None:
+    document, store = tmp_path / "policies.yaml", ("--store", damaged.store.location)
+    before = document.read_bytes(), log.read_bytes()
+    shown = _run("policy", "show", *store)
+    assert all(name in shown.stdout for name in ("acme", "blue", "cora"))
+    for command in (
+        ("group", "create", "other", "publish.messages_per_second=1"), ("policy", "history"),
+        ("policy", "apply", EXAMPLE), ("policy", "apply", EXAMPLE, "--init"),
+        ("policy", "apply", EXAMPLE, "--dry-run"), ("policy", "apply", EXAMPLE, "--init", "--dry-run"),
+        ("policy", "rollback", "1"), ("policy", "rollback", "0", "--dry-run"),
+    ):  # fmt: skip
+        ran = _run(*command, *store)
+        assert ran.exit_code == Exit.FAULT, ran.output
+        assert f"line 1 of its log {log} has revision 2, so" in ran.stderr
+        assert "restore the log from a backup, or, if" in ran.stderr
+    assert (document.read_bytes(), log.read_bytes()) == before
+
+
+def test_server_says_that_the_log_lost_a_line(damaged: ServedApp, tmp_path: Path, log: Path) -> None:
+    admin, document = damaged.client(), (tmp_path / "policies.yaml").read_bytes()
+    assert admin.get(ACME).json()["policy"] == {"publish": {"weight": 2}}
+    for answer in (admin.put(ACME, json={}), admin.delete(f"{ACME}?yes=true"), admin.get(f"{V2}/history")):
+        assert answer.status_code == 503, answer.text
+        assert f"line 1 of its log {log} has revision 2" in answer.json()["detail"]
+    assert f"line 1 of its log {log}" in admin.get(f"{V2}/status").json()["store_problem"]
+    assert "spark_throttle_store_up 0.0" in admin.get("/metrics").text
+    assert (tmp_path / "policies.yaml").read_bytes() == document
+
+
+def test_folder_in_place_of_the_log_ends_with_the_exit_code_of_damage(tmp_path: Path, log: Path) -> None:
+    store = FileStore.create(tmp_path / "policies.yaml").location
+    log.unlink()
+    log.mkdir()
+    ran = _run("tenant", "create", "late", "--store", store)
+    assert ran.exit_code == Exit.FAULT
+    assert f"its log {log} is a folder or no file at all" in ran.stderr
+
+
+# ------------------------------------------------------------------------------------------------------- --init
+
+
+def test_init_follows_the_remedy_of_a_lost_document_and_a_refusal_makes_no_empty_store(
+    tmp_path: Path, log: Path
+) -> None:
+    document = tmp_path / "policies.yaml"
+    init = ("policy", "apply", EXAMPLE, "--init", "--store", f"file:{document}")
+    assert _run(*init).exit_code == Exit.DONE
+    document.unlink()
+    for command in (init, (*init, "--dry-run")):
+        assert "move the log away first" in _run(*command).stderr
+        assert not document.exists()
+    log.rename(tmp_path / "old.log")
+    assert "would be made" in _run(*init, "--dry-run").stdout
+    assert not document.exists()
+    assert _run(*init).exit_code == Exit.DONE
+    assert len(log.read_bytes().splitlines()) == 1
+    assert "revision" in _run("policy", "history", "--store", f"file:{document}").stdout
+
+
+@pytest.mark.parametrize("scheme", ["file", "delta"])
+def test_init_that_is_refused_makes_no_store(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    init = ("policy", "apply", EXAMPLE, "--init", "--store", f"{scheme}:{tmp_path / 'none' / 'policies.yaml'}")
+    assert _run(*init, "--expected", "3").exit_code == Exit.CONFLICT
+    assert not (tmp_path / "none").exists()
+    monkeypatch.setenv("SPARK_THROTTLE_AUDIT", str(tmp_path))
+    assert _run(*init).exit_code != Exit.DONE
+    assert not (tmp_path / "none").exists()
+    monkeypatch.delenv("SPARK_THROTTLE_AUDIT")
+    assert _run(*init, "--expected", "0").exit_code == Exit.DONE
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [("tenants: {acme: {}}\n", Exit.DONE), ("", Exit.INVALID), (None, Exit.UNAVAILABLE)],
+    ids=["document", "empty", "folder"],
+)
+@pytest.mark.parametrize("options", [("--init",), ()])
+def test_dry_run_and_refusal_make_no_file_beside_a_document_that_is_no_store(
+    tmp_path: Path, content: str | None, code: Exit, options: tuple[str, ...]
+) -> None:
+    document = tmp_path / "policies.yaml"
+    if content is None:
+        document.mkdir()
+    else:
+        document.write_text(content)
+    command = ("policy", "apply", EXAMPLE, *options, "--store", f"file:{document}")
+    assert _run(*command, "--dry-run").exit_code == code
+    assert list(tmp_path.iterdir()) == [document]
+    if code != Exit.DONE:
+        assert _run(*command).exit_code == code
+        assert list(tmp_path.iterdir()) == [document]

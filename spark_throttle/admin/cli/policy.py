@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spark_throttle.admin.cli.audited import attempt
+from spark_throttle.admin.cli.audited import attempt, recorder_of_changes
 from spark_throttle.admin.cli.entries import show_made
 from spark_throttle.admin.cli.options import (
     At,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from spark_throttle.store.entries import Difference
     from spark_throttle.store.protection.planned_change import PlannedChange
     from spark_throttle.store.service import PolicyService
+    from spark_throttle.store.store import Author
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True, help="All policies at once: validate, apply, diff, roll back."
@@ -98,8 +99,10 @@ def apply(
         made_store = service.store.location if is_made else ""
         _show_planned(service.planned(document), lambda: document, expected, output, made_store)
         return
-    service = service_of(store, is_created=is_created)
     author = author_of(who, why, is_confirmed=yes)
+    if is_created:
+        _rehearse(document, store, author, expected)
+    service = service_of(store, is_created=is_created)
     show_made(service.apply(document, author, expected=expected), output, f"{_named(file)} applied")
 
 
@@ -216,6 +219,17 @@ def _opened_or_imagined(location: str, *, is_created: bool) -> tuple[PolicyServi
     from spark_throttle.store.service import PolicyService
 
     return PolicyService(MemoryStore(location), clock_ms=wall_clock_ms), True
+
+
+def _rehearse(document: PolicyDocument, location: str, author: Author, expected: int | None) -> None:
+    """Refuse a change for which a store would be made, before it is made: an empty store lifts every limit."""
+    imagined, is_made = _opened_or_imagined(location, is_created=True)
+    if not is_made:
+        return
+    recorder = recorder_of_changes()
+    if recorder is not None:
+        recorder.begin()
+    imagined.apply(document, author, expected=expected)
 
 
 def _when(at_ms: int) -> str:
