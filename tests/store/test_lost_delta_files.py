@@ -389,6 +389,27 @@ def test_hole_before_the_snapshot_leaves_the_policies_and_refuses_history_and_ch
                 call()
 
 
+@pytest.mark.parametrize("number", [2, REVISIONS])
+def test_files_without_statistics_are_no_damage_and_their_holes_are_told(
+    old: DeltaStore, folder: Path, number: int
+) -> None:
+    for path in commits(folder)[1 : number + 1]:
+        actions = [json.loads(line) for line in lines(path.read_bytes())]
+        for action in actions:
+            action.get("add", {}).pop("stats", None)
+        path.write_text("\n".join(map(json.dumps, actions)))
+    for store in (old, DeltaStore(str(folder))):
+        store.check_whole()
+        assert len(names(store)) == len(store.history()) == REVISIONS
+    assert put(old, "late") == REVISIONS + 1
+    victim = commits(folder)[2]
+    victim.write_bytes(b"")
+    new = DeltaStore(str(folder))
+    for call in (lambda: names(new), new.history, new.check_whole, lambda: put(new, "later")):
+        with pytest.raises(DamagedError, match=f"the file {victim} of its log is empty"):
+            call()
+
+
 # ------------------------------------------------------------------------------------------------ the whole log
 
 

@@ -81,7 +81,7 @@ class TableChecks:
                 raise self.damaged(problem)
             self._check_mark(newest)
         changes, snapshot = _revisions_in(table)
-        highest = max((last for _, last in changes), default=newest)
+        highest = max((last for _, last in changes or ()), default=newest)
         if highest > newest:
             raise self.damaged(
                 damage_of_log(self._files)
@@ -186,7 +186,9 @@ class TableChecks:
                 "restore them from a backup of the store, or, if they may be lost, remove that file",
             )
 
-    def _check_gap(self, changes: list[tuple[int, int]], after: int, until: int) -> None:
+    def _check_gap(self, changes: list[tuple[int, int]] | None, after: int, until: int) -> None:
+        if changes is None:
+            return  # the readers of rows look for themselves
         expected = after + 1
         for first, last in sorted(changes):
             if first > expected:
@@ -208,10 +210,16 @@ class TableChecks:
         return damage
 
 
-def _revisions_in(table: DeltaTable) -> tuple[list[tuple[int, int]], int]:
-    """Return the first and the last revision of every file of changes, and the newest snapshot's, by the log."""
-    adds = pa.table(table.get_add_actions(flatten=True)).select(["partition.form", "min.revision", "max.revision"])
-    rows = list(zip(*(column.to_pylist() for column in adds.columns), strict=True))
-    return [(first, last) for form, first, last in rows if form == "change"], max(
-        (first for form, first, _ in rows if form == "snapshot"), default=0
-    )
+def _revisions_in(table: DeltaTable) -> tuple[list[tuple[int, int]] | None, int]:
+    """Return the first and the last revision of every file of changes, and the newest snapshot's, by the log.
+
+    Another program may have rewritten files without such statistics; then nothing is known of the changes.
+    """
+    adds = pa.table(table.get_add_actions(flatten=True))
+    if not {"min.revision", "max.revision"} <= set(adds.column_names):
+        return None, 0
+    columns = (adds[name].to_pylist() for name in ("partition.form", "min.revision", "max.revision"))
+    rows = list(zip(*columns, strict=True))
+    changes = [(first, last) for form, first, last in rows if form == "change"]
+    newest_snapshot = max((first for form, first, _ in rows if form == "snapshot" and first is not None), default=0)
+    return None if any(None in each for each in changes) else changes, newest_snapshot
