@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from spark_throttle.errors import DamagedError, PolicyError, StoreUnavailableError
+from spark_throttle.errors import PolicyError, StoredFormatError, StoreUnavailableError
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.store.entries import document_of
@@ -72,7 +72,7 @@ class FollowedStore:
             if self._snapshot is None:
                 raise
             return self._keep(self._snapshot, str(error))
-        except (PolicyError, DamagedError) as error:
+        except (PolicyError, StoredFormatError) as error:
             if self._snapshot is None:
                 raise
             self._examined = examined

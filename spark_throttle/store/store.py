@@ -176,7 +176,9 @@ class PolicyStore(Protocol):
         """Return the newest commits, newest first; if `before` is given, only commits before that revision."""
 
     def check_whole(self) -> None:
-        """Refuse to go on with a store that can be read, but has lost its history; every change checks it first.
+        """Refuse to go on with a store that has lost its history or its entries, though a revision can be read.
+
+        Every change checks it first.
 
         Raises
         ------

@@ -186,9 +186,9 @@ def test_damage_on_an_object_store_is_told_by_what_delta_says(
 
 def test_lost_revision_in_the_middle_is_an_error_and_not_a_policy_with_a_hole(old: DeltaStore, folder: Path) -> None:
     commits(folder)[3].write_bytes(b"")
-    for store in (old, DeltaStore(str(folder))):
-        assert f"DamagedError: the policy store delta:{folder} is damaged: the file" in str(content(store))
-        assert "00003.json of its log is empty; restore it from a backup of the store" in str(content(store))
+    for answer in (content(old), said(lambda: DeltaStore(str(folder)))):
+        assert f"DamagedError: the policy store delta:{folder} is damaged: the file" in str(answer)
+        assert "00003.json of its log is empty; restore it from a backup of the store" in str(answer)
     assert "of its log is empty" in str(said(lambda: commit(old, "late")))
 
 
@@ -196,7 +196,7 @@ def test_revision_that_is_cut_out_of_the_middle_is_damage(old: DeltaStore, folde
     victim = commits(folder)[3]
     victim.write_bytes(lines(1)(victim.read_bytes()))
     for call in (lambda: list(old.scan()), lambda: list(DeltaStore(str(folder)).scan()), lambda: commit(old, "late")):
-        with pytest.raises(DamagedError, match="revision 3 is missing, though 6 is there; restore it from a backup"):
+        with pytest.raises(DamagedError, match=rf"the file {victim} of its log is cut off .* restore it from a backup"):
             call()
 
 

@@ -21,6 +21,7 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.store.delta.delta_store import DeltaStore
+from spark_throttle.store.delta.log_damage import APP
 from spark_throttle.store.delta.rows import SCHEMA, change_rows
 from spark_throttle.store.delta.snapshot import write_snapshot
 from spark_throttle.store.opening import open_store
@@ -121,7 +122,7 @@ def test_commit_that_lost_against_another_is_a_conflict(
 def other_commit(store: DeltaStore) -> None:
     rows = change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob")
     store._table = DeltaTable(store._path)
-    properties = CommitProperties(app_transactions=[Transaction(module._APP, 1)])
+    properties = CommitProperties(app_transactions=[Transaction(APP, 1)])
     write_deltalake(store._table, rows, mode="append", commit_properties=properties)
 
 
@@ -266,7 +267,7 @@ def test_table_of_an_older_release_keeps_the_door_and_the_caller_of_commits_from
     older = pa.schema([field for field in SCHEMA if field.name not in {"given", "door", "caller"}])
     DeltaTable.create(path, older, partition_by=["form"])
     rows = change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob").select(older.names)
-    properties = CommitProperties(app_transactions=[Transaction(module._APP, 1)])
+    properties = CommitProperties(app_transactions=[Transaction(APP, 1)])
     write_deltalake(DeltaTable(path), rows, mode="append", commit_properties=properties)
     store = DeltaStore(path)
     assert [(each.who, each.door, each.caller) for each in store.history()] == [("bob", None, None)]

@@ -35,7 +35,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -50,8 +49,7 @@ from spark_throttle.errors import (
 from spark_throttle.files import file_lock
 from spark_throttle.files.ownership import keep_folder_as_root
 from spark_throttle.policy.source import SETTLING_NS
-from spark_throttle.remedies import Remedy
-from spark_throttle.store.delta.log_damage import RESTORE_TABLE, damage_of_files, damage_of_log, is_damage
+from spark_throttle.store.delta.log_damage import APP, REVISION_KEY
 from spark_throttle.store.delta.log_stamps import LogStamps
 from spark_throttle.store.delta.rows import (
     ENTRY_COLUMNS,
@@ -61,10 +59,13 @@ from spark_throttle.store.delta.rows import (
     SCHEMA,
     change_rows,
     changes_in,
+    check_no_gap,
     columns_in,
     entries_in,
 )
 from spark_throttle.store.delta.snapshot import SNAPSHOT_APP, write_snapshot
+from spark_throttle.store.delta.table_checks import TableChecks
+from spark_throttle.store.delta.table_files import TableFiles
 from spark_throttle.store.delta.view import View, merged, scanned, view_at, with_changes, with_tail
 from spark_throttle.store.entries import resource_group_of
 from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_revision
@@ -79,9 +80,7 @@ SNAPSHOT_SHARE: Final = 10
 
 SNAPSHOT_ROWS: Final = 10_000
 
-_APP: Final = "spark-throttle-policies"
 _MOST_RACES: Final = 100
-_ABSENT: Final = ("there is no policy store", Remedy.MAKE_STORE)
 _FACTS: Final = ["revision", "at", "who", "why", "door", "caller"]
 _NOTHING_READ: Final = View(0, None, 0, 0, {})
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -126,27 +125,46 @@ class DeltaStore:
         self._newest = self._newest_snapshot = 0
         """Revisions of the newest commit and the newest snapshot when the table was last read."""
 
+        self._noted_version = -1
+        """Version of the table of which these were taken, and which was found whole."""
+
+        self._proven_snapshot = 0
+        """Revision of the snapshot of which rows were last read to see whether that works."""
+
+        self._files = _files_of(location, storage_options)
+        self._checks = TableChecks(self.location, self._files, self._opened)
+        self._generation = 0
         self._is_opened = False
         with self._guarded():
             self._table = self._opened()
-        self._is_opened = True
-        self._id = self._table.metadata().id
-        self._generation = 0
-        self._note()
+            self._is_opened = True
+            self._id = self._table.metadata().id
+            self._note()
         self._view = _NOTHING_READ
 
     @classmethod
     def create(cls, location: str, *, storage_options: Mapping[str, str] | None = None) -> DeltaStore:
-        """Return the store at `location`; create it if it does not exist."""
+        """Return the store at `location`; create it if it does not exist.
+
+        Raises
+        ------
+        DamagedError
+            If a store has been there that has lost its log.
+        """
+        options = dict(storage_options or {})
+        checks = TableChecks(f"delta:{location}", _files_of(location, options), lambda: DeltaTable(location))
         try:
+            # Looked for first: another process may make the store, and commit, between the two.
+            if checks.remains() and not DeltaTable.is_deltatable(location, options):
+                raise checks.absence()
             DeltaTable.create(
                 location, SCHEMA, mode="ignore", partition_by=["form"], name="policies",
                 description="policies of spark-throttle: a log of changes, and snapshots",
-                storage_options=dict(storage_options) if storage_options else None,
+                storage_options=options or None,
             )  # fmt: skip
         except (DeltaError, OSError) as error:
             # Of several processes that create one table at once, one succeeds; the others find it below.
-            if not DeltaTable.is_deltatable(location, dict(storage_options or {})):
+            if not DeltaTable.is_deltatable(location, options):
                 raise StoreUnavailableError(f"delta:{location}", f"it cannot be created: {_said(error)}") from error
         return cls(location, storage_options=storage_options)
 
@@ -221,6 +239,7 @@ class DeltaStore:
             with self._lock:
                 self._refresh()
                 rows = changes_in(self._table, after, until, ENTRY_COLUMNS)
+            check_no_gap(rows["entry_revision"], after, until, until)
             yield from entries_in(rows.to_batches())
 
     def history(self, *, before: int | None = None, limit: int = 20) -> list[Revision]:
@@ -229,13 +248,22 @@ class DeltaStore:
             with self._lock:
                 self._refresh()
                 until = self._newest if before is None else before - 1
-                rows = changes_in(self._table, max(0, until - limit), until, _FACTS)
+                newest, after = self._newest, max(0, until - limit)
+                rows = changes_in(self._table, after, until, _FACTS)
+            check_no_gap(rows["revision"], after, min(until, newest), newest)
             found = rows.group_by(rows.column_names).aggregate([([], "count_all")])
         revisions = [_revision(row) for row in found.to_pylist()]
         return sorted(revisions, key=lambda revision: -revision.revision)
 
     def check_whole(self) -> None:
-        """Do nothing: a table without its history cannot be read."""
+        """Refuse to go on with a table that lacks a file, a revision of its history, or rows of its newest entries."""
+        with self._guarded(), self._lock:
+            self._refresh()
+            self._checks.check_whole(self._table, self._newest)
+            view = self._view_of(None)
+            if view.snapshot is not None and view.snapshot_revision != self._proven_snapshot:
+                view.snapshot.head(1)
+                self._proven_snapshot = view.snapshot_revision
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -248,7 +276,7 @@ class DeltaStore:
             try:
                 turn.enter_context(file_lock.held(lock, beside=self._log_folder))
             except FileNotFoundError as error:
-                raise StoreUnavailableError(self.location, *_ABSENT) from error
+                raise self._checks.absence() from error
             except PermissionError as error:
                 raise StoreUnavailableError(
                     self.location,
@@ -271,9 +299,10 @@ class DeltaStore:
             with self._guarded():
                 self._refresh()
                 self._check_newest(expected_revision)
-                self._check_files()
+                self._checks.check_files(self._table)
                 self._keep_folders()
             self._append(rows, expected_revision + 1, commit_id)
+            self._checks.mark(expected_revision + 1)
             if self._view.revision == expected_revision:
                 self._view = with_changes(self._view, entries_in(rows.select(ENTRY_COLUMNS).to_batches()))
         self._snapshot_if_due()
@@ -283,8 +312,8 @@ class DeltaStore:
         """Commit the rows of the revision that follows the newest one that was read."""
         properties = CommitProperties(
             max_commit_retries=0,
-            app_transactions=[Transaction(_APP, revision)],
-            custom_metadata={"policyRevision": str(revision)},
+            app_transactions=[Transaction(APP, revision)],
+            custom_metadata={REVISION_KEY: str(revision)},
         )
         for _ in range(_MOST_RACES):
             try:
@@ -293,7 +322,7 @@ class DeltaStore:
                 if self._is_committed(revision, commit_id, error):
                     return
             else:
-                self._newest = revision
+                self._newest, self._noted_version = revision, self._table.version()
                 return
         raise StoreUnavailableError(
             self.location, f"{_MOST_RACES} attempts to commit lost to maintenance of the table; try again later"
@@ -333,21 +362,6 @@ class DeltaStore:
         if newest != expected_revision:
             raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
 
-    def _check_files(self) -> None:
-        """Refuse to add to a table on a disk with a file that nobody can read whole any more."""
-        if self._log_folder is None:
-            return
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        newest = pc.max(files["max.revision"].filter(pc.equal(files["partition.form"], "change"))).as_py() or 0
-        if newest > self._newest:
-            raise self._damaged(
-                f"it has rows of revision {newest}, and its log {self._log_folder} ends with {self._newest}: the end "
-                f"of a commit is missing, and nothing was changed"
-            )
-        damage = damage_of_files(self._table, self._log_folder.parent)
-        if damage is not None:
-            raise self._damaged(f"{damage}, and nothing was changed")
-
     def _keep_folders(self) -> None:
         """Make the folders of a table on a disk that root writes to: its owner adds files to them too."""
         if self._log_folder is not None:
@@ -360,24 +374,9 @@ class DeltaStore:
         try:
             yield
         except TableNotFoundError as error:
-            raise StoreUnavailableError(self.location, *_ABSENT) from error
+            raise self._checks.absence() from error
         except (DeltaError, OSError, pa.ArrowException) as error:
-            damage = self._damage(_said(error))
-            if damage is not None:
-                raise self._damaged(damage) from error
-            raise StoreUnavailableError(self.location, _said(error)) from error
-
-    def _damage(self, said: str) -> str | None:
-        """Return what is damaged, after an error of delta-rs or Arrow; `None` if a later attempt may help."""
-        found = None
-        if self._log_folder is not None:
-            found = damage_of_log(self._log_folder)
-            if found is None and self._is_opened:
-                found = damage_of_files(self._table, self._log_folder.parent)
-        return found or (said if is_damage(said) else None)
-
-    def _damaged(self, problem: str) -> DamagedError:
-        return DamagedError(f"the policy store {self.location}", problem, RESTORE_TABLE)
+            raise self._checks.error_of(_said(error), self._table if self._is_opened else None) from error
 
     def _opened(self) -> DeltaTable:
         table = DeltaTable(self._path, storage_options=self._storage_options)
@@ -402,7 +401,7 @@ class DeltaStore:
         try:
             changed_ns = self._log_folder.stat().st_mtime_ns
         except FileNotFoundError as error:
-            raise StoreUnavailableError(self.location, *_ABSENT) from error
+            raise self._checks.absence() from error
         is_known = self._stamps.are_unchanged()
         if is_known and changed_ns == self._changed_ns and not is_forced:
             return
@@ -412,9 +411,11 @@ class DeltaStore:
             # A file that was read is another now: what was read from it may be gone for everybody else.
             self._changed_ns = -1
             self._stamps.forget()
+            self._checks.forget()
             self._replace(self._opened())
             self._forget_view()
-        self._note()
+        if is_forced or not is_known or self._table.version() != self._noted_version:
+            self._note()
         self._stamps.note(self._table.version())
         is_settling = 0 <= self._clock_ns() - changed_ns < SETTLING_NS
         self._changed_ns = -1 if is_settling else changed_ns
@@ -431,7 +432,10 @@ class DeltaStore:
         self._table = table
 
     def _note(self) -> None:
-        self._newest = self._table.transaction_version(_APP) or 0
+        newest = self._table.transaction_version(APP) or 0
+        self._checks.check_newest(self._table, newest)
+        self._newest = newest
+        self._noted_version = self._table.version()
         self._newest_snapshot = self._table.transaction_version(SNAPSHOT_APP) or 0
 
     def _view_of(self, at: int | None) -> View:
@@ -474,6 +478,11 @@ def _local_log(location: str) -> Path | None:
     if "://" in location:
         return Path(location.removeprefix("file://")) / "_delta_log" if location.startswith("file://") else None
     return Path(location) / "_delta_log"
+
+
+def _files_of(location: str, options: Mapping[str, str] | None) -> TableFiles:
+    log = _local_log(location)
+    return TableFiles(location, None if log is None else log.parent, options)
 
 
 def _said(error: Exception) -> str:

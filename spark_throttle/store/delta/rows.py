@@ -51,6 +51,20 @@ def changes_in(table: DeltaTable, after: int, until: int, columns: list[str]) ->
     return rows.take(pc.sort_indices(rows["revision"])).select(columns)
 
 
+def check_no_gap(found: pa.ChunkedArray, after: int, until: int, newest: int) -> None:
+    """Refuse rows that lack a revision after `after`, up to and including `until`.
+
+    Raises
+    ------
+    OSError
+        If one is missing: without it the policies, or their history, would have a hole that nobody wrote.
+    """
+    present = set(found.unique().to_pylist())
+    missing = next((each for each in range(after + 1, until + 1) if each not in present), None)
+    if missing is not None:
+        raise OSError(f"revision {missing} of {newest} is missing")
+
+
 def columns_in(dataset: ds.Dataset, columns: list[str]) -> list[str]:
     """Return the columns that a table has, which may be one of an older release."""
     return [name for name in columns if name not in LATER_COLUMNS or name in dataset.schema.names]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from spark_throttle.store.delta.rows import ENTRY_COLUMNS, changes_in, columns_in, entries_in
+from spark_throttle.store.delta.rows import ENTRY_COLUMNS, changes_in, check_no_gap, columns_in, entries_in
 from spark_throttle.store.store import KINDS, Entry, Kind
 
 BATCH_ROWS = 8192
@@ -47,11 +47,7 @@ def _snapshot_view(table: DeltaTable, revision: int, rows: int) -> View:
 def with_tail(view: View, table: DeltaTable, revision: int) -> View:
     """Return the entries of a later revision: those of `view`, and the changes in the log since."""
     rows = changes_in(table, view.revision, revision, ENTRY_COLUMNS)
-    found = set(rows["entry_revision"].unique().to_pylist())
-    missing = next((each for each in range(view.revision + 1, revision + 1) if each not in found), None)
-    if missing is not None:
-        # Without it the policies would have a hole that nobody wrote.
-        raise OSError(f"revision {missing} is missing, though {revision} is there")
+    check_no_gap(rows["entry_revision"], view.revision, revision, revision)
     return replace(with_changes(view, entries_in(rows.to_batches())), revision=revision)
 
 
