@@ -40,6 +40,11 @@ class EntryVersion:
         text = f"{'administrator' if given is None else 'tenant'} {body or _ABSENT}"
         return cls(revision, hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest())
 
+    @property
+    def etag(self) -> str:
+        """The version as an ETag of the API."""
+        return f'"{self.revision}-{self.contents}"'
+
 
 @dataclass(frozen=True, slots=True)
 class AnyVersion:

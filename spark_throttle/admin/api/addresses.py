@@ -114,11 +114,6 @@ ETAG: Final[dict[str, Any]] = {
 """The header of an answer with an entry, for the API's description."""
 
 
-def etag(version: EntryVersion) -> str:
-    """Return the ETag of an entry."""
-    return f'"{version.revision}-{version.contents}"'
-
-
 def expected_version(if_match: str | None, if_none_match: str | None) -> Expected:
     """Return the version that a change requires; `None` for any, 0 for an entry that must not exist.
 
@@ -182,4 +177,4 @@ def is_any_of(version: EntryVersion, if_none_match: str) -> bool:
     """
     if if_none_match.strip() == _ANY:
         return True
-    return etag(version) in [tag.removeprefix("W/") for tag in _tags_of(if_none_match)]
+    return version.etag in [tag.removeprefix("W/") for tag in _tags_of(if_none_match)]

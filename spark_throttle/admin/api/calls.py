@@ -11,7 +11,7 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, etag, expected_version, is_any_of
+from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, expected_version, is_any_of
 from spark_throttle.admin.caller import READS_ALL, Caller
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
@@ -197,7 +197,7 @@ class ChangeRequest:
             written = made.made[0]
             is_there = written.after is not None  # defaults without a setting are no entry
             version = EntryVersion.of(made.revision, written.after, given=written.given_after)
-            self.response.headers["ETag"] = etag(version if is_there else ABSENT_VERSION)
+            self.response.headers["ETag"] = (version if is_there else ABSENT_VERSION).etag
         store = self.context.service.store.location
         is_wide = readable_tenant(_caller(self.request)) is None
         acting = [_acting(view, made.revision, store, is_wide=is_wide) for view in self.context.watch.views()]
@@ -271,10 +271,10 @@ def _effect_on_follower(followed: int, revision: int) -> tuple[EffectState, str]
 
 def is_known(stored: StoredEntry, if_none_match: str | None, response: Response) -> bool:
     """Set the ETag of an entry, and return whether the caller has it already (304)."""
-    response.headers["ETag"] = etag(stored.version)
+    response.headers["ETag"] = stored.version.etag
     return if_none_match is not None and is_any_of(stored.version, if_none_match)
 
 
 def not_modified(stored: StoredEntry) -> Response:
     """Return the answer to a caller that has the entry already."""
-    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag(stored.version)})
+    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": stored.version.etag})

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.addresses import After, IfNoneMatch, Limit, Segment, etag
+from spark_throttle.admin.api.addresses import After, IfNoneMatch, Limit, Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import (
     READERS,
@@ -164,7 +164,7 @@ def put_single_policy(
 def _policy(stored: StoredEntry) -> Policy:
     author: Literal["administrator", "tenant"] = "administrator" if stored.given is None else "tenant"
     return Policy(
-        kind=stored.kind, name=stored.name, revision=stored.revision, etag=etag(stored.version), author=author,
+        kind=stored.kind, name=stored.name, revision=stored.revision, etag=stored.version.etag, author=author,
         policy=stored.values,
     )  # fmt: skip
 
