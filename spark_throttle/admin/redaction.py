@@ -36,7 +36,10 @@ _LEAST: Final = (12, 12, 40)
 """Characters of a signed token's three parts if its JSON begins with a space; the signature tells it from a name."""
 
 _ROUNDS: Final = 8
-"""How often a text may be percent-encoded; one that is encoded more often is hidden as a whole."""
+"""How often a text is decoded; one that has not come to an end by then is hidden as a whole."""
+
+_REPEATED: Final = re.compile(r"%(?:25)+")
+"""A percent sign that is encoded any number of times, which one round takes off."""
 
 
 def without_secrets(text: str, *, most: int = LONGEST_TEXT) -> str:
@@ -79,7 +82,9 @@ def without_tokens(text: str) -> str:
     >>> without_tokens("acme/throttle_0123456789ab_secret")
     'acme/throttle_0123456789ab_[hidden] [sha256 34ef85ea3946ad06760fdc4e16cbf216]'
     """
-    shown, _ = _hidden_in_layers(text[: LONGEST_NAMES + _AFTER_THE_CUT], _without_own)
+    shown, is_whole = _hidden_in_layers(text[: LONGEST_NAMES + _AFTER_THE_CUT], _without_own)
+    if not is_whole:
+        return f"[hidden] {_digest(text)}"
     if len(text) > LONGEST_NAMES:
         return f"{shown[:LONGEST_NAMES]}... {_digest(text)}"
     return text if shown == text else f"{shown} {_digest(text)}"
@@ -92,7 +97,7 @@ def _hidden_in_layers(text: str, hide: Callable[[str], str]) -> tuple[str, bool]
         hidden = hide(layer)
         if hidden != layer:
             shown = hidden
-        layer = unquote(hidden, errors="backslashreplace")
+        layer = unquote(_REPEATED.sub("%", hidden), errors="backslashreplace")
         if layer == hidden:
             return shown, True
     return shown, False

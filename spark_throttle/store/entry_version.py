@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from spark_throttle.errors import ConflictError
-from spark_throttle.store.store import Entry, Kind
+from spark_throttle.store.store import SINGLE_KINDS, Entry, Kind
 
 _ABSENT: Final = "{}"
 _DIGEST_BYTES: Final = 8
@@ -40,36 +40,76 @@ class EntryVersion:
         text = f"{'administrator' if given is None else 'tenant'} {body or _ABSENT}"
         return cls(revision, hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest())
 
+    @property
+    def etag(self) -> str:
+        """The version as an ETag of the API."""
+        return f'"{self.revision}-{self.contents}"'
 
-Expected: TypeAlias = "int | EntryVersion | None"
-"""The condition of a change of an entry: a version that the caller has read; a revision, which is all that a person
-gives, and 0 for an entry that must not exist; `None` for no condition."""
+
+@dataclass(frozen=True, slots=True)
+class AnyVersion:
+    """The condition that an entry is there, whatever it says; `defaults`, `job` and `queue` always are."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoVersion:
+    """A condition that no entry fits.
+
+    Parameters
+    ----------
+    mismatch
+        Why; it follows the name of the entry.
+    """
+
+    mismatch: str
+
+
+Expected: TypeAlias = "int | EntryVersion | tuple[EntryVersion, ...] | AnyVersion | NoVersion | None"
+"""The condition of a change of an entry: a version that the caller has read, or one of several; a revision, which is
+all that a person gives, and 0 for an entry that must not exist; that it is there; `None` for no condition."""
 
 
 def check_expected(kind: Kind, name: str, expected: Expected, entry: Entry | None) -> None:
     """Refuse a change of an entry that is not as its author expects it.
 
+    It is judged where the change is planned, on the revision that the change is committed on.
+
     Raises
     ------
     ConflictError
-        If it is at another revision, or has other contents at the same one.
+        If it is at another revision, has other contents at the same one, or is not there.
     """
     if expected is None:
         return
     found = entry.revision if entry is not None else 0
     what = f"{kind.replace('_', ' ')} {name}".strip()
+    if isinstance(expected, AnyVersion):
+        if entry is None and kind not in SINGLE_KINDS:
+            raise ConflictError(what, None, 0, is_entry=True)
+        return
+    if isinstance(expected, NoVersion):
+        raise ConflictError(what, None, found, is_entry=True, mismatch=expected.mismatch)
+    if isinstance(expected, tuple):
+        if _version_of(entry) not in expected:
+            mismatch = f" is at none of the {len(expected)} versions that the change was made for"
+            raise ConflictError(what, None, found, is_entry=True, mismatch=mismatch)
+        return
     revision = expected.revision if isinstance(expected, EntryVersion) else expected
     if revision != found:
         raise ConflictError(what, revision, found, is_entry=True)
     if isinstance(expected, EntryVersion) and expected != _version_of(entry):
         mismatch = (
-            f" is at another revision {found} than the change was made for, because the store was restored from a "
-            f"backup since"
+            f" has other contents at revision {found} than the change was made for; the store may have been restored "
+            f"from a backup since, which gives revisions twice"
         )
         raise ConflictError(what, revision, found, is_entry=True, mismatch=mismatch)
 
 
 def _version_of(entry: Entry | None) -> EntryVersion:
     if entry is None:
-        return EntryVersion.of(0, None, given=None)
+        return ABSENT_VERSION
     return EntryVersion.of(entry.revision, entry.body, given=entry.given)
+
+
+ABSENT_VERSION: Final = EntryVersion.of(0, None, given=None)
+"""The version of an entry that is not there, such as defaults that nobody has written."""

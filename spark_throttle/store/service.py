@@ -289,21 +289,31 @@ class PolicyService:
         made = self._changes.commit(plan, author)
         return replace(made, notes=(*made.notes, *notes))
 
-    def detach(self, kind: Kind, name: str, author: Author, *, expected: Expected = None) -> CommitResult:
+    def detach(
+        self, kind: Kind, name: str, author: Author, *, resource_group: str | None = None, expected: Expected = None
+    ) -> CommitResult:
         """Detach a tenant, a namespace or the defaults; an entry without other settings is removed.
+
+        Parameters
+        ----------
+        resource_group
+            The only group that it is detached from; `None` for whichever it is.
 
         Raises
         ------
         NotFoundError
-            If it is attached to no group.
+            If it is attached to no group, or to another.
         """
 
         def plan(revision: int) -> list[Change]:
             entry = self.store.get(kind, name, at=revision)
             check_expected(kind, name, expected, entry)
             values = {} if entry is None else StoredEntry.of(entry).values
-            if values.pop("resource_group", None) is None:
+            attached = values.pop("resource_group", None)
+            if attached is None:
                 raise _unattached(kind, name)
+            if resource_group not in (None, attached):
+                raise NotFoundError("resource_group", resource_group, f" that {kind} {name} is attached to")
             if not values:
                 return [Change(kind, name, None)]
             return self._writing(kind, name, values, revision, author)

@@ -60,7 +60,8 @@ def gold() -> None:
 def test_created_group_is_got_and_listed(gold: None) -> None:
     says = {"publish": {"messages_per_second": 500, "bytes_per_second": 8388608}}
     assert answer("group", "get", "gold") == {
-        "kind": "resource_group", "name": "gold", "revision": 1, "author": "administrator", "policy": says,
+        "kind": "resource_group", "name": "gold", "revision": 1, "etag": '"1-a0eef945c81f392b"',
+        "author": "administrator", "policy": says,
     }  # fmt: skip
     assert [each["name"] for each in answer("group", "list")] == ["gold"]
     assert "publish.bytes_per_second" in run("group", "get", "gold").stdout
@@ -201,6 +202,21 @@ def test_odd_names_are_kept_and_shown_without_harm(name: str) -> None:
     assert is_visible(run("policy", "show").stdout.replace("\n", ""))
     assert answer("explain", name)["matched"] == name
     run("namespace", "delete", name)
+
+
+@pytest.mark.parametrize(
+    "name", ["acme/[/]", "acme/[red]x", "acme/[red]x[/red]", "acme/:smile:", "acme/a\\", "acme/a\\\\", "acme/\\[b]\\"]
+)
+def test_name_that_looks_like_markup_is_shown_as_it_is_by_every_command(name: str) -> None:
+    assert f"no namespace {name!r}" in run("namespace", "get", name, code=Exit.NOT_FOUND).stderr
+    said = [run("namespace", "create", name, "publish.messages_per_second=1").stdout]
+    said += [run("namespace", *command).stdout for command in (["list"], ["get", name])]
+    said += [run("namespace", "update", name, "publish.messages_per_second=2").stdout]
+    said += [run("policy", "diff").stdout, run("explain", name).stdout]
+    assert f"namespace {name!r} is there already" in run("namespace", "create", name, code=Exit.DUPLICATE).stderr
+    said += [run("namespace", "delete", name, "--yes").stdout]
+    for text in said:
+        assert re.search(re.escape(name) + r"(?![\\\w])", text), text
 
 
 def test_name_that_begins_with_a_dash_comes_after_two() -> None:

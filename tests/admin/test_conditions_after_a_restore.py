@@ -68,8 +68,9 @@ def test_tag_of_before_a_restore_matches_no_other_contents(
     late = client.put(GOLD, json={"publish": {"messages_per_second": 4}}, headers={"If-Match": seen})
     assert late.status_code == 412, late.text
     assert late.json()["detail"] == (
-        "resource group gold is at another revision 2 than the change was made for, because the store was restored "
-        "from a backup since: nothing was changed; read it again, then decide whether to try again"
+        "resource group gold has other contents at revision 2 than the change was made for; the store may have been "
+        "restored from a backup since, which gives revisions twice: nothing was changed; read it again, then decide "
+        "whether to try again"
     )
     assert client.delete(GOLD, headers={"If-Match": seen}).status_code == 412
     read = client.get(GOLD, headers={"If-None-Match": seen})

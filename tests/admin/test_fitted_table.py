@@ -50,3 +50,22 @@ def test_narrow_terminal_has_a_list_for_each_row_without_its_empty_cells() -> No
         line.ljust(len("offered/s") + 2 + len("a-group-with-a-long-name"))
         for line in ("", "level      namespace", "scope      acme/orders", "quota/s    5 / 1 KiB")
     ]
+
+
+LIKE_MARKUP = ["a\\", "a\\\\", "[red]a\\", "[/]", "a[/red]", ":smile:", "\\[b]", "[@click=app.bell]x"]
+
+
+@pytest.mark.parametrize("is_number", [False, True])
+def test_cells_are_shown_as_they_are(is_number: bool) -> None:
+    stream = io.StringIO()
+    rows = [(text, "1") for text in LIKE_MARKUP]
+    Console(file=stream, width=60).print(FittedTable([("name", is_number), ("revision", True)], rows))
+    assert [line.split()[0] for line in stream.getvalue().splitlines()[1:]] == LIKE_MARKUP
+
+
+def test_cells_of_a_list_are_shown_as_they_are() -> None:
+    stream = io.StringIO()
+    rows = [(text, "1", "") for text in LIKE_MARKUP]
+    Console(file=stream, width=30).print(FittedTable([("name", False), ("revision", True), ("n" * 10, True)], rows))
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    assert [line[1] for line in lines if line[:1] == ["name"]] == LIKE_MARKUP

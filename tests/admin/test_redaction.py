@@ -114,6 +114,51 @@ def test_audit_log_says_which_group_was_attached_whatever_its_name_looks_like(in
     assert in_memory.audited[-1]["changes"][0]["after"] == {"resource_group": group}
 
 
+def shows_secret(text: str) -> bool:
+    """Return whether a secret is in a text, in whatever layer of percent-encoding."""
+    while "SSSS" not in text:
+        inner = unquote(text)
+        if inner == text:
+            return False
+        text = inner
+    return True
+
+
+def one_character_encoded(rounds: int, percent: str) -> str:
+    """Return a token of which one character is encoded, and its percent sign again and again."""
+    encoded = "%6F"
+    for _ in range(rounds):
+        encoded = encoded.replace("%", percent)
+    return TOKEN.replace("o", encoded, 1)
+
+
+@pytest.mark.parametrize("rounds", range(24))
+def test_token_is_hidden_in_a_name_however_often_it_is_encoded(rounds: int) -> None:
+    whole = "".join(f"%{ord(character):02x}" for character in TOKEN)
+    for _ in range(rounds):
+        whole = whole.replace("%", "%25")
+    names = [f"acme/{text}" for text in (one_character_encoded(rounds, "%25"), whole)]
+    for name in names:
+        assert shows_secret(name)
+        shown = without_tokens(name)
+        assert not shows_secret(shown), shown
+        assert not shows_secret(without_secrets(name))
+        assert "throttle_0123456789ab_[hidden]" in shown
+        assert without_tokens(f"{name}x") != shown
+
+
+@pytest.mark.parametrize("rounds", range(12))
+def test_text_that_does_not_come_to_an_end_is_hidden_as_a_whole_and_still_told_apart(rounds: int) -> None:
+    # Each round decodes one digit, which the next one needs.
+    encoded = "%" * (rounds + 1) + "3" * rounds + "6F"
+    name = f"acme/{TOKEN.replace('o', encoded, 1)}"
+    assert shows_secret(name)
+    for shown in (without_tokens(name), without_secrets(name)):
+        assert not shows_secret(shown), shown
+    assert without_tokens(name) != without_tokens(f"{name}x")
+    assert without_tokens(name).startswith("acme/throttle_" if rounds < 7 else "[hidden] [sha256 ")
+
+
 def test_names_with_tokens_are_hidden_and_still_told_apart(in_memory: ServedApp) -> None:
     client, encoded = in_memory.client(), TOKEN.replace("_", "%5F")
     for name in (f"acme/{TOKEN}", f"acme/{TOKEN}2", f"acme/{encoded}", f"acme/%61{encoded}", f"acme/a{encoded}"):

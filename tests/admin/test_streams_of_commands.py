@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from spark_throttle.admin.cli import streams
+from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
@@ -71,3 +74,34 @@ def test_version_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli --version > /dev/full"
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, "Traceback" in ended.stderr) == (Exit.UNWRITTEN, False)
+
+
+# ----------------------------------------------------------------------------------------------------------- stdin
+
+READ_STDIN = ["policy validate -", "policy apply -", "policy apply - --dry-run", "import pegasus -", "import kafka -"]
+
+
+@pytest.mark.parametrize("stdin", ["<&-", "0>/dev/null"])
+@pytest.mark.parametrize("command", READ_STDIN)
+def test_stdin_that_cannot_be_read_is_told_in_words(tmp_path: Path, command: str, stdin: str) -> None:
+    more = "" if "apply" not in command else f" --store file:{tmp_path / 'policies.yaml'}"
+    line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli {command}{more} {stdin}"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stdout) == (Exit.INVALID, ""), ended.stderr
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert "stdin" in ended.stderr
+    assert "name a file" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", READ_STDIN)
+def test_stdin_is_read_to_its_bound_and_no_further(store: str, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setattr(streams, "MOST_STDIN_BYTES", 100)
+    more = ["--store", store] if "apply" in command else []
+    empty = "{}" if "import" not in command else '{"temp": {}}'
+    result = CliRunner().invoke(app, [*command.split(), *more], input=empty.ljust(101))
+    assert result.exit_code == Exit.INVALID
+    assert "more than 100 bytes came on stdin, which is the most that is read; name a file instead" in result.stderr
+    assert (
+        "more than 100 bytes" not in CliRunner().invoke(app, [*command.split(), *more], input=empty.ljust(100)).stderr
+    )

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.admin.api.addresses import etag
 from spark_throttle.admin.api.answers import PROBLEM_TYPE
 from spark_throttle.admin.api.answers import REMEDIES as OVER_HTTP
 from spark_throttle.admin.cli.output import REMEDIES as ON_THE_COMMAND_LINE
@@ -27,7 +26,7 @@ FRAMEWORKS_WORDS = re.compile(
 ENTRY = f"{V2}/policies/tenants/acme"
 GROUP = f"{V2}/resourcegroup/gold"
 _GOLD = EntryVersion.of(1, "{}", given=None)
-TAG_1, TAG_7 = etag(_GOLD), etag(replace(_GOLD, revision=7))
+TAG_1, TAG_7 = _GOLD.etag, replace(_GOLD, revision=7).etag
 
 
 @pytest.mark.parametrize(

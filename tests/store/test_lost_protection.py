@@ -155,6 +155,44 @@ FIVE = {"publish": {"messages_per_second": 5}}
         ({"tenants": {"u": FIVE}, "namespaces": {"v/x": FIVE}}, {"tenants": {"u": FIVE}, "namespaces": {"v/x": FIVE},
          "exempt": ["t/*"]}, []),
         ({"job": FIVE, "defaults": FIVE, "namespaces": {"*": {}}}, {"job": FIVE, "namespaces": {"*": {}}}, []),
+        # What held only names that are exempt by themselves held nobody.
+        (
+            {"exempt": ["t/x"], "namespaces": {"t/x": {"publish": {"messages_per_second": 0}}}},
+            {"exempt": ["t/*"], "namespaces": {"t/x": FIVE}},
+            [],
+        ),
+        (
+            {"exempt": ["t/x"], "resource_groups": GOLD, "namespaces": {"t/x": {"resource_group": "gold"}}},
+            {"exempt": ["t/*"], "resource_groups": GOLD, "namespaces": {"t/x": {"resource_group": "gold"}}},
+            [],
+        ),
+        (
+            {"exempt": ["t/a*"], "namespaces": {"t/ab*": FIVE}},
+            {"exempt": ["t/*"], "namespaces": {"t/ab*": FIVE}},
+            [],
+        ),
+        (
+            {"exempt": ["t/*"], "namespaces": {"t/x": FIVE}},
+            {"exempt": ["t/x"], "namespaces": {"t/x": {"publish": {"messages_per_second": 0}}}},
+            [],
+        ),
+        (
+            {"exempt": ["t/x"], "namespaces": {"t/x": FIVE, "t/y": FIVE}},
+            {"exempt": ["t/*"], "namespaces": {"t/x": FIVE, "t/y": FIVE}},
+            ["exempt.t/*: every limit of the names that it matches is"],
+        ),
+        (
+            {"exempt": ["t/x"], "resource_groups": GOLD,
+             "namespaces": {"t/x": {"resource_group": "gold"}, "t/y": {"resource_group": "gold"}}},
+            {"exempt": ["t/*"], "resource_groups": GOLD,
+             "namespaces": {"t/x": {"resource_group": "gold"}, "t/y": {"resource_group": "gold"}}},
+            ["exempt.t/*: every limit of the names that it matches is"],
+        ),
+        (
+            {"exempt": ["t/a*"], "namespaces": {"t/a*": FIVE, "t/*": FIVE}},
+            {"exempt": ["t/*"], "namespaces": {"t/a*": FIVE, "t/*": FIVE}},
+            ["exempt.t/*: every limit of the names that it matches is"],
+        ),
         (
             {"job": FIVE, "exempt": ["t/*"], "namespaces": {"t/x": FIVE}},
             {"job": FIVE, "exempt": [], "namespaces": {"t/x": {"publish": {"bytes_per_second": 0}}}},

@@ -15,12 +15,12 @@ from fastapi import Header, Query
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from spark_throttle.errors import ConflictError, PolicyError
+from spark_throttle.errors import PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES
-from spark_throttle.store.entry_version import EntryVersion, Expected
+from spark_throttle.store.entry_version import AnyVersion, EntryVersion, Expected, NoVersion
 
 _DOTS: Final = (".", "..")
-_ETAG = re.compile(r'"(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{16}))?"')
+_ETAG: Final = re.compile(r'(?P<weak>W/)?"(?P<revision>0|[1-9][0-9]{0,17})(?:-(?P<contents>[0-9a-f]{16}))?"')
 _EXAMPLE: Final = '"7-a8756ee0267e15a8"'
 _ANY: Final = "*"
 
@@ -87,13 +87,17 @@ IfMatch: TypeAlias = Annotated[
     str | None,
     Header(
         alias="If-Match",
-        description=f"The ETag that the caller has read, such as `{_EXAMPLE}`, or `*` for any. If the entry has "
-        "another by now, nothing is changed and the answer is 412.",
+        description=f"The ETag that the caller has read, such as `{_EXAMPLE}`, several with commas, or `*` for "
+        "any entry that is there. If the entry has another by now, nothing is changed and the answer is 412.",
     ),
 ]
 IfNoneMatch: TypeAlias = Annotated[
     str | None,
-    Header(alias="If-None-Match", description="`*` requires that there is no such entry yet; else the answer is 412."),
+    Header(
+        alias="If-None-Match",
+        description="Of a change, `*` requires that there is no such entry yet; else the answer is 412. Of a read, the "
+        "ETags that the caller has; the answer is 304 if the entry's is one of them.",
+    ),
 ]
 After: TypeAlias = Annotated[str, Query(max_length=MAX_NAME_BYTES, description="The last name of the previous page.")]
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=1000, description="The largest number of entries on a page.")]
@@ -110,25 +114,21 @@ ETAG: Final[dict[str, Any]] = {
 """The header of an answer with an entry, for the API's description."""
 
 
-def etag(version: EntryVersion) -> str:
-    """Return the ETag of an entry."""
-    return f'"{version.revision}-{version.contents}"'
-
-
-def expected_version(what: str, if_match: str | None, if_none_match: str | None, found: int | None) -> Expected:
+def expected_version(if_match: str | None, if_none_match: str | None) -> Expected:
     """Return the version that a change requires; `None` for any, 0 for an entry that must not exist.
 
-    Parameters
-    ----------
-    found
-        The revision of the entry as it is; `None` if it does not exist.
+    Whether an entry fits is judged where the change is planned (`check_expected`). Tags are compared strongly, as
+    RFC 9110 says of ``If-Match``: a weak one fits no entry.
 
     Raises
     ------
-    ConflictError
-        If ``If-Match: *`` requires an entry that does not exist, or an ETag names a revision alone.
     PolicyError
-        If ``If-Match`` is not an ETag of this API, ``If-None-Match`` is not ``*``, or both are given.
+        If ``If-Match`` is no list of ETags of this API, ``If-None-Match`` is not ``*``, or both are given.
+
+    Examples
+    --------
+    >>> expected_version('"7-a8756ee0267e15a8"', None), expected_version(None, "*")
+    (EntryVersion(revision=7, contents='a8756ee0267e15a8'), 0)
     """
     if if_match is not None and if_none_match is not None:
         raise PolicyError("If-None-Match", "it contradicts If-Match: an entry is there or is not; send one of them")
@@ -139,18 +139,42 @@ def expected_version(what: str, if_match: str | None, if_none_match: str | None,
     if if_match is None:
         return None
     if if_match.strip() == _ANY:
-        if found is None:
-            raise ConflictError(what, None, 0, is_entry=True)
-        return None
-    match = _ETAG.fullmatch(if_match.strip())
-    if match is None:
+        return AnyVersion()
+    tags = [_ETAG.fullmatch(tag) for tag in _tags_of(if_match)]
+    matches = [tag for tag in tags if tag is not None]
+    if not tags or len(matches) < len(tags):
         raise PolicyError("If-Match", f"it is not an ETag of this API, such as {_EXAMPLE} in double quotes")
-    revision, contents = int(match[1]), match[2]
-    if contents is None:
-        # Releases before entries had versions gave such ETags.
-        mismatch = (
-            f': "{revision}" is a revision, and an ETag also names the contents, for a store that is restored gives '
-            f"revisions twice"
-        )
-        raise ConflictError(what, revision, found or 0, is_entry=True, mismatch=mismatch)
-    return EntryVersion(revision, contents)
+    versions = tuple(EntryVersion(int(tag["revision"]), tag["contents"]) for tag in matches if _is_strong(tag))
+    if versions:
+        return versions[0] if len(matches) == 1 else versions
+    if all(tag["weak"] for tag in matches):
+        return NoVersion(": a change needs an ETag as this API gives it, and one that begins with W/ fits nothing")
+    # Releases before entries had versions gave ETags without contents.
+    revision = next(tag["revision"] for tag in matches if not tag["weak"])
+    return NoVersion(
+        f': "{revision}" is a revision, and an ETag also names the contents, for a store that is restored gives '
+        f"revisions twice"
+    )
+
+
+def _tags_of(header: str) -> list[str]:
+    """Return the elements of a list in a header; empty ones are none, as RFC 9110 says."""
+    return [tag.strip(" \t") for tag in header.split(",") if tag.strip(" \t")]
+
+
+def _is_strong(tag: re.Match[str]) -> bool:
+    return tag["weak"] is None and tag["contents"] is not None
+
+
+def is_any_of(version: EntryVersion, if_none_match: str) -> bool:
+    """Return whether a reader has this version already; tags are compared weakly, and ``*`` is any version.
+
+    Examples
+    --------
+    >>> version = EntryVersion(7, "a8756ee0267e15a8")
+    >>> is_any_of(version, 'W/"7-a8756ee0267e15a8", "x"'), is_any_of(version, "*"), is_any_of(version, '"8"')
+    (True, True, False)
+    """
+    if if_none_match.strip() == _ANY:
+        return True
+    return version.etag in [tag.removeprefix("W/") for tag in _tags_of(if_none_match)]

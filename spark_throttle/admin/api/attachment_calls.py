@@ -134,23 +134,15 @@ def _attach(
     asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str, *, is_moved: bool = False
 ) -> ChangeResponse:
     made = asked.context.service.attach(
-        kind, name, group, asked.author(caller), expected=asked.expected(kind, name), is_moved=is_moved
+        kind, name, group, asked.author(caller), expected=asked.expected, is_moved=is_moved
     )
     return asked.answer(made)
 
 
 def _detach(asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str | None) -> ChangeResponse:
-    service = asked.context.service
-    expected = asked.expected(kind, name)
-    if group is not None:
-        stored = service.attached(kind, name)
-        if stored.resource_group != group:
-            raise NotFoundError("resource_group", group, f" that {kind} {name} is attached to")
-        # The change is conditional on the version that was compared.
-        expected = stored.version if expected is None else expected
-    author = asked.author(caller)
+    service, author = asked.context.service, asked.author(caller)
     try:
-        made = service.detach(kind, name, author, expected=expected)
+        made = service.detach(kind, name, author, resource_group=group, expected=asked.expected)
     except NotFoundError as error:
         if group is not None:
             raise

@@ -11,7 +11,7 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, etag, expected_version
+from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, expected_version, is_any_of
 from spark_throttle.admin.caller import READS_ALL, Caller
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
@@ -20,9 +20,9 @@ from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.entries import StoredEntry
-from spark_throttle.store.entry_version import EntryVersion, Expected
+from spark_throttle.store.entry_version import ABSENT_VERSION, EntryVersion, Expected
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Author, Door, Kind
+from spark_throttle.store.store import Author, Door
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +184,10 @@ class ChangeRequest:
             return Author(caller.who, why, caller.tenant, door, caller.identity, self.is_confirmed)
         raise HTTPException(HTTPStatus.FORBIDDEN, f"the role {caller.role!r} may change nothing")
 
-    def expected(self, kind: Kind, name: str) -> Expected:
-        """Return the version of the entry that the change requires; see `addresses.expected_version`."""
-        entry = self.context.service.store.get(kind, name) if self.if_match is not None else None
-        found = None if entry is None else entry.revision
-        return expected_version(f"{kind.replace('_', ' ')} {name}".strip(), self.if_match, self.if_none_match, found)
+    @property
+    def expected(self) -> Expected:
+        """The version of the entry that the change requires; see `addresses.expected_version`."""
+        return expected_version(self.if_match, self.if_none_match)
 
     def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
         """Return the outcome of the change; set the ETag of the entry if the change wrote one."""
@@ -196,8 +195,9 @@ class ChangeRequest:
             self.request.state.revision, self.request.state.made = made.revision, made  # for the audit log
         if made.is_changed and is_entry:
             written = made.made[0]
+            is_there = written.after is not None  # defaults without a setting are no entry
             version = EntryVersion.of(made.revision, written.after, given=written.given_after)
-            self.response.headers["ETag"] = etag(version)
+            self.response.headers["ETag"] = (version if is_there else ABSENT_VERSION).etag
         store = self.context.service.store.location
         is_wide = readable_tenant(_caller(self.request)) is None
         acting = [_acting(view, made.revision, store, is_wide=is_wide) for view in self.context.watch.views()]
@@ -271,10 +271,10 @@ def _effect_on_follower(followed: int, revision: int) -> tuple[EffectState, str]
 
 def is_known(stored: StoredEntry, if_none_match: str | None, response: Response) -> bool:
     """Set the ETag of an entry, and return whether the caller has it already (304)."""
-    tag = response.headers["ETag"] = etag(stored.version)
-    return if_none_match is not None and tag in [part.strip() for part in if_none_match.split(",")]
+    response.headers["ETag"] = stored.version.etag
+    return if_none_match is not None and is_any_of(stored.version, if_none_match)
 
 
 def not_modified(stored: StoredEntry) -> Response:
     """Return the answer to a caller that has the entry already."""
-    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag(stored.version)})
+    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": stored.version.etag})

@@ -97,7 +97,7 @@ def create_resource_group(
 
     Its condition is judged first (412).
     """
-    expected = asked.expected("resource_group", resourcegroup)
+    expected = asked.expected
     try:
         values = changed_values({}, fields)
         made = served.service.create("resource_group", resourcegroup, values, asked.author(caller), expected=expected)
@@ -115,7 +115,7 @@ def put_resource_group(
 
     `PUT policies/resource_groups/{name}` says the whole group instead.
     """
-    expected = asked.expected("resource_group", resourcegroup)
+    expected = asked.expected
     try:
         made = served.service.edit(
             "resource_group", resourcegroup, lambda values: changed_values(values, fields), asked.author(caller),
@@ -130,7 +130,7 @@ def put_resource_group(
 @router.delete(_PULSARS + _GROUP, responses=documented(404, 412, 428))
 def delete_resource_group(served: ApiContext, caller: Admin, resourcegroup: Segment, asked: Change) -> ChangeResponse:
     """Delete a resource group; while tenants, namespaces or the defaults are attached to it, the answer is 412."""
-    expected = asked.expected("resource_group", resourcegroup)
+    expected = asked.expected
     made = served.service.delete("resource_group", resourcegroup, asked.author(caller), expected=expected)
     return asked.answer(made, is_entry=False)
 

@@ -56,6 +56,9 @@ class Policy(BaseModel):
     revision: int
     """Revision of the commit that wrote the entry; its ETag names it too."""
 
+    etag: str
+    """The entry's ETag, which a change of it may give as If-Match."""
+
     author: Literal["administrator", "tenant"]
     """Whether an administrator wrote the entry, or the tenant's own."""
 
@@ -121,7 +124,7 @@ def put_policy(
     """Create or replace an entry."""
     kind = _KINDS[section]
     _check_writable(caller, kind, name)
-    expected = asked.expected(kind, name)
+    expected = asked.expected
     made = served.service.put(kind, name, values, asked.author(caller), expected=expected)
     return asked.answer(made)
 
@@ -133,7 +136,7 @@ def delete_policy(
     """Delete an entry; a resource group that is in use is not deleted (412)."""
     kind = _KINDS[section]
     _check_writable(caller, kind, name)
-    expected = asked.expected(kind, name)
+    expected = asked.expected
     made = served.service.delete(kind, name, asked.author(caller), expected=expected)
     return asked.answer(made, is_entry=False)
 
@@ -153,14 +156,17 @@ def put_single_policy(
 ) -> ChangeResponse:
     """Replace the defaults, the job's quotas or the queue's bounds."""
     kind = _KINDS[section]
-    expected = asked.expected(kind, "")
+    expected = asked.expected
     made = served.service.put(kind, "", values, asked.author(caller), expected=expected)
     return asked.answer(made)
 
 
 def _policy(stored: StoredEntry) -> Policy:
     author: Literal["administrator", "tenant"] = "administrator" if stored.given is None else "tenant"
-    return Policy(kind=stored.kind, name=stored.name, revision=stored.revision, author=author, policy=stored.values)
+    return Policy(
+        kind=stored.kind, name=stored.name, revision=stored.revision, etag=stored.version.etag, author=author,
+        policy=stored.values,
+    )  # fmt: skip
 
 
 def _answered(stored: StoredEntry, if_none_match: str | None, response: Response) -> Policy | Response:

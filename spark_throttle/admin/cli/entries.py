@@ -66,7 +66,7 @@ def show_stored(found: list[StoredEntry], form: Form) -> None:
 
 def _answer(stored: StoredEntry) -> dict[str, Any]:
     return {
-        "kind": stored.kind, "name": stored.name, "revision": stored.revision,
+        "kind": stored.kind, "name": stored.name, "revision": stored.revision, "etag": stored.version.etag,
         "author": "administrator" if stored.given is None else "tenant", "policy": stored.values,
     }  # fmt: skip
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 _LEAST: Final = 12
 """To how many columns a word may be folded; shorter words stay whole."""
@@ -32,7 +32,7 @@ class FittedTable:
         The head of each column, and whether its values are numbers: a pair of them, as in `5,000 / 4 MiB`, is folded
         only at the slash.
     rows
-        The texts of the cells.
+        The texts of the cells, which are shown as they are: none is read as markup.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class FittedTable:
             cells = zip(row, self._columns, widths, strict=True)
             table.add_row(
                 *(
-                    escape("\n".join(_parts(text)) if is_number and cell_len(text) > width else text)
+                    Text("\n".join(_parts(text)) if is_number and cell_len(text) > width else text)
                     for text, (_, is_number), width in cells
                 )
             )
@@ -99,5 +99,5 @@ class FittedTable:
                 table.add_row()
             for (head, _), text in zip(self._columns, row, strict=True):
                 if text:
-                    table.add_row(head, escape(text))
+                    table.add_row(head, Text(text))
         return table

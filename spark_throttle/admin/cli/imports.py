@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 
 from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
 from spark_throttle.admin.cli.output import Exit, Form, in_form, shown, some
+from spark_throttle.admin.cli.streams import read_stdin
 from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -60,7 +62,9 @@ def pulsar(
 
 def _text(file: Path) -> str:
     try:
-        return typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        if str(file) == "-":
+            return io.TextIOWrapper(io.BytesIO(read_stdin()), encoding="utf-8").read()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(f"cannot read {str(file)!r}: {error}; give a text file, or - for stdin") from error
 

@@ -15,7 +15,6 @@ from enum import IntEnum, StrEnum
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.text import Text
 
 from spark_throttle.admin.cli.fitted_table import FittedTable
@@ -154,17 +153,24 @@ class Output:
             said = {"error": name, "exit_code": int(code), "message": message, **more}
             sys.stderr.write(in_form(said, self.form))
         else:
-            Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(shown(message))}", highlight=False)
+            line = Text.assemble(("error:", "bold red"), f" {shown(message)}")
+            Console(stderr=True, soft_wrap=True).print(line, highlight=False)
         return code
 
 
 def console() -> Console:
     """Return a console on the current stdout; if this is not a terminal, the console is 160 columns wide."""
-    return _Console() if sys.stdout.isatty() else _Console(width=160)
+    return _Console(None if sys.stdout.isatty() else 160)
 
 
 class _Console(Console):
-    """A console that leaves a pipe without a reader to the command, which has done its work."""
+    """A console that shows texts as they are, and leaves a pipe without a reader to the command that has done its work.
+
+    Texts have names in them, which anybody may choose: ``[red]`` in a name is no style, and ``:smile:`` no picture.
+    """
+
+    def __init__(self, width_columns: int | None) -> None:
+        super().__init__(width=width_columns, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         raise  # noqa: PLE0704 - rich calls this where it has caught the error

@@ -27,6 +27,7 @@ from spark_throttle.admin.cli.options import (
     wall_clock_ms,
 )
 from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, some, table_of
+from spark_throttle.admin.cli.streams import read_stdin
 from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavailableError
 from spark_throttle.remedies import Remedy
 
@@ -198,7 +199,7 @@ def _document_of(file: str) -> PolicyDocument:
         return load_policies(file)
     from spark_throttle.policy.codec import parse_policies
 
-    text = typer.get_binary_stream("stdin").read()
+    text = read_stdin()
     if not text.strip():
         raise ConfigurationError("nothing came on stdin; a document without policies is {}")
     return parse_policies(text)

@@ -1,4 +1,6 @@
-"""The streams of a command: where an answer cannot be written, the command says so, and its exit code too.
+"""The streams of a command: where one cannot be read or written, the command says so, and its exit code too.
+
+What is read from stdin is bounded, because a pipe may go on without an end.
 
 What a command changes is changed before its answer is written. A stream that the caller has closed (``>&-``) swallows
 what is written; so does stderr where it cannot be written, because nobody is left to tell.
@@ -10,6 +12,11 @@ import io
 import os
 import sys
 from typing import Final, TextIO
+
+from spark_throttle.errors import ConfigurationError
+
+MOST_STDIN_BYTES: Final = 256 * 2**20
+"""What is read from stdin at most; the document of a million namespaces is smaller."""
 
 _STDOUT: Final = 1
 _STDERR: Final = 2
@@ -50,6 +57,29 @@ class _ErrorStream(io.TextIOWrapper):
             super().flush()
         except OSError:
             swallow(_STDERR)
+
+
+def read_stdin() -> bytes:
+    """Return what comes on stdin, until its end.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is closed, cannot be read, or is longer than `MOST_STDIN_BYTES`.
+    """
+    if sys.stdin is None:  # as Python has it if it was closed before it began
+        raise ConfigurationError(
+            "nothing can come on stdin, which is closed (<&-); pipe the text to it, or name a file"
+        )
+    try:
+        text = sys.stdin.buffer.read(MOST_STDIN_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"stdin cannot be read ({error}); pipe the text to it, or name a file") from error
+    if len(text) > MOST_STDIN_BYTES:
+        raise ConfigurationError(
+            f"more than {MOST_STDIN_BYTES} bytes came on stdin, which is the most that is read; name a file instead"
+        )
+    return text
 
 
 def guard_streams() -> None:

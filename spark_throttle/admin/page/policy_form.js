@@ -12,7 +12,7 @@ const labelled = (title, path, input) => element("div", { class: "field" },
 let forms = 0;
 
 export class PolicyForm {
-  // `entry` is what the store has: its name, revision and policy; a revision of 0 makes a new one.
+  // `entry` is what the store has: its name, revision, etag and policy; a revision of 0 makes a new one.
   constructor({ section, entry, onSaved, onClose }) {
     Object.assign(this, { section, entry, onSaved, onClose });
     this.inputs = {};
@@ -114,12 +114,12 @@ export class PolicyForm {
         throw new Refused(422, { path, detail: error.message });
       }
     }
-    const { revision, policy } = this.entry;
+    const { revision, etag, policy } = this.entry;
     const name = revision ? this.entry.name : this.inputs.name.value.trim();
     if (!name) throw new Refused(422, { path: "name", detail: "give a name" });
     const body = changedPolicy(policy, values);
     const path = `/admin/v2/policies/${this.section}/${segment(name)}?${new URLSearchParams({ why: this.why.value })}`;
-    const condition = revision ? { ifMatch: `"${revision}"` } : { ifNoneMatch: "*" };
+    const condition = revision ? { ifMatch: etag } : { ifNoneMatch: "*" };
     const { value } = await confirmed(path, { method: "PUT", body, ...condition }, differences(policy, body));
     return { ...value, name };
   }

@@ -76,12 +76,12 @@ class ExemptionChanges:
     @cached_property
     def _globs_that_lose(self) -> set[str]:
         """The globs of the changes whose names, exempt after them, may have been held by a limit before."""
-        return _held(self._changed_exemptions, self._entries_before(), bool)
+        return _held(self._changed_exemptions, self._entries_before(), bool, self._was_exempt)
 
     @cached_property
     def _globs_that_stop(self) -> set[str]:
         """The globs of the changes whose names, exempt before them, may be held by a quota of 0 after."""
-        return _held(self._changed_exemptions, self._entries_after(), lambda terms: any(map(is_zero, terms.values())))
+        return _held(self._changed_exemptions, self._entries_after(), _has_zero, self._is_exempt_after)
 
     @property
     def _changed_exemptions(self) -> set[str]:
@@ -112,23 +112,36 @@ def _levels_of(
     ]
 
 
-def _held(globs: set[str], entries: Iterable[Entry], counts: Callable[[Terms], bool]) -> set[str]:
+def _held(globs: set[str], entries: Iterable[Entry], counts: Callable[[Terms], bool], exempt: Exemptions) -> set[str]:
     """Return the globs of which a name may be held by limits that count; the entries are read once, for all globs.
 
     A group that counts and has members holds all of them: whether its members share names with them, is not asked.
+    An entry whose names are all exempt at that moment holds nobody, and is no member.
     """
     free, held = set(globs), set[str]()
-    counting, named = set[str](), set[str | None]()
+    counting, named = set[str](), set[str]()
     for entry in entries:
         policy = policy_of(entry)
-        named.add(getattr(policy, "resource_group", None))
+        group = getattr(policy, "resource_group", None)
+        if group is not None and group not in named and not _is_exempt(entry, exempt):
+            named.add(group)
         if not counts(terms_of(policy)):
             continue
         if entry.kind == "resource_group":
             counting.add(entry.name)
         elif holds(entry):
             found = {glob for glob in free if any(overlaps(glob, name) for name in names_of(entry.kind, entry.name))}
-            held, free = held | found, free - found
+            if found and not _is_exempt(entry, exempt):
+                held, free = held | found, free - found
         if not free:
             break
     return held if counting.isdisjoint(named) else held | free
+
+
+def _has_zero(terms: Terms) -> bool:
+    return any(map(is_zero, terms.values()))
+
+
+def _is_exempt(entry: Entry, exempt: Exemptions) -> bool:
+    """Return whether all names that an entry may hold are exempt."""
+    return all(exempt.covers(name) for name in names_of(entry.kind, entry.name))
