@@ -1,6 +1,7 @@
 """A wall clock that a test sets: for the control source and the operator, in whatever process they run.
 
-By how much it is moved stands in the file `shift` beside the policy file, in milliseconds.
+By how much it is moved stands in the file `shift` beside the policy file, in milliseconds. Spark's log has the time of
+a batch unmoved: the file `moved-` and that time says by how much the batch's clock was moved.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.control.clock import Clock
+from spark_throttle.files.storage import Directory
 from spark_throttle.spark.shard.operator import ShardOperator
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
+from spark_throttle.spark.start import start_check
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +34,9 @@ def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], 
         operator = ShardOperator(*arguments)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-            moved: Any = _MovedState(state, int(shift.read_text()))
+            by_ms = int(shift.read_text())
+            shift.with_name(f"moved-{state.getCurrentProcessingTimeMs()}").write_text(str(by_ms))
+            moved: Any = _MovedState(state, by_ms)
             yield from operator(key, pieces, moved)
 
         return run
@@ -45,6 +51,14 @@ class _MovedControlSource(ThrottleControlSource):
         shift = Path(self.options["policyFile"]).with_name("shift")
         clock = Clock.system()
         moved = replace(clock, wall_ms=lambda: clock.wall_ms() + int(shift.read_text()))
+
+        def time_ms(checkpoint: Directory, batch: int) -> int | None:
+            logged_ms = batch_time_ms(checkpoint, batch)
+            by_ms = shift.with_name(f"moved-{logged_ms}")
+            return logged_ms + int(by_ms.read_text()) if logged_ms is not None and by_ms.exists() else logged_ms
+
+        # Spark calls this in a process that it starts for the query.
+        vars(start_check)["batch_time_ms"] = time_ms
         return ThrottleControlReader(dict(self.options), clock=moved)
 
 

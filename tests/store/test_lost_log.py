@@ -142,7 +142,9 @@ def test_log_that_is_gone_is_told_once_in_the_log_of_the_process(
         for _ in range(3):
             kept.revision()
     (record,) = caplog.records
-    assert record.message.startswith(f"the policy store {kept.location} is damaged: its log {log} is not there, and")
+    assert record.getMessage().startswith(
+        f"the policy store {kept.location} is damaged: its log {log} is not there, and"
+    )
 
 
 def test_document_that_nobody_has_opened_has_lost_nothing(path: Path, log: Path) -> None:
