@@ -35,7 +35,7 @@ class Settling:
     Parameters
     ----------
     check_fence
-        Called before a report is deleted; raises if the directory belongs to another run.
+        Called before a report is moved or deleted; raises if the directory belongs to another run.
     """
 
     def __init__(self, directory: Directory, shards: int, check_fence: Callable[[], None]) -> None:
@@ -52,6 +52,7 @@ class Settling:
         """Read the reports that came since the last call, or at a start all that are kept; return them by batch."""
         came = []
         if not self._has_begun:
+            self._check_fence()
             bring_back(self._directory, from_batch=epoch.settled_batch)
             self._has_begun = True
         if newest_batch(self._directory) != self.newest_batch:

@@ -32,3 +32,23 @@ def test_run_that_was_taken_over_does_not_make_the_run_that_took_over_forget_a_d
     for _ in range(60):  # the job's limit earns the large message in 100 s
         second.trigger(1_000)
     assert len(second.admitted) == admitted
+
+
+def test_run_that_was_taken_over_before_its_first_epoch_brings_no_report_back() -> None:
+    # After the crash the first run runs its last batch again, and plans none before the second has begun.
+    policy = {"version": 1, "job": {"publish": {"messages_per_second": 1, "burst_seconds": 1}}}
+    first = SimulatedJob(policy, shards=1)
+    first.offer([("acme/a", 1)] * 30)
+    for _ in range(4):
+        first.trigger(1_000)
+    first.crash("before feedback")
+    first.trigger(1_000)
+    first.restart(1_000)
+    second = first.twin()
+    second.restart(1_000)
+    for _ in range(3):
+        second.trigger(1_000)
+    before = dict(first.checkpoint.control)
+    with pytest.raises(TakenOverError):
+        first.trigger(1_000)
+    assert first.checkpoint.control == before
