@@ -107,47 +107,31 @@ def test_large_messages_of_a_group_short_of_messages_wait_no_longer_than_their_b
     assert admitted["t1/x"] == pytest.approx(200 / (6 + 2 / 3) * 2 / 3, abs=2)
 
 
+def group_of_both(messages: int, size_bytes: int, weights: dict[str, int]) -> dict[str, Any]:
+    """Return a policy with one group that limits both resources, in which each namespace has its weight."""
+    limits = {"messages_per_second": messages, "bytes_per_second": size_bytes, "burst_seconds": 1}
+    of_each = {name: {"publish": {"weight": weight}, "resource_group": "g"} for name, weight in weights.items()}
+    return {"version": 1, "resource_groups": {"g": {"publish": limits}}, "namespaces": of_each}
+
+
 def test_heavy_namespace_of_small_messages_is_served_beside_a_shard_of_messages_that_take_as_long_by_bytes() -> None:
     # Every message takes a tenth of a second of the group's messages, and none takes more of its bytes.
-    limits = {"bytes_per_second": 1_000, "messages_per_second": 10, "burst_seconds": 1}
     sizes_bytes, weights = {"t0/x": 100, "t6/x": 100, "t5/x": 1}, {"t0/x": 1, "t6/x": 1, "t5/x": 5}
     assert [shard_of(name.encode(), 2) for name in sizes_bytes] == [0, 0, 1]
-    policy = {
-        "version": 1,
-        "resource_groups": {"g": {"publish": limits}},
-        "namespaces": {
-            name: {"publish": {"weight": weight}, "resource_group": "g"} for name, weight in weights.items()
-        },
-    }
     rows = [(name, size) for name, size in sizes_bytes.items() for _ in range(300)]
-    admitted = admitted_in(30, SimulatedJob(policy, shards=2), rows)
+    admitted = admitted_in(30, SimulatedJob(group_of_both(10, 1_000, weights), shards=2), rows)
     service = [admitted[name] / weight for name, weight in weights.items()]
     assert max(service) - min(service) <= 2 * 2
 
 
 def test_namespace_of_another_shard_does_not_gain_by_the_message_that_put_a_heavy_one_and_its_mate_in_debt() -> None:
     # t0 and t8 live in one shard, t9 in the other. A message of t0 takes five seconds, any other one a second.
-    limits = {"bytes_per_second": 100, "messages_per_second": 1, "burst_seconds": 1}
     sizes_bytes, weights = {"t9/x": 100, "t8/x": 100, "t0/x": 500}, {"t9/x": 1, "t8/x": 10, "t0/x": 1}
     assert [shard_of(name.encode(), 2) for name in sizes_bytes] == [1, 0, 0]
-    policy = {
-        "version": 1,
-        "resource_groups": {"g": {"publish": limits}},
-        "namespaces": {
-            name: {"publish": {"weight": weight}, "resource_group": "g"} for name, weight in weights.items()
-        },
-    }
     rows = [(name, size) for name, size in sizes_bytes.items() for _ in range(60)]
-    admitted = admitted_in(50, SimulatedJob(policy, shards=2), rows)
+    admitted = admitted_in(50, SimulatedJob(group_of_both(1, 100, weights), shards=2), rows)
     # A message of each shard's largest, a shard, by the weight of whom it keeps waiting.
     assert abs(admitted["t9/x"] - admitted["t8/x"] / 10) <= 2 * (1 + 5 / 10)
-
-
-def group_of_both(messages: int, size_bytes: int, weights: dict[str, int]) -> dict[str, Any]:
-    """Return a policy with one group that limits both resources, in which each namespace has its weight."""
-    limits = {"messages_per_second": messages, "bytes_per_second": size_bytes, "burst_seconds": 1}
-    of_each = {name: {"publish": {"weight": weight}, "resource_group": "g"} for name, weight in weights.items()}
-    return {"version": 1, "resource_groups": {"g": {"publish": limits}}, "namespaces": of_each}
 
 
 @pytest.mark.parametrize(
