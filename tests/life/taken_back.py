@@ -103,6 +103,17 @@ MENDS: Final = (
         (("core/lending/advances.py", "advance_micro[:, old], carried_micro)", "advance_micro[:, old], 0)"),),
     ),
     Mend(
+        "parts of a token of a shard",
+        "a change of policy forgets what rounding withheld, so a shard that is due less than a message gets none",
+        (
+            (
+                "core/lending/advances.py",
+                "carried_micro[was.shard] -= np.minimum(behind_micro, MICRO)",
+                "carried_micro[was.shard] -= 0",
+            ),
+        ),
+    ),
+    Mend(
         "one order of all groups",
         "groups in one shard have no common order under the job's limit",
         (

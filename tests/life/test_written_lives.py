@@ -62,6 +62,46 @@ def test_l3_a_rate_that_changes_often_costs_a_message_and_no_more() -> None:
     assert service_apart([], 120, policy_at) <= 4 * (BIG_BYTES + SMALL_BYTES)
 
 
+def slow_policy(
+    *, burst_seconds: int = 2, weight: int = 1, first: str = "gold", others: str = "gold"
+) -> dict[str, Any]:
+    """Return two groups of a message per second, the weight of the first tenant's namespace, and who is in which."""
+    group = {"publish": {"messages_per_second": 1, "burst_seconds": burst_seconds}}
+    return {
+        "version": 1,
+        "resource_groups": {"gold": group, "iron": group},
+        "defaults": {"resource_group": others},
+        "tenants": {"t0": {"resource_group": first}},
+        "namespaces": {"t0/x": {"resource_group": first, "publish": {"weight": weight}}},
+    }
+
+
+@pytest.mark.parametrize("shards", [4, 8])
+@pytest.mark.parametrize(
+    "then",
+    [
+        slow_policy(burst_seconds=3),
+        slow_policy(weight=2),
+        slow_policy(first="iron"),
+        slow_policy(first="iron", others="iron"),
+    ],
+    ids=["another burst", "another weight", "one moves", "all move"],
+)
+def test_policy_that_changes_with_every_batch_starves_no_shard_that_is_due_less_than_a_message(
+    then: dict[str, Any], shards: int
+) -> None:
+    job = SimulatedJob(slow_policy(), shards=shards)
+    names = [f"t{k}/x" for k in range(6)]
+    job.offer([(name, 1_000) for name in names for _ in range(60)])
+    for second in range(60):
+        job.set_policies(then if second % 2 else slow_policy())
+        job.trigger(1_000)
+    admitted = Counter(str(row.namespace) for row in job.admitted)
+    of_equals = [admitted[name] for name in names[1:]]
+    assert min(of_equals) >= 8
+    assert max(of_equals) - min(of_equals) <= 3
+
+
 def test_l3_message_that_was_large_under_the_old_rates_costs_a_message_under_the_new_ones() -> None:
     # The large message takes as long as 600 others by the old rates, and less time than one by the new ones.
     def policy_of(size_bytes: int) -> dict[str, Any]:

@@ -6,7 +6,9 @@ all of this, as a domain forgets its leads.
 
 Where the limits of a scope changed, or an active flow entered it, left it or has another weight in it, a shard is ahead
 by what its flows take with them: each takes the message by which it is ahead itself (`policy_change` carries that,
-too). How far a shard was behind under the old rules does not matter under the new ones.
+too). A shard that was behind keeps the part of one token that rounding withheld, for only whole tokens are lent: a
+shard that is due a quarter of a message per epoch would else get none while every epoch changes a quota. How much
+further it was behind under the old rules does not matter under the new ones.
 """
 
 from __future__ import annotations
@@ -97,6 +99,8 @@ def carried_advance(
     Where nothing about a scope changed, the advance stays. In any other scope, a shard is ahead by the sum over the
     flows that are now in it: each accounts for its part of the shard's advance in the scopes that it was in, and for at
     most one message of its own. So a change forgets the advance for which no remaining flow accounts, and nothing else.
+    Where a shard is behind, up to one token of that goes with its flows, in proportion to their weights, to the scopes
+    of the same level that they are in now.
 
     Parameters
     ----------
@@ -112,12 +116,17 @@ def carried_advance(
             continue
         ahead_milli = np.zeros_like(was.ahead_milli)
         debt_milli = np.maximum(advance_micro[was.shard], 0) // _MICRO_PER_MILLI
-        for scope in scopes_of(was, len(before.tenant_names)).T:
+        credit_micro = np.clip(-advance_micro[was.shard], 0, MICRO)
+        behind_micro = np.zeros((scopes, 2), dtype=np.int64)
+        entered = scopes_of(now, len(after.tenant_names))
+        for level, scope in enumerate(scopes_of(was, len(before.tenant_names)).T):
             held = np.flatnonzero(scope >= 0)
             owed_milli = _owed_by_those_ahead(debt_milli, was.ahead_milli[held], scope[held])
             ahead_milli[held] = np.maximum(ahead_milli[held], np.minimum(owed_milli, was.ahead_milli[held]))
-        of_scope = by_scope(scopes_of(now, len(after.tenant_names)), ahead_milli, scopes)
-        carried_micro[was.shard] += of_scope * _MICRO_PER_MILLI
+            credited_micro = _credited_by_weight(credit_micro, was.weight[held], scope[held])
+            behind_micro += by_scope(entered[held, level : level + 1], credited_micro, scopes)
+        carried_micro[was.shard] += by_scope(entered, ahead_milli, scopes) * _MICRO_PER_MILLI
+        carried_micro[was.shard] -= np.minimum(behind_micro, MICRO)  # flows' parts are rounded up
     old = scopes_that_stand(before, after, reports, rematched)
     return np.where((old >= 0)[:, None], advance_micro[:, old], carried_micro)
 
@@ -138,3 +147,15 @@ def _owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
     total = sums(seat, ahead >> bits, len(debt))
     known = np.minimum(debt >> bits, total) << bits
     return times(known[seat], quotient(ahead >> bits, total[seat], FACTOR_BITS))
+
+
+def _credited_by_weight(credit: Int64s, weight: Int64s, seat: Int64s) -> Int64s:
+    """Return the part of its seat's credit that every flow has, shape (n, k), rounded up.
+
+    Examples
+    --------
+    >>> _credited_by_weight(np.array([[250_000, 0], [0, 7]]), np.array([1, 4, 2]), np.array([0, 0, 1])).tolist()
+    [[50000, 0], [200000, 0], [0, 7]]
+    """
+    total = sums(seat, weight, len(credit))
+    return -(-credit[seat] * weight[:, None] // np.maximum(total, 1)[seat][:, None])

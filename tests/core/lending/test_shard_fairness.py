@@ -220,3 +220,28 @@ def test_what_no_flow_accounts_for_is_forgotten_with_a_change() -> None:
     advance_micro = np.array([[[0, 0], [9_000_000, 0], [0, 0]]])
     carried = carried_advance(advance_micro, before, after, [report], [replace(report, revision="2")])
     assert carried[0, 1].tolist() == [250_000, 0]
+
+
+def test_change_keeps_the_part_of_a_token_that_rounding_withheld_from_a_shard() -> None:
+    before, after = policy_of(rate=10), policy_of(rate=11, revision="2")
+    report = report_of([0, 0], [0, 0])
+    advance_micro = np.array([[[-5_000_000, 0], [-400_000, 0], [0, 0]]])
+    carried = carried_advance(advance_micro, before, after, [report], [replace(report, revision="2")])
+    assert carried[0, 1].tolist() == [-400_000, 0]
+
+
+def test_shard_that_was_further_behind_keeps_one_token_of_it() -> None:
+    before, after = policy_of(rate=10), policy_of(rate=11, revision="2")
+    report = report_of([0, 0, 0], [0, 0, 0])
+    advance_micro = np.array([[[0, 0], [-7_000_000, -9_000_000], [0, 0]]])
+    carried = carried_advance(advance_micro, before, after, [report], [replace(report, revision="2")])
+    assert carried[0, 1].tolist() == [-1_000_000, -1_000_000]
+
+
+def test_flow_takes_its_part_of_what_its_shard_was_behind_to_another_scope() -> None:
+    before, after = policy_of(rate=10), policy_of(rate=11, group="iron", revision="2")
+    report = report_of([0, 0], [0, 0])
+    advance_micro = np.array([[[0, 0], [-400_000, 0], [0, 0]]])
+    moved = replace(report, revision="2", group=np.array([1, 0]))
+    carried = carried_advance(advance_micro, before, after, [report], [moved])
+    assert carried[0, :, 0].tolist() == [0, -200_000, -200_000]
