@@ -37,8 +37,8 @@ class Sizes:
         """Return the cost of the largest message of a namespace, or, unless `alone`, of all that share its shard."""
         if dimension == 0:
             return MICRO
-        shard = _shard(name, self.shards)
-        beside = [name] if alone else [mate for mate in self._largest if _shard(mate, self.shards) == shard]
+        shard = shard_in(name, self.shards)
+        beside = [name] if alone else [mate for mate in self._largest if shard_in(mate, self.shards) == shard]
         return MICRO * max((self._largest.get(mate, 0) for mate in beside), default=0)
 
 
@@ -63,7 +63,7 @@ class _Pair:
 
 
 @dataclass(slots=True)
-class _Demand:
+class Demand:
     """What namespaces ask for in a batch."""
 
     arrived: dict[str, list[Row]]
@@ -73,7 +73,7 @@ class _Demand:
         """Return what a namespace offers, or has waiting."""
         return _cost(self.arrived.get(name, ()), dimension) + _cost(self.waited.get(name, ()), dimension)
 
-    def change(self, later: _Demand, name: str, dimension: int) -> int:
+    def change(self, later: Demand, name: str, dimension: int) -> int:
         """Return by how much more, or less, of a namespace arrives in a later batch: the same was planned for."""
         return abs(_cost(later.arrived.get(name, ()), dimension) - _cost(self.arrived.get(name, ()), dimension))
 
@@ -102,7 +102,7 @@ class Fairness(Law):
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[str, str, int], _Pair] = {}
-        self._demand = _Demand({}, {})
+        self._demand = Demand({}, {})
         self._contracts: Contracts | None = None
         self._sizes = Sizes(1)
 
@@ -113,11 +113,11 @@ class Fairness(Law):
         self._sizes.shards = shards
         self._sizes.note(batch.arrived)
         served = served_in(batch)
-        demand, last = _Demand(_by_name(batch.arrived), world.waited), self._demand
+        demand, last = Demand(by_name(batch.arrived), world.waited), self._demand
         self._demand = demand
         backlogged = [name for name in world.waited.keys() & world.waiting.keys() if not world.may_be_held(name)]
         came = {name for name in world.waiting.keys() - world.waited.keys() if not world.may_be_held(name)}
-        unknown = self._unknown(world, before, contracts, demand, last)
+        unknown = unknown_to_plan(world, before, contracts, demand, last)
         kept: dict[tuple[str, str, int], _Pair] = {}
         for one, other in combinations(sorted([*backlogged, *came]), 2):
             found = before.of(one), before.of(other), contracts.of(one), contracts.of(other)
@@ -131,7 +131,7 @@ class Fairness(Law):
             if dimension is None:
                 continue
             weights = found[2].weight, found[3].weight
-            is_together = _shard(one, shards) == _shard(other, shards)
+            is_together = shard_in(one, shards) == shard_in(other, shards)
             pair = kept.setdefault((one, other, dimension), _Pair(weights=weights))
             bounds = [self._bound(one, other, dimension, w, is_together=is_together) for w in (pair.weights, weights)]
             pair.reweigh(weights, (bounds[0], bounds[1]))
@@ -164,28 +164,10 @@ class Fairness(Law):
             message += Fraction(self._sizes.message(name, dimension, alone=is_together) or 1, weight)
         return message * (1 if is_together else self._sizes.shards)
 
-    @staticmethod
-    def _unknown(
-        world: World, before: Contracts, contracts: Contracts, demand: _Demand, last: _Demand
-    ) -> dict[str, Costs]:
-        """Return what was asked for by those of whom the plan of a batch could not know, or knew too much."""
-        unknown: dict[str, Costs] = {}
-        for name in demand.names | last.names:
-            is_other = before is not contracts and before.of(name) != contracts.of(name)
-            is_unsure = is_other or world.may_be_held(name)
-            if name in demand.names and (name not in world.waited or is_unsure):
-                unknown[name] = demand.of(name, 0), demand.of(name, 1)
-            if name in last.names and (name not in world.waited or is_unsure):
-                known = unknown.get(name, (0, 0))
-                unknown[name] = max(known[0], last.of(name, 0)), max(known[1], last.of(name, 1))
-            if name not in unknown:
-                unknown[name] = last.change(demand, name, 0), last.change(demand, name, 1)
-        return unknown
-
     def forget(self) -> None:
         """Forget who was ahead."""
         self._pairs.clear()
-        self._demand = _Demand({}, {})
+        self._demand = Demand({}, {})
         self._contracts = None
 
 
@@ -277,6 +259,24 @@ class Starvation(Law):
         self._contracts = None
 
 
+def unknown_to_plan(
+    world: World, before: Contracts, contracts: Contracts, demand: Demand, last: Demand
+) -> dict[str, Costs]:
+    """Return what was asked for by those of whom the plan of a batch could not know, or knew too much."""
+    unknown: dict[str, Costs] = {}
+    for name in demand.names | last.names:
+        is_other = before is not contracts and before.of(name) != contracts.of(name)
+        is_unsure = is_other or world.may_be_held(name)
+        if name in demand.names and (name not in world.waited or is_unsure):
+            unknown[name] = demand.of(name, 0), demand.of(name, 1)
+        if name in last.names and (name not in world.waited or is_unsure):
+            known = unknown.get(name, (0, 0))
+            unknown[name] = max(known[0], last.of(name, 0)), max(known[1], last.of(name, 1))
+        if name not in unknown:
+            unknown[name] = last.change(demand, name, 0), last.change(demand, name, 1)
+    return unknown
+
+
 def served_in(batch: SimulatedBatch) -> dict[str, list[int]]:
     """Return what each namespace was served in a batch, in both dimensions."""
     served: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -287,7 +287,7 @@ def served_in(batch: SimulatedBatch) -> dict[str, list[int]]:
     return served
 
 
-def _by_name(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def by_name(rows: Iterable[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         found[text_of(row.namespace)].append(row)
@@ -298,7 +298,7 @@ def _cost(rows: Iterable[Row], dimension: int) -> int:
     return sum(cost_of(row, dimension) for row in rows)
 
 
-def _shard(name: str, shards: int) -> int:
+def shard_in(name: str, shards: int) -> int:
     return shard_of(name.encode(errors="surrogateescape"), shards)
 
 

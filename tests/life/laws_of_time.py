@@ -8,7 +8,7 @@ from typing import Final
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from tests.life.account import DIMENSIONS
-from tests.life.contract import MICRO, Contracts
+from tests.life.contract import MICRO, Contract, Contracts, text_of
 from tests.life.laws import Law, World
 
 
@@ -35,7 +35,12 @@ class Limit(Law):
 
 
 class WorkConservation(Law):
-    """L4: a namespace whose scopes have tokens does not wait; batches end when nothing can leave, and not before."""
+    """L4: a namespace whose scopes have tokens does not wait; batches end when nothing can leave, and not before.
+
+    Where a scope limits both resources, and its flows live in several shards, it is estimated in which proportion each
+    shard will take them. Some of one may stay with a shard that lacks the other: there, a namespace counts as waiting
+    while it is served nothing.
+    """
 
     name = "L4"
     _MOST_VAIN: Final = 3
@@ -48,7 +53,7 @@ class WorkConservation(Law):
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Count how often a namespace was passed over, and batches that moved nothing."""
-        yield from self._waits(world, batch.revision)
+        yield from self._waits(world, batch.revision, frozenset(text_of(row.namespace) for row in batch.admitted))
         is_empty = not (batch.arrived or batch.admitted or batch.rejected)
         cause = batch.revision, (world.other_causes, *sorted(world.job.leased().items()))
         self._vain = self._vain + 1 if is_empty and cause == (self._revision, self._other_causes) else 0
@@ -69,12 +74,14 @@ class WorkConservation(Law):
         elif wait_ms is not None and not may_leave and not has_age:
             yield f"availableNow would wait {wait_ms} ms, and of {sorted(world.waiting)} nothing can ever leave"
 
-    def _waits(self, world: World, revision: str) -> Iterator[str]:
+    def _waits(self, world: World, revision: str, served: frozenset[str] = frozenset()) -> Iterator[str]:
         contracts = world.contracts(revision)
         passed_over = {
             name: self._passed_over[name] + 1
             for name in world.waiting
-            if not world.may_be_held(name) and world.account.has_tokens(contracts, name)
+            if not world.may_be_held(name)
+            and world.account.has_tokens(contracts, name)
+            and not (name in served and world.job.shards > 1 and _limits_both(contracts.of(name)))
         }
         self._passed_over = defaultdict(int, passed_over)
         for name, triggers in passed_over.items():
@@ -85,6 +92,10 @@ class WorkConservation(Law):
         """Forget the past."""
         self._passed_over.clear()
         self._vain = 0
+
+
+def _limits_both(contract: Contract) -> bool:
+    return any(None not in scope.limits for scope in contract.enforced)
 
 
 def _may_ever_leave(contracts: Contracts, name: str) -> bool:

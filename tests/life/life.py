@@ -31,6 +31,7 @@ from tests.life.drawing import Drawing, Step, Traffic
 from tests.life.laws import TAKEOVER, Law, Violation, World
 from tests.life.laws_of_debt import Debt
 from tests.life.laws_of_fairness import Fairness, Starvation
+from tests.life.laws_of_pace import Pace
 from tests.life.laws_of_rejection import Rejection
 from tests.life.laws_of_room import QueueRoom
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
@@ -43,7 +44,7 @@ ISOLATION: Final = "Isolation"
 LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
     for law in (
-        Conservation, Limit, Fairness, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Starvation,
+        Conservation, Limit, Fairness, Pace, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Starvation,
         QueueRoom, Leases, Rejection,
     )
 }  # fmt: skip

@@ -201,6 +201,16 @@ def common_group(rng: random.Random, document: Document) -> Document:
     return document
 
 
+def group_of_both(rng: random.Random, document: Document, message_bytes: int) -> Document:
+    """Return a document in which all are equal in one group; a message takes as long as `message_bytes`."""
+    document = {"version": 1, **{key: copy.deepcopy(document[key]) for key in ("queue",) if key in document}}
+    messages = rng.choice((1, 2, 5, 10))
+    quota = {"messages_per_second": messages, "bytes_per_second": messages * message_bytes}
+    document["resource_groups"] = {"gold": {"publish": quota | {"burst_seconds": rng.choice((1, 2))}}}
+    document["defaults"] = {"resource_group": "gold"}
+    return document
+
+
 def nudged(rng: random.Random, document: Document) -> Document:
     """Return a document in which one rate is higher by one."""
     document = copy.deepcopy(document)

@@ -153,6 +153,22 @@ def _contest(d: Drawing) -> dict[str, Any]:
     }
 
 
+def _contest_for_both(d: Drawing) -> dict[str, Any]:
+    """As `_contest`, in a group of two limits: messages take about as long as their bytes, more of one or of both."""
+    names = d.rng.sample(NAMESPACES, d.rng.randint(2, 5))
+    heavy = names[: d.rng.choice((2, 3, 4))]
+    even = d.rng.choice((10, 100, 400))
+    d.document = policies.group_of_both(d.rng, d.document, even)
+    nudged = policies.nudged(d.rng, d.document) if d.rng.random() < 0.2 else d.document
+    return {
+        "documents": [d.document, nudged],
+        "heavy": [(name, d.rng.choice((1, even // 10, even // 2, even, even, 2 * even, 5 * even))) for name in heavy],
+        "light": [(name, d.rng.choice((1, even)), 1) for name in names[len(heavy) :]],
+        "triggers": d.rng.randint(20, 60),
+        "every": 5,
+    }
+
+
 def _contested(
     life: Life,
     documents: list[Document],
@@ -213,6 +229,7 @@ RULES: Final[dict[str, Rule]] = {
     "dry_run": (1, _dry_run, _enforced),
     "first_quota": (1, _first_quota, _limited),
     "contest": (4, _contest, _contested),
+    "contest_for_both": (3, _contest_for_both, _contested),
     "tight": (2, _tight, _was_tight),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),

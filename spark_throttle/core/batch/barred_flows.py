@@ -1,4 +1,9 @@
-"""Flows that are too far ahead, and must leave a scope's grant to the flows it is due to (`lending.shard_parts`)."""
+"""Flows that are too far ahead, and must leave a scope's grant to the flows it is due to (`lending.shard_parts`).
+
+They leave it until those flows have caught up with them. A division estimates how much is due to whom; the shard knows
+the order of its own flows exactly. So a barred flow takes its turn among the rows of the others, and goes no further
+than they can.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.names.matching import SHARED_LEVELS
-from spark_throttle.core.quota import Dimension, Int64s
+from spark_throttle.core.quota import Bools, Dimension, Int64s
 from spark_throttle.core.state import NO_BOUND
 
 if TYPE_CHECKING:
@@ -43,15 +48,9 @@ class BarredFlows:
         dimension = np.where(is_over[at, column, Dimension.MESSAGES], Dimension.MESSAGES, Dimension.BYTES)
         return cls(flows[at], np.array(SHARED_LEVELS)[column], dimension, enforcing[at, column])
 
-    def left_out(self, eligible: Int64s) -> Int64s:
-        """Return how many first rows of each flow compete when these flows are left out."""
-        competing = eligible.copy()
-        competing[self.flow] = 0
-        return competing
-
-    def stop(self, stops: Stops, eligible: Int64s) -> None:
-        """Record in `stops` what stopped each of these flows that has eligible rows."""
-        stopped = eligible[self.flow] > 0
+    def stop(self, stops: Stops, is_stopped: Bools) -> None:
+        """Record in `stops` what stopped each of these flows that is stopped."""
+        stopped = is_stopped[self.flow]
         flow = self.flow[stopped]
         stops.level[flow], stops.dimension[flow] = self.level[stopped], self.dimension[stopped]
         stops.scope[flow] = self.scope[stopped]

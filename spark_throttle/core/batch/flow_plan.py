@@ -128,19 +128,19 @@ def plan_flows(
     if candidates.holds(now_ms):
         released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
-    competing = eligible if barred is None else barred.left_out(eligible)
-    is_short = _is_short(scopes, competing, layout.bytes_of_first(competing), room)
-    count, stops, levels, contest = competing, Stops.none(len(flows)), [], None
+    is_short = _is_short(scopes, eligible, layout.bytes_of_first(eligible), room)
+    count, stops, levels, contest = eligible, Stops.none(len(flows)), [], None
     if barred is not None or is_short.any() or _is_overdrawn(room, policy).any():  # otherwise no order matters
         only_observes = policy.shared.on_excess == OnExcess.OBSERVE
         short = scopes_where(is_short & ~only_observes, scopes)
         order = order or FairOrder.of(limits, matches, policy, grants.is_loose)
         order = order.entered(flows.lead_vt, short, policy)
         contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
+        competing = eligible if barred is None else contest.competing(barred, eligible)
         count, stops = contest.decide(competing, short)
         levels = contest.marked_from(count, scopes_where(is_short & only_observes, scopes))
     if barred is not None:
-        barred.stop(stops, eligible)
+        barred.stop(stops, count < eligible)
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
         levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
@@ -302,6 +302,36 @@ class _Contest:
     candidates: Candidates
     names: pa.StringArray
     now_ms: int
+
+    def competing(self, barred: BarredFlows, eligible: Int64s) -> Int64s:
+        """Return how many of the first `eligible` rows of each flow compete.
+
+        Of a barred flow, these are the rows that precede the last row that any flow of its scope that is not barred
+        could pass. So no flow overtakes another of its shard because a division left that one out.
+        """
+        is_barred = np.zeros(len(eligible), dtype=np.bool_)
+        is_barred[barred.flow] = True
+        competing = np.where(is_barred, 0, eligible)
+        bars = np.zeros(len(self.room.messages) + 1, dtype=np.bool_)
+        bars[barred.scope] = True
+        enforcing = self.order.enforcing
+        goes = np.flatnonzero((competing > 0) & by_row(np.logical_or, bars[enforcing]))
+        messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[enforcing])
+        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[enforcing]))
+        passing = np.minimum(competing, np.minimum(messages, within))
+        goes = goes[passing[goes] > 0]
+        last_key = np.full(len(bars), -1, dtype=np.int64)
+        if len(goes):
+            key = self._rows(goes).keys(np.arange(len(goes)), passing[goes] - 1)
+            for scope in enforcing[goes].T:
+                np.maximum.at(last_key, scope, key)
+        last_key[-1] = -1
+        until = last_key[barred.scope]
+        at = np.flatnonzero((until >= 0) & (eligible[barred.flow] > 0))
+        if len(at):
+            flow = barred.flow[at]
+            competing[flow] = self._rows(flow).counts(np.arange(len(flow)), eligible[flow]).up_to(until[at])
+        return competing
 
     def decide(self, eligible: Int64s, scope: Int64s) -> tuple[Int64s, Stops]:
         """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped the flow.

@@ -153,7 +153,7 @@ class Level:
             np.where(counts, after << fine[seat_scope], unchanged),
             counts & has_flow[:, None],
             counts & takes_part[:, None],
-            self._ahead_bound(is_out, np.bincount(self.seat[~is_out & flows.wants], minlength=seats) > 0, scope_time),
+            self._ahead_bound(is_out, flows.wants, seat_scope, scope_time),
             np.where(is_short[seat_scope], next_ahead, NOBODY),
             is_short,
         )
@@ -167,13 +167,21 @@ class Level:
         fine = bits[self.scope]
         return np.minimum(shifted(tokens, fine) + shifted(rest_milli, fine) // 1000, most[self.scope])
 
-    def _ahead_bound(self, is_out: Bools, takes_part: Bools, scope_time: ScopeTime) -> Int64s:
-        """Return, for every seat, the bounds that separate the flows that take part from those left out."""
+    def _ahead_bound(self, is_out: Bools, wants: Bools, seat_scope: Int64s, scope_time: ScopeTime) -> Int64s:
+        """Return, for every seat, the bounds that separate the flows that take part from those left out.
+
+        A seat whose scope no other seat wants anything of has no bound: what is lent to it is due to nobody else, and
+        the shard's own order of flows is exact.
+        """
+        seats = len(seat_scope)
         if not is_out.any():
-            return np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
+            return np.full((seats, 2), NO_BOUND, dtype=np.int64)
+        wanting = np.bincount(self.seat[wants], minlength=seats) > 0
+        has_rival = np.bincount(seat_scope[wanting], minlength=len(self.holding.tokens))[seat_scope] > wanting
+        takes_part = np.bincount(self.seat[~is_out & wants], minlength=seats) > 0
         in_milli = replace(scope_time, bits=np.zeros_like(scope_time.bits))
         time = in_milli.of_each(self.ahead_milli, self.scope)
-        return ahead_bound(self.ahead_by_weight_milli, time, self.seat, is_out, takes_part)
+        return ahead_bound(self.ahead_by_weight_milli, time, self.seat, is_out, takes_part & has_rival)
 
     def _next_ahead(self, owed_time: Int64s, wants: Bools) -> Int64s:
         """Return, for every seat, the least that a flow that wants tokens owes for its weight."""
