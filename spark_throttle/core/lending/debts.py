@@ -10,23 +10,20 @@ new flow takes all that the shard was lent. So the account and the leads determi
 
 The flows that count in a shard are those that would not have had all they want by the scope's virtual time. A flow owes
 its place. A flow that is behind has a credit, but no flow may owe less than nothing: the division begins at an earlier
-virtual time, at which the flow that is furthest behind owes nothing, and every other flow owes that much more. Where a
-scope limits both resources, this is a time: each flow owes what it would have been due in it, in the proportion of its
-demand. A flow of small messages does not owe the bytes for which others were set back.
+virtual time, at which the flow that is furthest behind owes nothing, and every other flow owes that much more.
 
-Debts are counted in messages and in bytes. Whether a flow takes part is decided by time, not by tokens: how long its
-scope takes to earn what the flow owes, in the resource that takes longer. Flows owe time in the order in which the
-shard itself serves them: a flow that is further ahead owes more. So the flow that a division leaves out is never the
-one whose turn it is in its shard.
+Whether a flow takes part is decided by time, not by tokens: how long its scope takes to earn what the flow owes. Flows
+owe time in the order in which the shard itself serves them: a flow that is further ahead owes more. So the flow that a
+division leaves out is never the one whose turn it is in its shard. In a scope that limits both resources, places are
+times, too (`debts_in_time`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import Segments, by_row, running_total, sums
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import Bools, Int64s
@@ -55,23 +52,9 @@ class Contestants:
         """Whether the flow claims any tokens."""
         return by_row(np.logical_or, self.demand > 0)
 
-    def due_in(self, time: Int64s, scope_time: ScopeTime) -> Int64s:
-        """Return the tokens that each flow is due in a time of its own, in the proportion of its demand; shape (n, 2).
-
-        Examples
-        --------
-        At 2 messages and 1,000 bytes per second, time is counted in bytes: 500 of them are half a second, in which a
-        flow of 10-byte messages is due one message, and one of 2,000-byte messages a quarter of one.
-
-        >>> per_second = np.array([[2, 1000]])
-        >>> scope_time = ScopeTime(per_second * 1000, per_second > 0, np.array([[10, 0]]))
-        >>> one, nothing = np.zeros(2, dtype=int), np.zeros((2, 2), dtype=int)
-        >>> demand = np.array([[40 << 10, 400], [40 << 10, 80_000]])
-        >>> Contestants(demand, nothing, one + 1, one, one).due_in(one + 500, scope_time).tolist()
-        [[1024, 10], [256, 500]]
-        """
-        whole = scope_time.of(self.demand, self.scope)[:, None]
-        return proportional(self.demand, *np.broadcast_arrays(time[:, None], whole, self.demand)[:2])
+    def take(self, at: Int64s) -> Contestants:
+        """Return the flows at the positions `at`."""
+        return Contestants(self.demand[at], self.ahead[at], self.weight[at], self.scope[at], self.seat[at])
 
     def places(self, account: Int64s) -> tuple[Int64s, Bools]:
         """Return the flows' places, and whether each flow counts; both have the shape (n, k) of `demand` and `ahead`.
@@ -133,6 +116,12 @@ class Debts:
     time: Int64s
     """The time in which the flow's scope earns what the flow owes."""
 
+    def replaced(self, at: Int64s, debts: Debts) -> Debts:
+        """Return these debts, with `debts` in place of those at the positions `at`."""
+        tokens, time = self.tokens.copy(), self.time.copy()
+        tokens[at], time[at] = debts.tokens, debts.time
+        return Debts(tokens, time)
+
     @classmethod
     def of(
         cls, flows: Contestants, account: Int64s, most_set_back: Int64s, scope_time: ScopeTime
@@ -156,26 +145,13 @@ class Debts:
         set_back = np.zeros_like(most_set_back)
         np.maximum.at(set_back, scope[wants], -(place[wants] // weight[wants]))
         set_back = np.minimum(set_back, most_set_back)
-        scopes, seats = len(most_set_back), len(account)
-        back = set_back[scope] * weight
-        back_time = scope_time.of(set_back, np.arange(scopes))[scope] * flows.weight
-        is_both = by_row(np.logical_and, scope_time.is_limited)
-        if is_both.any():
-            due = flows.due_in(back_time, scope_time)
-            back = np.where((is_both[scope] & wants)[:, None], np.minimum(due, most_set_back[scope] * weight), back)
-        back = np.where(counts, back, 0)
+        back = np.where(counts, set_back[scope] * weight, 0)
         tokens = np.where(counts, np.maximum(place + back, 0), 0)
+        scopes, seats = len(most_set_back), len(account)
         is_empty = np.bincount(flows.seat, minlength=seats) == 0
         of_empty = np.where(account > 0, set_back[np.arange(seats) % scopes], 0)
         added = np.where(is_empty[:, None], of_empty, sums(flows.seat, back, seats))
-        if not is_both.any():
-            return cls(tokens, scope_time.of(tokens, scope)), added
-        in_time = replace(
-            flows, demand=scope_time.of(flows.demand, scope)[:, None], ahead=scope_time.of(flows.ahead, scope)[:, None]
-        )
-        time, is_counted = in_time.places(sums(flows.seat, scope_time.of_signed(place, scope), seats)[:, None])
-        time += back_time[:, None]
-        return cls(tokens, np.where(is_counted, np.maximum(time, 0), 0)[:, 0]), added
+        return cls(tokens, scope_time.of(tokens, scope)), added
 
 
 def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, takes_part: Bools) -> Int64s:

@@ -19,8 +19,10 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import divide_whole
+from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.deferrals import Outlook, deferrals
 from spark_throttle.core.lending.level_parts import Holding
+from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.lending.shard_parts import Claims, divide_among_shards
 from spark_throttle.core.limits.size_bounds import bounded_floor
 from spark_throttle.core.limits.token_bucket import available_tokens, debit, full, observed_floor, refill
@@ -189,27 +191,36 @@ def lend(  # noqa: PLR0913 - all that a division depends on
     parts = divide_among_shards(
         claims, Holding(held, policy.shared.rate_micro_per_ms, limited, is_shut), before, policy
     )
-    behind_milli = np.maximum(-parts.account_micro - parts.due_micro, 0) // 1000
+    behind_milli = _behind_milli(-parts.account_micro - parts.due_micro, policy)
+    is_both, has_message = by_row(np.logical_and, limited), np.ones(shape[:2], dtype=np.bool_)
     balance, headroom = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for scope, dimension in np.argwhere(limited):
         whole = int(held[scope, dimension])
         micro = int(buckets.balance_micro[scope, dimension])
         part, behind = parts.part_milli[:, scope, dimension], behind_milli[:, scope, dimension]
+        part = np.where(has_message[:, scope], part, 0)  # bytes are of no use without a message
         urgency = part % 1000 + behind
         ahead = parts.next_ahead[:, scope], parts.account_micro[:, scope, dimension]
+        if is_both[scope] and dimension == Dimension.MESSAGES and whole > 0 and not part.any():
+            part[_least_ahead(*ahead, turn)] = 1000  # the shard that may overdraw the bytes needs a message
         if is_by_turn:
             nobody = np.zeros_like(part)
             part, urgency, ahead = part if whole >= shards else nobody, nobody, (nobody, nobody)
         lent = _divided(whole, part, urgency, turn)
         if dimension == Dimension.MESSAGES:
             balance[:, scope, dimension] = _messages_balance(lent, micro)
+            has_message[:, scope] = lent > 0
         else:
-            balance[:, scope, dimension] = _bytes_balance(lent, micro, *ahead, turn)
+            nobody_first = np.where(has_message[:, scope], ahead[0], NOBODY), ahead[1]
+            balance[:, scope, dimension] = _bytes_balance(lent, micro, *nobody_first, turn)
         if policy.shared.rate_micro_per_ms[scope, dimension] > 0:
             room = int(policy.shared.burst_micro[scope, dimension]) - micro
             headroom[:, scope, dimension] = max(0, room) // shards
-    advance = parts.account_micro + np.where(parts.is_counted, available_tokens(balance) * MICRO, 0)
-    credit = np.maximum(-np.where(parts.is_filled, before, parts.account_micro), 0)
+    # What a shut scope lends of the resource that it still has cannot be used, and does not count as used.
+    stands = parts.is_counted | is_shut[:, None]
+    advance = parts.account_micro + np.where(stands, available_tokens(balance) * MICRO, 0)
+    is_filled = parts.is_filled & has_message[:, :, None]
+    credit = np.maximum(-np.where(is_filled, parts.before_micro, parts.account_micro), 0)
     bound_milli = np.where(parts.is_loose[:, None], NO_CONTEST, parts.ahead_bound_milli)
     return Lending(
         balance,
@@ -219,6 +230,24 @@ def lend(  # noqa: PLR0913 - all that a division depends on
         None if (bound_milli == NO_BOUND).all() else bound_milli,
         deferrals(buckets.balance_micro, parts.part_milli, balance, claims, outlook, policy),
     )
+
+
+def _behind_milli(behind_micro: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return by how many thousandths of a token each seat stays behind, by time where its scope limits both resources.
+
+    A shard that is due many bytes and a part of a message is as urgent as one that is due many messages.
+    """
+    behind_milli = np.maximum(behind_micro, 0) // 1000
+    shared = policy.shared
+    is_both = by_row(np.logical_and, shared.is_limited)
+    if not is_both.any():
+        return behind_milli
+    time = ScopeTime(shared.rate_micro_per_ms, shared.is_limited, np.zeros_like(shared.rate_micro_per_ms))
+    at = np.flatnonzero(is_both)
+    seats, scope = behind_milli[:, at].reshape(-1, 2), np.tile(at, len(behind_milli))
+    told = time.tokens_in(time.of(seats, scope), scope).reshape(-1, len(at), 2)
+    behind_milli[:, at, Dimension.MESSAGES] = told[:, :, Dimension.MESSAGES]
+    return behind_milli
 
 
 def _divided(whole: int, part_milli: Int64s, urgency: Int64s, turn: int) -> Int64s:
@@ -245,6 +274,11 @@ def _bytes_balance(lent: Int64s, micro: int, next_ahead: Int64s, account_micro: 
         return np.full(shards, micro // shards, dtype=np.int64)
     is_open = lent > 0
     if not is_open.any():
-        order = np.lexsort(((np.arange(shards) - turn) % shards, account_micro, next_ahead))
-        is_open[order[0]] = True
+        is_open[_least_ahead(next_ahead, account_micro, turn)] = True
     return np.where(is_open, lent * MICRO, -1)
+
+
+def _least_ahead(next_ahead: Int64s, account_micro: Int64s, turn: int) -> int:
+    """Return the shard that may overdraw a scope which has nothing."""
+    shards = len(next_ahead)
+    return int(np.lexsort(((np.arange(shards) - turn) % shards, account_micro, next_ahead))[0])

@@ -17,6 +17,7 @@ from spark_throttle.core.arithmetic.fixed_point import (
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import PLENTY, Filling
 from spark_throttle.core.lending.debts import NOBODY, Contestants, Debts, ahead_bound
+from spark_throttle.core.lending.debts_in_time import DebtsInTime
 from spark_throttle.core.lending.repaying_fill import RepayingFill, Stock
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import MICRO, Bools, Int64s
@@ -68,6 +69,25 @@ class LevelParts:
     is_short: Bools
     """Shape (scopes,): whether the scope is open and has fewer tokens than its flows claim."""
 
+    before: Int64s
+    """Shape (seats, 2): where `is_told_anew`, the account with which the division began."""
+
+    is_told_anew: Bools
+    """Shape (seats, 2): whether the account was told anew (`debts_in_time`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Opened:
+    """The state of a level as its division begins."""
+
+    flows: Contestants
+    owed: Debts
+    account: Int64s
+    """Shape (seats, 2): how far each seat is ahead of the virtual time at which the division begins."""
+
+    before: Int64s
+    """Shape (seats, 2): how far ahead of its scope's virtual time, in scopes that limit both resources."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Level:
@@ -102,18 +122,10 @@ class Level:
         is_shut = self.holding.is_shut
         is_short = (sums(self.scope, rounded_up, scopes) > held).any(axis=1) & ~is_shut
         counts = is_short[seat_scope][:, None] & self.holding.is_limited[seat_scope]
-        account = np.where(counts, floor_shifted(self.advance_micro, bits[seat_scope]), 0)
         has_flow = np.bincount(self.seat, minlength=seats) > 0
-        weights = np.maximum(sums(self.seat, self.weight, seats), 1)
-        account = np.where(has_flow[:, None], account + _common_credit(account, weights, has_flow, seat_scope), account)
         scope_time = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
-        most = np.where(is_short[:, None] & self.holding.is_limited, held, 0)
-        most += sums(seat_scope, np.maximum(account, 0), scopes)
-        flows = Contestants(demand, self._ahead(bits, most), self.weight, self.scope, self.seat)
-        heaviest = np.ones(scopes, dtype=np.int64)
-        np.maximum.at(heaviest, self.scope, self.weight)
-        owed, set_back = Debts.of(flows, np.maximum(account, 0), most // heaviest[:, None], scope_time)
-        account += set_back
+        opened = self._opened(demand, held, is_short, has_flow, scope_time)
+        flows, owed, account = opened.flows, opened.owed, opened.account
         credit = _usable(-account, held, seat_scope)
         debt = np.maximum(account, 0)
         fill = RepayingFill(flows, owed, Stock(held, is_short, scope_time), credit).fill()
@@ -156,7 +168,42 @@ class Level:
             self._ahead_bound(is_out, flows.wants, seat_scope, scope_time),
             np.where(is_short[seat_scope], next_ahead, NOBODY),
             is_short,
+            opened.before << fine[seat_scope],
+            counts & by_row(np.logical_and, self.holding.is_limited)[seat_scope][:, None],
         )
+
+    def _opened(self, demand: Int64s, held: Int64s, is_short: Bools, has_flow: Bools, scope_time: ScopeTime) -> _Opened:
+        """Return the flows, what they owe, and the accounts with which the division begins.
+
+        Parameters
+        ----------
+        demand
+            Shape (n, 2): the flows' demand, counted in the units of their scopes.
+        held
+            Shape (scopes, 2): the tokens that the scopes have to give.
+        """
+        scopes, seats, bits = len(held), len(self.advance_micro), scope_time.bits
+        seat_scope = np.arange(seats) % scopes
+        counts = is_short[seat_scope][:, None] & self.holding.is_limited[seat_scope]
+        account = np.where(counts, floor_shifted(self.advance_micro, bits[seat_scope]), 0)
+        weights = np.maximum(sums(self.seat, self.weight, seats), 1)
+        credit = _common_credit(account, weights, has_flow, seat_scope)
+        by_token = np.where(has_flow[:, None], account + credit, account)
+        most = np.where(is_short[:, None] & self.holding.is_limited, held, 0)
+        most += sums(seat_scope, np.maximum(by_token, 0), scopes)
+        flows = Contestants(demand, self._ahead(bits, most), self.weight, self.scope, self.seat)
+        heaviest = np.ones(scopes, dtype=np.int64)
+        np.maximum.at(heaviest, self.scope, self.weight)
+        most_set_back = most // heaviest[:, None]
+        owed, set_back = Debts.of(flows, np.maximum(by_token, 0), most_set_back, scope_time)
+        by_token += set_back
+        is_both = by_row(np.logical_and, self.holding.is_limited)
+        rows = np.flatnonzero(is_both[self.scope])
+        if not len(rows):
+            return _Opened(flows, owed, by_token, by_token)
+        timed = DebtsInTime.of(flows.take(rows), account, most_set_back, scope_time)
+        of_both = is_both[seat_scope][:, None]
+        return _Opened(flows, owed.replaced(rows, timed.owed), np.where(of_both, timed.account, by_token), timed.before)
 
     def _ahead(self, bits: Int64s, most: Int64s) -> Int64s:
         """Return how far each flow is ahead of its shard's virtual time.

@@ -44,25 +44,52 @@ class ScopeTime:
         is_both = by_row(np.logical_and, self.is_limited)[scope]
         if not is_both.any():
             return limited
+        rate, slower = self._by_slower()
+        to, to_bits = (np.take_along_axis(each, slower[:, None], axis=1) for each in (rate, self.bits))
+        told = proportional(limited, to[scope], rate[scope], (to_bits - self.bits)[scope])
+        return np.where(is_both[:, None] & (slower[scope][:, None] != np.arange(2)), told, limited)
+
+    def _by_slower(self) -> tuple[Int64s, Int64s]:
+        """Return the rates, at least 1, and the resource of each scope whose unit takes longer to earn."""
         width = bit_length(self.rate_micro_per_ms) + self.bits
         slower = np.where(
             width[:, Dimension.BYTES] <= width[:, Dimension.MESSAGES], Dimension.BYTES, Dimension.MESSAGES
         )
-        rate = np.maximum(self.rate_micro_per_ms, 1)
-        to, to_bits = (np.take_along_axis(each, slower[:, None], axis=1) for each in (rate, self.bits))
-        told = proportional(limited, to[scope], rate[scope], (to_bits - self.bits)[scope])
-        return np.where(is_both[:, None] & (slower[scope][:, None] != np.arange(2)), told, limited)
+        return np.maximum(self.rate_micro_per_ms, 1), slower
 
     def of(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return the time that tokens of `scope` take, in the resource that takes longer; shape (n,)."""
         return by_row(np.maximum, self.of_each(tokens, scope))
 
-    def of_signed(self, tokens: Int64s, scope: Int64s) -> Int64s:
-        """Return, as `of` does, the time of tokens of either sign; if both are credits, the smaller of the two."""
-        each = self.of_each(np.abs(tokens), scope) * np.sign(tokens)
-        is_limited = self.is_limited[scope]
-        lesser = by_row(np.maximum, np.where(is_limited, each, -(1 << 62)))
-        return np.where(by_row(np.logical_or, is_limited), lesser, 0)
+    def tokens_in(self, time: Int64s, scope: Int64s) -> Int64s:
+        """Return the tokens of each resource that `scope` earns in a time, shape (n, 2): the inverse of `of_each`."""
+        told = np.broadcast_to(time[:, None], (len(time), 2))
+        is_both = by_row(np.logical_and, self.is_limited)[scope]
+        if is_both.any():
+            rate, slower = self._by_slower()
+            to, to_bits = (np.take_along_axis(each, slower[:, None], axis=1) for each in (rate, self.bits))
+            earned = proportional(
+                told, rate[scope], np.broadcast_to(to, rate.shape)[scope], (self.bits - to_bits)[scope]
+            )
+            told = np.where(is_both[:, None] & (slower[scope][:, None] != np.arange(2)), earned, told)
+        return np.where(self.is_limited[scope], told, 0)
+
+    def in_mixture(self, time: Int64s, mixture: Int64s, scope: Int64s) -> Int64s:
+        """Return the tokens of each resource that take a time, in the proportion of a `mixture`; shape (n, 2).
+
+        Examples
+        --------
+        At 2 messages and 1,000 bytes per second, half a second is one message of 10 bytes, or a quarter of a message of
+        2,000 bytes:
+
+        >>> per_second = np.array([[2, 1000]])
+        >>> time = ScopeTime(per_second * 1000, per_second > 0, np.array([[10, 0]]))
+        >>> zero, mixture = np.zeros(2, dtype=int), np.array([[40 << 10, 400], [40 << 10, 80_000]])
+        >>> time.in_mixture(zero + 500, mixture, zero).tolist()
+        [[1024, 10], [256, 500]]
+        """
+        whole = self.of(mixture, scope)[:, None]
+        return proportional(mixture, *np.broadcast_arrays(time[:, None], whole, mixture)[:2])
 
     def stretch(self, available: Int64s) -> Int64s:
         """Return the factor at which the whole of each resource counts: the time to earn it, relative to the other's.

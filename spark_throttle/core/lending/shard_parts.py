@@ -90,6 +90,10 @@ class ShardParts:
     account_micro: Int64s
     """How far the shard is ahead once the level has passed and before it has used any of `due_micro`."""
 
+    before_micro: Int64s
+    """How far the shard was ahead before the division; in a scope that limits both resources, told anew
+    (`debts_in_time`)."""
+
     is_counted: Bools
     """Whether the tokens lent to the shard count in its account: where its flows run short."""
 
@@ -128,7 +132,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     can_be_taken = found.can_be_taken(demand, policy)
     if can_be_taken is not None:
         found = _Pass.of(claims, can_be_taken, holding, advance_micro, policy)
-    return found.parts(holding, advance_micro.shape, policy)
+    return found.parts(holding, advance_micro, policy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,8 +197,9 @@ class _Pass:
                 out[at.rows[is_kept]] = np.minimum(out[at.rows[is_kept]], self.demand[at.rows[is_kept]])
         return out if is_wanted else None
 
-    def parts(self, holding: Holding, shape: tuple[int, ...], policy: CompiledPolicy) -> ShardParts:
-        """Return the result of all levels, in arrays of `shape`."""
+    def parts(self, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
+        """Return the result of all levels, in arrays of the shape of `advance_micro`."""
+        shape = advance_micro.shape
         seats = shape[0] * shape[1]
         observes = policy.shared.on_excess == OnExcess.OBSERVE
         part, due, account = np.zeros((3, seats, 2), dtype=np.int64)
@@ -202,20 +207,23 @@ class _Pass:
         bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
         next_ahead = np.full(seats, NOBODY, dtype=np.int64)
         is_short = np.zeros(shape[1], dtype=np.bool_)
+        before_micro = advance_micro.reshape(-1, 2)
         for at, level in self.levels:
             passing = np.where(observes[at.scope][:, None], level.granted, self.demand[at.rows])
             part += sums(at.seat, passing, seats)
             due, account = due + level.due, account + level.account
             is_counted, is_filled = is_counted | level.is_counted, is_filled | level.is_filled
             bound, next_ahead = np.minimum(bound, level.ahead_bound_milli), np.minimum(next_ahead, level.next_ahead)
+            before_micro = np.where(level.is_told_anew, _in_units(level.before, MICRO), before_micro)
             is_short |= level.is_short & ~observes
         part = np.where(is_counted, np.minimum(part, due), part)  # flows' parts are rounded up
         passing = sums(np.arange(seats) % shape[1], part >> FINE_BITS - _LOOSE_BITS, shape[1])
         is_bound = holding.is_limited & (passing >= holding.tokens * _LEAST_BOUND)
         return ShardParts(
             _in_units(part + _HALF_MILLI, 1000).reshape(shape), _in_units(due, MICRO).reshape(shape),
-            _in_units(account, MICRO).reshape(shape), is_counted.reshape(shape), is_filled.reshape(shape),
-            bound.reshape(shape), next_ahead.reshape(shape[:2]), is_short.any() & ~by_row(np.logical_or, is_bound),
+            _in_units(account, MICRO).reshape(shape), before_micro.reshape(shape),
+            is_counted.reshape(shape), is_filled.reshape(shape), bound.reshape(shape),
+            next_ahead.reshape(shape[:2]), is_short.any() & ~by_row(np.logical_or, is_bound),
         )  # fmt: skip
 
 
