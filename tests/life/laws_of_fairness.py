@@ -16,6 +16,9 @@ from tests.life.contract import MICRO, Contract, Contracts, Key, Limit, Scope, t
 from tests.life.gap import Gap
 from tests.life.laws import Law, World
 
+REMEMBERED_MS: Final = 2_000
+"""How long it is remembered that a namespace lags in the resource that its rows of another size took less of."""
+
 Costs: TypeAlias = tuple[int, int]
 """In messages and in bytes, in micro-tokens."""
 
@@ -250,7 +253,10 @@ class Starvation(Law):
             ahead = served[names[1]][d] - self._LEAST_PART * explained * served[names[0]][d]
             behind[d] = max(Fraction(0), behind[d] + ahead)
             message = sum(self._sizes.message(name, d, alone=False) for name in names)
-            is_starved &= behind[d] > (self._TURNS + shards) * message * explained
+            limit = scope.limits[d]
+            # One whose sizes change catches up in the resource in which it lagged, as far as that is remembered.
+            remembered = REMEMBERED_MS * limit.rate if limit and len(limited) == 2 else 0
+            is_starved &= behind[d] > ((self._TURNS + shards) * message + remembered) * explained
         return is_starved
 
     def forget(self) -> None:

@@ -19,7 +19,16 @@ from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import Contract, Contracts, Limit, text_of
 from tests.life.gap import Gap
 from tests.life.laws import Law, World
-from tests.life.laws_of_fairness import Costs, Demand, Sizes, by_name, served_in, shard_in, unknown_to_plan
+from tests.life.laws_of_fairness import (
+    REMEMBERED_MS,
+    Costs,
+    Demand,
+    Sizes,
+    by_name,
+    served_in,
+    shard_in,
+    unknown_to_plan,
+)
 
 Limits = tuple[Limit, Limit]
 
@@ -41,14 +50,12 @@ class Pace(Law):
     """L3 in time: as `Fairness`, in a scope that limits both resources and is the only one that either passes.
 
     Where the flows live in several shards, the mixture in which those of each will be served is estimated: two may
-    come apart by another fifth of their service. Only namespaces whose rows are all of one size
+    come apart by another twentieth of their service. Only namespaces whose rows are all of one size
     are compared: for others, the resource that takes longer depends on the span of time that is asked about.
     """
 
     name = "Pace"
-    _ESTIMATED: Final = Fraction(1, 5)
-    _REMEMBERED_MS: Final = 2_000
-    """How long it is remembered that a namespace lags in the resource that its rows of another size took less of."""
+    _ESTIMATED: Final = Fraction(1, 20)
 
     def __init__(self) -> None:
         self._pairs: dict[tuple[str, str], _Pair] = {}
@@ -99,7 +106,7 @@ class Pace(Law):
             apart = pair.gap.add(difference, excused=excused)
             bound = self._bound(names, weights, limits, is_together=len(shards_of) == 1)
             bound += 0 if shards == 1 else self._ESTIMATED * max(times)
-            bound += sum(self._REMEMBERED_MS for name in names if len(self._seen[name]) > 1)
+            bound += sum(REMEMBERED_MS for name in names if len(self._seen[name]) > 1)
             if apart > bound:
                 where = "one shard" if len(shards_of) == 1 else f"{shards} shards"
                 yield (

@@ -154,7 +154,40 @@ MENDS: Final = (
     Mend(
         "set back in time",
         "where a group limits both resources, small messages owe the bytes for which others are set back",
-        (("core/lending/debts.py", "(is_both[scope] & wants)[:, None]", "np.zeros((len(wants), 1), dtype=np.bool_)"),),
+        (("core/lending/debts_in_time.py", "set_back[scope] * weight, 0)", "set_back[scope] * weight * 0, 0)"),),
+    ),
+    Mend(
+        "accounts in time",
+        "where a group limits both resources, a shard that is behind in both is left out for good",
+        (
+            (
+                "core/lending/level_parts.py",
+                "rows = np.flatnonzero(is_both[self.scope])",
+                "rows = np.flatnonzero(is_both[self.scope] & False)",
+            ),
+        ),
+    ),
+    Mend(
+        "bytes with a message",
+        "a shard is lent bytes without a message, cannot use them, and loses what it was due",
+        (
+            (
+                "core/lending/grants.py",
+                "is_filled = parts.is_filled & has_message[:, :, None]",
+                "is_filled = parts.is_filled",
+            ),
+        ),
+    ),
+    Mend(
+        "turns of those ahead in time",
+        "a division leaves a flow out that its shard would serve next, and another overtakes it",
+        (
+            (
+                "core/batch/flow_plan.py",
+                "competing = eligible if barred is None else contest.competing(barred, eligible)",
+                "competing = eligible.copy()\n        if barred is not None:\n            competing[barred.flow] = 0",
+            ),
+        ),
     ),
     Mend(
         "somebody takes part",

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
 from tests.life.counting import admitted_in
+from tests.life.drawing import Step
+from tests.life.life import Birth, Life
 
 pytestmark = pytest.mark.slow
 
@@ -183,7 +185,67 @@ def test_l4_nobody_starves_beside_others_where_a_group_is_short_of_both_resource
     message = {name: tenancy.shards * max(seconds.values()) / tenancy.weights[name] for name in seconds}
     for one, other in combinations(served, 2):
         # Where flows of a shard differ in the resource that they are short of, their mixture is estimated.
-        assert abs(served[one] - served[other]) <= message[one] + message[other] + max(served.values()) / 4
+        assert abs(served[one] - served[other]) <= message[one] + message[other] + max(served.values()) / 20
+
+
+def test_shard_whose_namespaces_are_each_ahead_in_another_resource_is_not_left_out() -> None:
+    # A message of 1 or 200 bytes takes a second of the group's messages, one of 800 bytes two seconds of its bytes.
+    sizes_bytes = {"acme/b": 200, "solo": 800, "blue/a": 1, "cora/ü": 1, "acme/c": 200}
+    assert [shard_of(name.encode(), 3) for name in sizes_bytes] == [0, 0, 1, 1, 2]
+    rows = [(name, size) for name, size in sizes_bytes.items() for _ in range(150)]
+    job = SimulatedJob(group_of_both(1, 400, dict.fromkeys(sizes_bytes, 1)), shards=3)
+    # The first three are backlogged before the others send.
+    admitted_in(34, job, [row for row in rows if row[0] in {"acme/b", "acme/c", "solo"}])
+    admitted_in(8, job, [row for row in rows if row[0] == "blue/a"])
+    first = admitted_in(18, job, [row for row in rows if row[0] == "cora/ü"])
+    admitted = admitted_in(120, job, []) - first
+    service = [admitted[name] * (2 if name == "solo" else 1) for name in sizes_bytes]
+    assert max(service) - min(service) <= 6
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "sizes_bytes", "weights"),
+    [
+        (400, {"t2/x": 800, "t5/x": 400, "t1/x": 400, "t7/x": 400}, {"t1/x": 5}),
+        (100, {"t7/x": 100, "t2/x": 200, "t5/x": 200, "t0/x": 100, "t1/x": 200}, {"t2/x": 5, "t1/x": 2}),
+    ],
+)
+def test_group_that_has_exactly_no_bytes_left_opens_the_shard_that_is_least_ahead(
+    size_bytes: int, sizes_bytes: dict[str, int], weights: dict[str, int]
+) -> None:
+    # A message takes all bytes of a second, or of two: so at every epoch the group has none, and owes none.
+    weights = dict.fromkeys(sizes_bytes, 1) | weights
+    rows = [(name, size) for name, size in sizes_bytes.items() for _ in range(120)]
+    admitted = admitted_in(120, SimulatedJob(group_of_both(1, size_bytes, weights), shards=8), rows)
+    service = [admitted[name] * size / size_bytes / weights[name] for name, size in sizes_bytes.items()]
+    assert max(service) - min(service) <= 4
+
+
+def test_equal_of_one_shard_is_not_overtaken_since_a_division_leaves_it_out() -> None:
+    def group(messages: int, size_bytes: int, burst_seconds: float) -> dict[str, Any]:
+        limits = {"messages_per_second": messages, "bytes_per_second": size_bytes, "burst_seconds": burst_seconds}
+        return {
+            "version": 1, "resource_groups": {"g": {"publish": limits}}, "defaults": {"resource_group": "g"},
+        }  # fmt: skip
+
+    def contest(
+        policy: dict[str, Any], heavy: list[tuple[str, int]], light: tuple[str, int, int], triggers: int
+    ) -> Step:
+        args = {"documents": [policy] * 2, "heavy": heavy, "light": [light], "triggers": triggers, "every": 5}
+        return Step("contest_for_both", args)
+
+    # The large messages of the first contest are owed for long in the second, whose namespaces take turns.
+    slow = group(1, 1_000, 1)
+    slow["namespaces"] = {"cora/ü": {"write_throttling_by_size": "1K*delay*10"}}
+    life = Life(Birth(slow, shards=1), ("Pace",))
+    life.offer([("cora/ü", 1_000, 9)])
+    life.trigger(1_000)
+    life.play([contest(group(1, 400, 2), [("cora/ü", 40), ("solo", 800)], ("acme/a", 1, 1), 53)])
+    life.offer([("acme/a", 100, 1), ("blue/b", 1_000, 1), ("cora/ü", 1_000, 1)])
+    life.trigger(1_000)
+    life.play(
+        [contest(group(5, 50, 1), [("acme/c", 5), ("blue/a", 5), ("blue/b", 10), ("solo", 5)], ("acme/b", 10, 1), 38)]
+    )
 
 
 def test_equals_of_a_job_short_of_messages_are_served_alike_though_their_groups_limit_bytes_too() -> None:
