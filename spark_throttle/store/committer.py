@@ -103,8 +103,7 @@ class Committer:
         return made
 
     def _commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
-        if not author.who:
-            raise ConfigurationError("a change needs its author: say who makes it")
+        _check_author(author)
         attempt = 0
         while True:
             with self._store.turn():
@@ -127,6 +126,20 @@ class Committer:
                     if attempt >= MOST_ATTEMPTS:
                         raise
             self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
+
+
+def _check_author(author: Author) -> None:
+    if not author.who:
+        raise ConfigurationError("a change needs its author: say who makes it")
+    for what, text in (("author", author.who), ("reason", author.why)):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            # As a command's argument has it that is not in the system's encoding.
+            raise ConfigurationError(
+                f"the {what} of a change, {text!r}, holds half of a surrogate pair, which UTF-8 cannot encode; write "
+                f"it in UTF-8"
+            ) from None
 
 
 def change_to(store: PolicyStore, kind: Kind, name: str, revision: int) -> Change:
