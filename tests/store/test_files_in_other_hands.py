@@ -400,3 +400,40 @@ def test_restore_of_the_table_to_an_older_version_is_refused_and_can_be_undone(t
     DeltaTable(table).restore(version)
     assert followed.current().problem is None
     assert service_of(store).put("tenant", "dora", {}, ANN).revision == 4
+
+
+def test_commit_of_a_table_is_on_the_disk_before_it_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that stops would else leave an empty file in the place of a commit."""
+    table = tmp_path / "table"
+    store = DeltaStore.create(str(table))
+    synced: set[Path] = set()
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    before = set(table.rglob("*"))
+    service_of(store).put("tenant", "acme", {}, ANN)
+    made = {each for each in set(table.rglob("*")) - before if each.suffix in (".json", ".parquet")}
+    assert len(made) == 2
+    assert {table, *made, *(each.parent for each in made)} <= synced
+
+
+def test_commit_that_the_disk_does_not_keep_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DeltaStore.create(str(tmp_path / "table"))
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", failing)
+        with pytest.raises(OutcomeUnknownError, match="Input/output error"):
+            service_of(store).put("tenant", "acme", {}, ANN)
+    assert store.revision() == 1
+    assert service_of(store).put("tenant", "blue", {}, ANN).revision == 2
