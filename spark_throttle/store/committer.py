@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from spark_throttle.errors import ConfigurationError, ConflictError, ThrottleError
+from spark_throttle.errors import ConfigurationError, ConflictError, NotFoundError, ThrottleError
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Author, Change, Kind, PolicyStore
 
@@ -109,8 +109,14 @@ class Committer:
             with self._store.turn():
                 self._store.check_whole()
                 revision = self._store.revision()
-                changes = plan(revision)
-                before = [change_to(self._store, *change.key, revision) for change in changes[:MOST_MADE]]
+                try:
+                    changes, before = self._planned(plan, revision)
+                except _OvertakenError as error:
+                    attempt += 1
+                    if attempt >= MOST_ATTEMPTS:
+                        what = f"the policy store {self._store.location}"
+                        raise ConflictError(what, revision, self._store.revision()) from error
+                    continue
                 if changes == before:
                     return CommitResult(revision, is_changed=False)
                 made = tuple(
@@ -126,6 +132,24 @@ class Committer:
                     if attempt >= MOST_ATTEMPTS:
                         raise
             self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
+
+    def _planned(self, plan: Callable[[int], list[Change]], revision: int) -> tuple[list[Change], list[Change]]:
+        """Return what is planned on a revision, and what its first entries are there."""
+        generation = self._store.generation
+        try:
+            changes = plan(revision)
+            before = [change_to(self._store, *change.key, revision) for change in changes[:MOST_MADE]]
+        except NotFoundError as error:
+            if self._store.generation == generation:
+                raise
+            raise _OvertakenError from error
+        if self._store.generation != generation:
+            raise _OvertakenError
+        return changes, before
+
+
+class _OvertakenError(Exception):
+    """A backup was put back while a change was planned: the revisions that were read are not of one history."""
 
 
 def _check_author(author: Author) -> None:

@@ -26,7 +26,7 @@ from spark_throttle.store.file_store import HAND, FileStore
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import NOTHING, Author, Change, Entry, PolicyStore
+from spark_throttle.store.store import NOTHING, Author, Change, Entry, Kind, PolicyStore
 
 ANN = Author("ann")
 TENANT = Author("anton", tenant="acme")
@@ -265,6 +265,48 @@ def test_revision_that_a_backup_takes_the_place_of_while_it_is_read_is_read_agai
     snapshot = followed.current()
     assert (snapshot.store_revision, snapshot.problem) == (len(tenants), None)
     assert list(snapshot.document.tenants) == tenants
+
+
+class RestoredStore(FileStore):
+    """A store of which a backup is put back at the next look at an entry."""
+
+    restore: Callable[[], object] | None = None
+
+    def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
+        if self.restore is not None:
+            restore, self.restore = self.restore, None
+            restore()
+        return super().get(kind, name, at=at)
+
+
+@pytest.mark.parametrize("more", [0, 2, 5], ids=["fewer", "as many", "more"])
+def test_change_is_planned_again_if_a_backup_is_put_back_meanwhile(
+    path: Path, log: Path, backup: Path, tmp_path: Path, more: int
+) -> None:
+    twin = tmp_path / "twin.yaml"
+    for name, original in ((twin.name, path.name), (f"{twin.name}.log", log.name)):
+        shutil.copy(backup / original, tmp_path / name)
+    for at in range(more):
+        service_of(FileStore(twin)).put("tenant", f"t{at}", {}, ANN)
+    store = RestoredStore(path)
+
+    def restore() -> None:
+        shutil.copy(tmp_path / f"{twin.name}.log", log)
+        shutil.copy(twin, path)
+
+    store.restore = restore
+    plans: list[int] = []
+
+    def edited(values: Any) -> Any:
+        plans.append(store.revision())
+        return {**values, "dispatch": FIVE["publish"]}
+
+    made = service_of(store).edit("tenant", "acme", edited, ANN)
+    assert (made.revision, plans[-1]) == (3 + more, 2 + more)
+    entry = FileStore(path).get("tenant", "acme")
+    assert entry is not None
+    assert entry.body == '{"publish":{"messages_per_second":5},"dispatch":{"messages_per_second":5}}'
+    assert HAND not in [who for _, who in authors(store)]
 
 
 def test_table_that_is_no_store_in_the_place_of_one_keeps_the_last_good_revision(tmp_path: Path) -> None:
