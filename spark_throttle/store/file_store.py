@@ -7,8 +7,8 @@ in a `delta_store`.
 Authors take turns by a lock on `policies.yaml.lock`, on a disk that all of them see. Before the document is moved into
 place, its commit is written to `policies.yaml.pending`; the next reader or author finishes or drops a commit that a
 crash left there. A document that was edited by hand becomes a commit of its own, with the author `HAND`, as soon as the
-store is read. A document that has neither a log nor a lock becomes a store with the first change; who only reads it
-makes no file.
+store is read by who may write it. A document that has neither a log nor a lock becomes a store with the first change;
+who only reads it makes no file.
 
 The log is made, empty, before the lock is, so a lock without a log means that the log was lost; a process that has read
 a log knows it without the lock. Each line has the revision that follows the line before it, so a line that is missing
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -290,6 +291,8 @@ class FileStore:
             raise StoreUnavailableError(self.location, *_ABSENT) from error
         except OSError as error:
             raise StoreUnavailableError(self.location, f"cannot read it: {reason_of(error)}") from error
+        if stat.S_ISFIFO(document.st_mode):
+            raise StoreUnavailableError(self.location, f"{self._path} is a pipe; give a file, which can be read again")
         of_log = () if log is None else (log.st_mtime_ns, log.st_size, log.st_ino)
         return document.st_mtime_ns, document.st_size, document.st_ino, *others, *of_log
 
@@ -309,7 +312,8 @@ class FileStore:
     def _may_write(self) -> bool:
         """Return whether this process may do what a crash or an edit left to the next reader; others only read."""
         places = (self._path.parent, self._log, self._lock_file)
-        return all(os.access(place, os.W_OK, effective_ids=True) for place in places if place.exists())
+        is_effective = os.access in os.supports_effective_ids
+        return all(os.access(place, os.W_OK, effective_ids=is_effective) for place in places if place.exists())
 
     @contextmanager
     def _locked_to_read(self) -> Iterator[None]:
@@ -402,14 +406,13 @@ class FileStore:
     def _write(self, commit: Commit) -> None:
         """Write a commit: the pending file, the document and the log, in this order."""
         after = MemoryStore()
-        first = replace(commit.revision, revision=1)
         there = (Change(entry.kind, entry.name, entry.body, entry.given) for entry in self._memory.scan())
-        after.replay([Commit(first, (*there, *commit.changes))])
+        after.replay([Commit(replace(commit.revision, revision=1), (*there, *commit.changes))])
         content = dump_policies(document_of(after.scan(), what=self.location)).encode()
         digest = digest_of(content)
-        line = line_of(commit, digest)
+        line = line_of(commit, digest).encode()
         with self._opened_log() as log:
-            replace_document(self._pending, line.encode(), like=self._path)
+            replace_document(self._pending, line, like=self._path)
             try:
                 replace_document(self._path, content, like=self._path)
             except OSError:
@@ -417,7 +420,7 @@ class FileStore:
                 raise
             try:
                 sync_folder(self._path.parent)
-                self._append_to(log, line.encode())
+                self._append_to(log, line)
                 if not self._ends_with(commit, digest):
                     raise OutcomeUnknownError(self.location, commit.revision.revision, f"{self._log} {_REPLACED}")
                 self._pending.unlink()

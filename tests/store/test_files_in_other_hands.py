@@ -85,6 +85,13 @@ def test_change_by_a_link_to_the_document_is_refused(store: FileStore, path: Pat
     assert by_link.get("tenant", "blue") is not None
 
 
+def test_pipe_in_the_place_of_the_document_keeps_nobody_waiting(path: Path) -> None:
+    os.mkfifo(path)
+    for opened in (FileStore, FileStore.create):
+        with pytest.raises(StoreUnavailableError, match="is a pipe"):
+            opened(path)
+
+
 # ------------------------------------------------------------------------------------ the end of the last line
 
 
