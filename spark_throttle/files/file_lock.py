@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_throttle.files.ownership import opened_or_made
+from spark_throttle.files.ownership import opened, opened_or_made
 
 
 @contextmanager
@@ -34,4 +34,25 @@ def held(path: Path, *, mode: int = 0o666, is_waiting: bool = True, beside: Path
     descriptor, _ = opened_or_made(path, os.O_RDWR, mode, beside=beside)
     with os.fdopen(descriptor, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX if is_waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+@contextmanager
+def held_to_read(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that this process may not write, together with other readers.
+
+    Where there is no file, nobody has held the lock yet, and it cannot be held.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened, or is a link.
+    """
+    try:
+        descriptor = opened(path, os.O_RDONLY)
+    except FileNotFoundError:
+        yield
+        return
+    with os.fdopen(descriptor, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
         yield

@@ -169,6 +169,21 @@ def replace_whole(path: Path, content: bytes, *, mode: int | None, like: Path, i
         raise
 
 
+def sync_folder(folder: Path) -> None:
+    """Have the disk keep the names of the files in a folder that were made, replaced or removed.
+
+    Raises
+    ------
+    OSError
+        If it does not say that it does.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def keep_folder_as_root(path: Path) -> None:
     """Make a folder, as root, for the owner of the one that it is in; one that is there stays as it is.
 

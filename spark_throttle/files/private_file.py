@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_throttle.errors import FileUnusableError
-from spark_throttle.files import file_lock
+from spark_throttle.files import file_lock, ownership
 from spark_throttle.files.ownership import replace_whole
 
 OWNER_ONLY: Final = 0o600
@@ -87,11 +87,7 @@ def sync_folder(path: Path) -> None:
         If it does not say that it does.
     """
     try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        ownership.sync_folder(path.parent)
     except OSError as error:
         raise unusable(path, "it was written, and the disk does not say that it keeps it", error) from error
 

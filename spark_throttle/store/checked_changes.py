@@ -4,8 +4,8 @@ A change by the administrator of a tenant (`Author.tenant`) is judged by its eff
 (`delegation.tenant_changes`). A change by an administrator undoes the entries of tenants that it makes too loose.
 
 A change that costs protection (`protection`) is refused until its author has confirmed it (`Author.is_confirmed`): one
-that leaves no limit at all, sets a quota to 0, or lifts a limit of a scope in use; and one that says the whole policy,
-and raises a quota of 0 or lifts a lock.
+that leaves no limit at all, sets a quota to 0, lifts a limit of a scope in use, or takes names from a quota of 0; and
+one that says the whole policy, and raises a quota of 0 or lifts a lock.
 """
 
 from __future__ import annotations

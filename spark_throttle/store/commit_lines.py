@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any, Final
 
+from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.versioned_json import parse_versioned
 from spark_throttle.store.memory_store import Commit
 from spark_throttle.store.store import KINDS, Change, Revision
@@ -13,6 +14,8 @@ from spark_throttle.store.store import KINDS, Change, Revision
 FORMAT: Final = 2
 """The newest format of a line of the log. A line without an entry that a tenant's administrator wrote has format 1, so
 that older releases read it."""
+
+_UNPENDING: Final = "remove the file; what the document has of it already is then a change that was edited by hand"
 
 
 def line_of(commit: Commit, document: str) -> str:
@@ -45,6 +48,40 @@ def parsed_line(line: bytes, what: str) -> tuple[Commit, str]:
         return commit, str(fields["document"])
 
     return parse_versioned(line, what, FORMAT, commit_of, remedy="restore it from a backup of the store")
+
+
+def parsed_pending(line: bytes, what: str, newest: int) -> tuple[Commit, str]:
+    """Return a commit that a crash may have left, and the digest of the document after it.
+
+    Parameters
+    ----------
+    newest
+        The newest revision in the log.
+
+    Raises
+    ------
+    DamagedError
+        If it cannot be read, or does not follow the log.
+    """
+    try:
+        commit, document = parsed_line(line, what)
+    except DamagedError as error:
+        raise DamagedError(what, error.problem, _UNPENDING) from error
+    revision = commit.revision.revision
+    if not line.endswith(b"\n") or revision > newest + 1:
+        raise DamagedError(what, f"revision {revision} does not follow revision {newest}, or is cut off", _UNPENDING)
+    return commit, document
+
+
+def is_whole(line: bytes) -> bool:
+    """Return whether a line, without its end, is all that was written; nothing is not."""
+    try:
+        parsed_line(line, "the line")
+    except DamagedError:
+        return False
+    except UnknownVersionError:
+        return True
+    return True
 
 
 def _check_types(commit: Commit) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from spark_throttle.errors import ConfigurationError, ConflictError, ThrottleError
+from spark_throttle.errors import ConfigurationError, ConflictError, NotFoundError, ThrottleError
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Author, Change, Kind, PolicyStore
 
@@ -103,15 +103,20 @@ class Committer:
         return made
 
     def _commit(self, plan: Callable[[int], list[Change]], author: Author) -> CommitResult:
-        if not author.who:
-            raise ConfigurationError("a change needs its author: say who makes it")
+        _check_author(author)
         attempt = 0
         while True:
             with self._store.turn():
                 self._store.check_whole()
                 revision = self._store.revision()
-                changes = plan(revision)
-                before = [change_to(self._store, *change.key, revision) for change in changes[:MOST_MADE]]
+                try:
+                    changes, before = self._planned(plan, revision)
+                except _OvertakenError as error:
+                    attempt += 1
+                    if attempt >= MOST_ATTEMPTS:
+                        what = f"the policy store {self._store.location}"
+                        raise ConflictError(what, revision, self._store.revision()) from error
+                    continue
                 if changes == before:
                     return CommitResult(revision, is_changed=False)
                 made = tuple(
@@ -127,6 +132,38 @@ class Committer:
                     if attempt >= MOST_ATTEMPTS:
                         raise
             self._pause(self._random.random() * min(_LONGEST_PAUSE_SECONDS, 0.002 * 2 ** min(attempt, 8)))
+
+    def _planned(self, plan: Callable[[int], list[Change]], revision: int) -> tuple[list[Change], list[Change]]:
+        """Return what is planned on a revision, and what its first entries are there."""
+        generation = self._store.generation
+        try:
+            changes = plan(revision)
+            before = [change_to(self._store, *change.key, revision) for change in changes[:MOST_MADE]]
+        except NotFoundError as error:
+            if self._store.generation == generation:
+                raise
+            raise _OvertakenError from error
+        if self._store.generation != generation:
+            raise _OvertakenError
+        return changes, before
+
+
+class _OvertakenError(Exception):
+    """A backup was put back while a change was planned: the revisions that were read are not of one history."""
+
+
+def _check_author(author: Author) -> None:
+    if not author.who:
+        raise ConfigurationError("a change needs its author: say who makes it")
+    for what, text in (("author", author.who), ("reason", author.why)):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            # As a command's argument has it that is not in the system's encoding.
+            raise ConfigurationError(
+                f"the {what} of a change, {text!r}, holds half of a surrogate pair, which UTF-8 cannot encode; write "
+                f"it in UTF-8"
+            ) from None
 
 
 def change_to(store: PolicyStore, kind: Kind, name: str, revision: int) -> Change:

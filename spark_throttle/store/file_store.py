@@ -7,8 +7,8 @@ in a `delta_store`.
 Authors take turns by a lock on `policies.yaml.lock`, on a disk that all of them see. Before the document is moved into
 place, its commit is written to `policies.yaml.pending`; the next reader or author finishes or drops a commit that a
 crash left there. A document that was edited by hand becomes a commit of its own, with the author `HAND`, as soon as the
-store is read. A document that has neither a log nor a lock becomes a store with the first change; who only reads it
-makes no file.
+store is read by who may write it. A document that has neither a log nor a lock becomes a store with the first change;
+who only reads it makes no file.
 
 The log is made, empty, before the lock is, so a lock without a log means that the log was lost; a process that has read
 a log knows it without the lock. Each line has the revision that follows the line before it, so a line that is missing
@@ -19,12 +19,12 @@ administrators', and revisions that others have seen are given again. Whoever me
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -39,10 +39,21 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.files import file_lock
-from spark_throttle.files.ownership import opened, opened_or_made, replace_whole
+from spark_throttle.files.ownership import opened, sync_folder
 from spark_throttle.policy.codec import dump_policies, parse_policies
+from spark_throttle.policy.source import SETTLING_NS
 from spark_throttle.remedies import Remedy
-from spark_throttle.store.commit_lines import line_of, parsed_line
+from spark_throttle.store.commit_lines import is_whole, line_of, parsed_line, parsed_pending
+from spark_throttle.store.document_files import (
+    beside,
+    check_document,
+    check_no_link,
+    digest_of,
+    lack_of_log,
+    opened_log,
+    reason_of,
+    replace_document,
+)
 from spark_throttle.store.entries import changes_between, document_of, entries_of
 from spark_throttle.store.memory_store import Commit, MemoryStore
 from spark_throttle.store.store import Author, Change, Entry, Kind, Revision
@@ -52,8 +63,8 @@ logger = logging.getLogger(__name__)
 HAND: Final = "edited by hand"
 """Author of a change that is found in the document but not in its log."""
 
-_UNPENDING: Final = "remove the file; what the document has of it already is then a change that was edited by hand"
 _AS_IT_STANDS: Final = "policies are read as they stand, and nothing is changed"
+_REPLACED: Final = "was replaced while it was written; a backup is put back with the lock held (flock)"
 _RESTORE: Final = "restore the log from a backup, or, if the history may begin anew, "
 _ABSENT: Final = ("there is no such file", Remedy.MAKE_STORE)
 
@@ -65,6 +76,8 @@ class FileStore:
     ----------
     path
         The document. Its history, lock and pending commit are files next to it.
+    clock_ns
+        The wall clock, which is compared only with modification times.
 
     Raises
     ------
@@ -72,10 +85,16 @@ class FileStore:
         If the file does not exist; `create` creates it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock_ns: Callable[[], int] = time.time_ns,  # noqa: TID251 - the clock of the files' modification times
+    ) -> None:
         self._path = Path(path)
+        self._clock_ns = clock_ns
         self._log, self._pending, self._lock_file = (
-            _beside(self._path, suffix) for suffix in (".log", ".pending", ".lock")
+            beside(self._path, suffix) for suffix in (".log", ".pending", ".lock")
         )
         self._lock = threading.RLock()
         self._memory = MemoryStore(self.location)
@@ -84,11 +103,14 @@ class FileStore:
         self._log_time_ns = 0
         self._digest = ""
         self._signature: tuple[int, ...] = ()
+        self._is_settled = False
         self._generation = 0
         self._is_from_log = False
         """Whether the memory has the log's commits; otherwise it has what the document says."""
 
-        self._has_known_log = False
+        self._has_known_log = self._is_replaced = False
+        """Whether a log was read, and whether it was replaced or damaged since it last ended with the document."""
+
         self._problem: DamagedError | None = None
         """What is wrong with the log."""
 
@@ -104,18 +126,18 @@ class FileStore:
             If only its document does not exist.
         """
         document = Path(path)
-        _check_document(document)
+        check_document(document)
         try:
             if not os.path.lexists(document):
                 document.parent.mkdir(parents=True, exist_ok=True)
                 # A lock of an older store may be there, and with it a document without a log would have lost its log.
-                _opened_log(_beside(document, ".log"), document).close()
+                opened_log(beside(document, ".log"), document).close()
                 with document.open("x", encoding="utf-8") as file:
                     file.write("{}\n")
         except FileExistsError:
             pass
         except OSError as error:
-            raise StoreUnavailableError(f"file:{path}", f"it cannot be created: {_reason(error)}") from error
+            raise StoreUnavailableError(f"file:{path}", f"it cannot be created: {reason_of(error)}") from error
         store = cls(path)
         store._begin()
         return store
@@ -179,8 +201,9 @@ class FileStore:
         """Write or remove entries, and return the new revision."""
         with self._lock:
             self._refresh()  # a document that cannot be read becomes no store
+            check_no_link(self._path)
             with self._locked():
-                self._take_in()
+                self._take_in(is_author=True)
                 return self._commit(changes, expected_revision, author, at_ms)
 
     def _commit(self, changes: Sequence[Change], expected_revision: int, author: Author, at_ms: int) -> int:
@@ -201,20 +224,25 @@ class FileStore:
     def _refresh(self) -> None:
         """Read what others have committed or edited."""
         signature = self._signed()
-        if signature == self._signature:
+        if signature == self._signature and self._is_as_read():
             return
         self._signature = ()  # what cannot be read is tried again
         if self._is_mere_document():
             self._take_in_mere_document()
-            self._signature = signature
+            self._note(signature)
             return
-        with self._locked():
-            self._take_in()
+        if self._may_write():
+            with self._locked():
+                self._take_in()
+        else:
+            with self._locked_to_read():
+                self._take_in(is_writing=False)
 
     def _begin(self) -> None:
         """Make the log and the lock of a document that has neither."""
         with self._lock:
             if self._is_mere_document():
+                check_no_link(self._path)
                 with self._locked():
                     self._take_in()
 
@@ -225,11 +253,32 @@ class FileStore:
         try:
             content = self._path.read_bytes()
         except OSError as error:
-            raise StoreUnavailableError(self.location, _reason(error)) from error
-        digest = _digest(content)
+            raise StoreUnavailableError(self.location, reason_of(error)) from error
+        digest = digest_of(content)
         if digest != self._digest:
             self._forget()  # so that every process gives the same revision
             self._take_in_edit(content, digest)
+
+    def _note(self, signature: tuple[int, ...]) -> None:
+        """Keep the signature that the files had before they were read."""
+        self._signature, self._is_settled = signature, False
+
+    def _is_as_read(self) -> bool:
+        """Return whether the document, whose signature is as it was, is the one that was read.
+
+        A file that has just changed may change again without a new modification time.
+        """
+        if not self._is_settled:
+            times_ns = (self._signature[0], *self._signature[5:6])
+            now_ns = self._clock_ns()
+            is_settled = not any(0 <= now_ns - time_ns < SETTLING_NS for time_ns in times_ns)
+            try:
+                if digest_of(self._path.read_bytes()) != self._digest:
+                    return False
+            except OSError as error:
+                raise StoreUnavailableError(self.location, reason_of(error)) from error
+            self._is_settled = is_settled
+        return True
 
     def _signed(self) -> tuple[int, ...]:
         """Return values that change when a file does: a commit grows the log, an edit gives the document a new time."""
@@ -238,10 +287,12 @@ class FileStore:
             log = self._log.stat() if self._log.exists() else None
             others = int(self._pending.exists()), int(self._lock_file.exists())
         except FileNotFoundError as error:
-            _check_document(self._path)
+            check_document(self._path)
             raise StoreUnavailableError(self.location, *_ABSENT) from error
         except OSError as error:
-            raise StoreUnavailableError(self.location, f"cannot read it: {_reason(error)}") from error
+            raise StoreUnavailableError(self.location, f"cannot read it: {reason_of(error)}") from error
+        if stat.S_ISFIFO(document.st_mode):
+            raise StoreUnavailableError(self.location, f"{self._path} is a pipe; give a file, which can be read again")
         of_log = () if log is None else (log.st_mtime_ns, log.st_size, log.st_ino)
         return document.st_mtime_ns, document.st_size, document.st_ino, *others, *of_log
 
@@ -249,77 +300,86 @@ class FileStore:
     def _locked(self) -> Iterator[None]:
         try:
             if not self._path.exists():
-                _check_document(self._path)
+                check_document(self._path)
                 raise StoreUnavailableError(self.location, *_ABSENT)
             if not (self._lock_file.exists() or self._has_known_log or self._log.is_dir()):
                 self._opened_log().close()
             with file_lock.held(self._lock_file, beside=self._path):
                 yield
         except OSError as error:
-            raise StoreUnavailableError(self.location, _reason(error)) from error
+            raise StoreUnavailableError(self.location, reason_of(error)) from error
 
-    def _take_in(self) -> None:
+    def _may_write(self) -> bool:
+        """Return whether this process may do what a crash or an edit left to the next reader; others only read."""
+        places = (self._path.parent, self._log, self._lock_file)
+        is_effective = os.access in os.supports_effective_ids
+        return all(os.access(place, os.W_OK, effective_ids=is_effective) for place in places if place.exists())
+
+    @contextmanager
+    def _locked_to_read(self) -> Iterator[None]:
+        try:
+            with file_lock.held_to_read(self._lock_file):
+                yield
+        except OSError as error:
+            raise StoreUnavailableError(self.location, reason_of(error)) from error
+
+    def _take_in(self, *, is_writing: bool = True, is_author: bool = False) -> None:
         """Read the new part of the log, finish a pending commit, and commit what was edited by hand.
 
-        Without a whole log, only what the document says is read.
+        Without a whole log, only what the document says is read. Who may not write reads what an author would find. So
+        does a reader of a log that was replaced: somebody may be putting a backup back, and it belongs to that log.
         """
         self._signature = ()
-        self._read_history()
+        signature = self._signed()
+        self._read_history(is_writing=is_writing)
         content = self._path.read_bytes()
-        digest = _digest(content)
+        digest = digest_of(content)
         if self._pending.exists() and self._is_from_log:
             line = self._pending.read_bytes()
-            revision, document = self._read_pending(line)
-            if document == digest and revision > self._memory.revision():
+            commit, document = parsed_pending(line, f"the pending commit {self._pending}", self._memory.revision())
+            is_made = document == digest and commit.revision.revision > self._memory.revision()
+            if not is_writing and is_made:
+                self._add_unlogged(commit)
+                self._digest = digest
+            elif is_writing and is_made:
                 self._append_to_log(line)
-            self._pending.unlink()
+            if is_writing:
+                self._pending.unlink()
+        self._is_replaced = self._is_replaced and digest != self._digest and not is_author
         if digest != self._digest:
-            self._take_in_edit(content, digest)
-        self._signature = self._signed()
+            self._take_in_edit(content, digest, is_writing=is_writing and not self._is_replaced)
+            if self._is_from_log:
+                return  # the log has one more line: the files are looked at once more
+        self._note(signature)
 
-    def _read_history(self) -> None:
+    def _add_unlogged(self, commit: Commit) -> None:
+        """Add a commit that the log lacks; when the files change again, all of the log is read."""
+        self._memory.replay([commit])
+        self._is_from_log = False
+        self._generation += 1
+
+    def _read_history(self, *, is_writing: bool) -> None:
         """Read the log. If it is not whole, this process keeps what it knows of the history, and reads the document."""
-        kept, digest, known = self._memory, self._digest, self._problem
+        kept, digest, generation, known = self._memory, self._digest, self._generation, self._problem
         try:
-            self._check_log()
+            if (lack := lack_of_log(self._log)) is not None:
+                raise self._damaged(*lack)
             if not self._is_from_log:
                 self._forget()
-            self._read_log()
+            self._read_log(is_writing=is_writing)
         except DamagedError as error:
-            self._memory, self._digest, self._log_bytes, self._last_line = kept, digest, 0, b""
-            self._is_from_log, self._problem = False, error
+            self._memory, self._digest, self._generation = kept, digest, generation
+            self._log_bytes, self._last_line = 0, b""
+            self._is_from_log, self._is_replaced, self._problem = False, True, error
         else:
             self._is_from_log, self._has_known_log, self._problem = True, True, None
         if self._problem is not None and str(self._problem) != str(known):
             logger.error("%s", self._problem)
 
-    def _check_log(self) -> None:
-        try:
-            mode = self._log.lstat().st_mode
-        except FileNotFoundError:
-            problem = f"its log {self._log} is not there, and with it the history and who wrote which entry"
-            raise self._damaged(problem, "make an empty file of that name") from None
-        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):  # `opened` says what to do about a link
-            raise self._damaged(f"its log {self._log} is a folder or no file at all", "put an empty file in its place")
-
     def _damaged(self, problem: str, anew: str) -> DamagedError:
         return DamagedError(f"the policy store {self.location}", f"{problem}; {_AS_IT_STANDS}", _RESTORE + anew)
 
-    def _read_pending(self, line: bytes) -> tuple[int, str]:
-        """Return the revision of the pending commit, and the digest of its document."""
-        what = f"the pending commit {self._pending}"
-        try:
-            commit, document = parsed_line(line, what)
-        except DamagedError as error:
-            raise DamagedError(what, error.problem, _UNPENDING) from error
-        revision, newest = commit.revision.revision, self._memory.revision()
-        if not line.endswith(b"\n") or revision > newest + 1:
-            raise DamagedError(
-                what, f"revision {revision} does not follow revision {newest}, or is cut off", _UNPENDING
-            )
-        return revision, document
-
-    def _take_in_edit(self, content: bytes, digest: str) -> None:
+    def _take_in_edit(self, content: bytes, digest: str, *, is_writing: bool = True) -> None:
         try:
             document = parse_policies(content)
         except PolicyError as error:
@@ -331,31 +391,40 @@ class FileStore:
             at_ms = self._path.stat().st_mtime_ns // 1_000_000
             revision = Revision.of(self._memory.revision() + 1, at_ms, Author(HAND, door="hand"), len(changes))
             commit = Commit(revision, changes)
-            if self._is_from_log:
+            if self._is_from_log and is_writing:
                 self._append_to_log(line_of(commit, digest).encode())
+                if not self._ends_with(commit, digest):
+                    raise StoreUnavailableError(self.location, f"its log {self._log} {_REPLACED}")
             else:
-                self._memory.replay([commit])
-                self._generation += 1
+                self._add_unlogged(commit)
         self._digest = digest
+
+    def _ends_with(self, commit: Commit, digest: str) -> bool:
+        """Return whether the log, as it was just read, ends with a commit; else its entries are not the document's."""
+        return (self._memory.revision(), self._digest) == (commit.revision.revision, digest)
 
     def _write(self, commit: Commit) -> None:
         """Write a commit: the pending file, the document and the log, in this order."""
         after = MemoryStore()
-        first = replace(commit.revision, revision=1)
-        after.replay([Commit(first, tuple(_as_changes(self._memory.scan())) + commit.changes)])
+        there = (Change(entry.kind, entry.name, entry.body, entry.given) for entry in self._memory.scan())
+        after.replay([Commit(replace(commit.revision, revision=1), (*there, *commit.changes))])
         content = dump_policies(document_of(after.scan(), what=self.location)).encode()
-        line = line_of(commit, _digest(content))
+        digest = digest_of(content)
+        line = line_of(commit, digest).encode()
         with self._opened_log() as log:
-            _replace(self._pending, line.encode(), like=self._path)
+            replace_document(self._pending, line, like=self._path)
             try:
-                _replace(self._path, content, like=self._path)
+                replace_document(self._path, content, like=self._path)
             except OSError:
                 self._pending.unlink(missing_ok=True)
                 raise
             try:
-                self._append_to(log, line.encode())
+                sync_folder(self._path.parent)
+                self._append_to(log, line)
+                if not self._ends_with(commit, digest):
+                    raise OutcomeUnknownError(self.location, commit.revision.revision, f"{self._log} {_REPLACED}")
                 self._pending.unlink()
-                self._signature = self._signed()
+                self._note(self._signed())
             except OSError as error:
                 raise OutcomeUnknownError(self.location, commit.revision.revision, str(error.strerror)) from error
 
@@ -364,7 +433,7 @@ class FileStore:
             self._append_to(log, line)
 
     def _opened_log(self) -> BinaryIO:
-        return _opened_log(self._log, self._path)
+        return opened_log(self._log, self._path)
 
     def _append_to(self, log: BinaryIO, line: bytes) -> None:
         log.write(line)
@@ -372,7 +441,7 @@ class FileStore:
         os.fsync(log.fileno())
         self._read_log()
 
-    def _read_log(self) -> None:
+    def _read_log(self, *, is_writing: bool = True) -> None:
         """Read the commits that were appended since the log was last read; all of them, if it is not that log any more.
 
         Somebody may have cut it or put a backup in its place: then this process knows commits that no other can find.
@@ -383,11 +452,18 @@ class FileStore:
             lines = file.read()
             is_altered = found.st_size == self._log_bytes and found.st_mtime_ns != self._log_time_ns
             if is_altered or not lines.startswith(self._last_line):
+                self._is_replaced = True
                 self._forget()
                 file.seek(0)
                 lines = file.read()
-        lines = lines[len(self._last_line) :]
-        complete = lines[: lines.rfind(b"\n") + 1]
+            lines = lines[len(self._last_line) :]
+            complete = lines[: lines.rfind(b"\n") + 1]
+            if is_writing and len(complete) < len(lines) and is_whole(lines[len(complete) :]):
+                # An editor took the end of the last line, or a crash cut off no more than that.
+                with self._opened_log() as log:
+                    log.write(b"\n")
+                lines = complete = lines + b"\n"
+                found = os.fstat(file.fileno())
         read = [
             self._parsed_line(number, line)
             for number, line in enumerate(complete.split(b"\n")[:-1], start=self._memory.revision() + 1)
@@ -397,7 +473,9 @@ class FileStore:
             self._digest, self._last_line = read[-1][1], complete[complete.rfind(b"\n", 0, -1) + 1 :]
         self._log_bytes += len(complete)
         self._log_time_ns = found.st_mtime_ns
-        if len(complete) < len(lines):  # a crash cut off the last line; its commit is pending or was never made
+        if is_writing and len(complete) < len(
+            lines
+        ):  # a crash cut off the last line; its commit is pending or was never made
             with self._opened_log() as log:
                 log.truncate(self._log_bytes)
 
@@ -419,50 +497,3 @@ class FileStore:
         self._memory = MemoryStore(self.location)
         self._log_bytes, self._last_line, self._digest = 0, b"", ""
         self._generation += 1
-
-
-def _check_document(path: Path) -> None:
-    """Refuse a log without its document: a new document would be a change that removes every policy."""
-    for what, suffix in (("log", ".log"), ("pending commit", ".pending")):
-        left = _beside(path, suffix)
-        try:
-            found = left.lstat()
-        except FileNotFoundError:
-            continue
-        is_new = suffix == ".log" and stat.S_ISREG(found.st_mode) and not found.st_size
-        if not is_new and not path.exists():
-            raise DamagedError(
-                f"the policy store file:{path}",
-                f"its document is not there, and its {what} {left} is",
-                f"restore the document from a backup, or, to begin a new store, move the {what} away first",
-            )
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def _opened_log(log: Path, document: Path) -> BinaryIO:
-    """Open the log to write to it; make it where there is none."""
-    descriptor, _ = opened_or_made(log, os.O_WRONLY | os.O_APPEND, 0o666, beside=document)
-    return os.fdopen(descriptor, "ab")
-
-
-def _reason(error: OSError) -> str:
-    """Return what the system says of a file, with its name."""
-    said = error.strerror or str(error)
-    name = error.filename
-    return said if name is None or str(name) in said else f"{name}: {said}"
-
-
-def _as_changes(entries: Iterator[Entry]) -> Iterator[Change]:
-    return (Change(entry.kind, entry.name, entry.body, entry.given) for entry in entries)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _replace(path: Path, content: bytes, *, like: Path) -> None:
-    """Write a complete file, then move it into place; it has the mode of another, and its owner, if root writes it."""
-    replace_whole(path, content, mode=None, like=like, is_owner_needed=False)

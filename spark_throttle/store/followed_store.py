@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from spark_throttle.errors import PolicyError, StoredFormatError, StoreUnavailableError
+from spark_throttle.errors import (
+    ConfigurationError,
+    NotFoundError,
+    PolicyError,
+    StoredFormatError,
+    StoreUnavailableError,
+)
 from spark_throttle.policy.compile import revision_of
+from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.store.entries import document_of
 from spark_throttle.store.opening import open_store
@@ -22,6 +30,7 @@ from spark_throttle.store.store import PolicyStore
 logger = logging.getLogger(__name__)
 
 _NOTHING: Final = (-1, -1)
+_MOST_RACES: Final = 10
 
 
 class FollowedStore:
@@ -54,20 +63,20 @@ class FollowedStore:
         ------
         StoreUnavailableError
             If the store cannot be read and never could be.
+        ConfigurationError
+            If there never was a policy store at the location.
         PolicyError
             If the newest revision cannot be applied and no earlier one that was read could.
         """
         examined = _NOTHING
         try:
             # Opened again after a failure: the store may have been deleted, or replaced by another.
-            self._store = self._store or self._open_at(self.location)
-            revision = self._store.revision()
-            # After a restore other commits have the same numbers.
-            examined = (self._store.generation, revision)
+            store = self._store = self._store or self._open_at(self.location)
+            examined = _newest(store)
             if self._snapshot is not None and examined == self._examined:
                 return self._snapshot
-            document = document_of(self._store.scan(at=revision), what=self.location)
-        except StoreUnavailableError as error:
+            examined, document = self._read(store)
+        except (StoreUnavailableError, ConfigurationError) as error:
             self._store, self._examined = None, _NOTHING
             if self._snapshot is None:
                 raise
@@ -78,7 +87,17 @@ class FollowedStore:
             self._examined = examined
             return self._keep(self._snapshot, f"the newest revision of {self.location} cannot be applied: {error}")
         self._examined = examined
-        return self._accept(PolicySnapshot(document, revision_of(document), None, revision))
+        return self._accept(PolicySnapshot(document, revision_of(document), None, examined[1]))
+
+    def _read(self, store: PolicyStore) -> tuple[tuple[int, int], PolicyDocument]:
+        """Return the newest document, and what `_newest` says of it."""
+        for _ in range(_MOST_RACES):
+            examined = _newest(store)
+            with suppress(NotFoundError):  # a backup was put back meanwhile, which has fewer revisions
+                document = document_of(store.scan(at=examined[1]), what=self.location)
+                if store.generation == examined[0]:  # else the revisions of this number are others
+                    return examined, document
+        raise StoreUnavailableError(self.location, "backups are put back all the time; find out who does that")
 
     def _accept(self, snapshot: PolicySnapshot) -> PolicySnapshot:
         last = self._snapshot
@@ -93,3 +112,9 @@ class FollowedStore:
             logger.error("%s; revision %d stays in force", problem, last.store_revision)
             self._snapshot = last = replace(last, problem=problem)
         return last
+
+
+def _newest(store: PolicyStore) -> tuple[int, int]:
+    """Return a store's generation and its newest revision: after a restore other commits have the same numbers."""
+    revision = store.revision()
+    return store.generation, revision

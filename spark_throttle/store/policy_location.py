@@ -155,8 +155,7 @@ class PolicyLocation:
             If the store does not exist or cannot be read.
         """
         if self.kind == "store":
-            store = open_store(self.place)
-            return document_of(store.scan(at=store.revision()), what=self.place)
+            return document_of(open_store(self.place).scan(), what=self.place)
         if self.kind == "document":
             return parse_policies(self.place)
         try:

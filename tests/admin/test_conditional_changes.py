@@ -144,6 +144,46 @@ def test_reader_who_names_something_else_is_answered(in_memory: ServedApp, condi
     assert client.get(f"{V2}/resourcegroup/gold", headers={"If-None-Match": condition}).status_code == 200
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_lines_of_a_repeated_condition_are_one_list(in_memory: ServedApp, at: int) -> None:
+    client, path = in_memory.client(), f"{V2}/policies/resource_groups/gold"
+    seen = client.put(path, json=FIVE).headers["ETag"]
+    tags = ['"7-00112233aabbccdd"', '"8-00112233aabbccdd"']
+    tags.insert(at, seen)
+    assert client.get(path, headers=[("If-None-Match", tag) for tag in tags]).status_code == 304
+    lines = [("If-Match", tag) for tag in tags]
+    assert client.put(path, json=TEN, headers=lines).status_code == 200
+    assert client.put(path, json=FIVE, headers=lines).status_code == 412
+    attached = [*lines, ("if-match", client.get(path).headers["ETag"])]
+    assert client.delete(path, headers=attached).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (["*", '"7-00112233aabbccdd"'], 422),
+        (['"7-00112233aabbccdd"', "*"], 422),
+        (['"7-00112233aabbccdd"', "7"], 422),
+        (["", "*"], 422),
+        (['"7-00112233aabbccdd"', ""], 412),
+        (['W/"7-00112233aabbccdd"', '"7"'], 412),
+    ],
+)
+def test_no_line_of_a_repeated_condition_is_left_out(in_memory: ServedApp, lines: list[str], status: int) -> None:
+    client, path = in_memory.client(), f"{V2}/policies/resource_groups/gold"
+    client.put(path, json=FIVE)
+    answer = client.put(path, json=TEN, headers=[("If-Match", line) for line in lines])
+    assert answer.status_code == status, answer.text
+    assert client.get(path).json()["policy"] == FIVE
+
+
+def test_lines_of_a_condition_that_an_entry_is_not_there_are_one_list(in_memory: ServedApp) -> None:
+    client, path = in_memory.client(), f"{V2}/policies/resource_groups/gold"
+    for lines in (["*", '"7"'], ['"7"', "*"]):
+        assert client.put(path, json=FIVE, headers=[("If-None-Match", line) for line in lines]).status_code == 422
+    assert client.put(path, json=FIVE, headers=[("If-None-Match", "*")]).status_code == 200
+
+
 def test_change_for_one_of_several_versions_is_made_if_one_fits(in_memory: ServedApp) -> None:
     client, path = in_memory.client(), f"{V2}/policies/resource_groups/gold"
     tags = [client.put(path, json={"publish": {"messages_per_second": rate}}).headers["ETag"] for rate in (1, 2)]

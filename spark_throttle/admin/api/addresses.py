@@ -8,6 +8,7 @@ its version (`entry_version`) in quotes: its revision, and a digest of its conte
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
@@ -23,6 +24,7 @@ _DOTS: Final = (".", "..")
 _ETAG: Final = re.compile(r'(?P<weak>W/)?"(?P<revision>0|[1-9][0-9]{0,17})(?:-(?P<contents>[0-9a-f]{16}))?"')
 _EXAMPLE: Final = '"7-a8756ee0267e15a8"'
 _ANY: Final = "*"
+_CONDITIONS: Final = (b"if-match", b"if-none-match")
 
 
 def decoded(segment: object) -> object:
@@ -79,8 +81,9 @@ Why: TypeAlias = Annotated[
 Yes: TypeAlias = Annotated[
     bool,
     Query(
-        description="Whether the change is made although it leaves no limit at all, sets a quota to 0, or lifts a "
-        "limit of a scope in use. Without it the answer is 428, and says what would be lost.",
+        description="Whether the change is made although it leaves no limit at all, sets a quota to 0, lifts a "
+        "limit of a scope in use, or takes names from a quota of 0. Without it the answer is 428, and "
+        "says what would be lost.",
     ),
 ]
 IfMatch: TypeAlias = Annotated[
@@ -155,6 +158,25 @@ def expected_version(if_match: str | None, if_none_match: str | None) -> Expecte
         f': "{revision}" is a revision, and an ETag also names the contents, for a store that is restored gives '
         f"revisions twice"
     )
+
+
+def with_joined_conditions(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a request with each condition on one line: its lists follow each other (RFC 9110, 5.2).
+
+    Who reads a header by its name would otherwise find its first line alone, and judge another condition than was sent.
+
+    Examples
+    --------
+    >>> with_joined_conditions([(b"if-match", b'"7"'), (b"accept", b"*/*"), (b"if-match", b'"8", "9"')])
+    [(b'accept', b'*/*'), (b'if-match', b'"7", "8", "9"')]
+    """
+    kept, lines = [], dict[bytes, list[bytes]]()
+    for name, value in headers:
+        if name.lower() in _CONDITIONS:
+            lines.setdefault(name.lower(), []).append(value)
+        else:
+            kept.append((name, value))
+    return [*kept, *((name, b", ".join(values)) for name, values in lines.items())]
 
 
 def _tags_of(header: str) -> list[str]:

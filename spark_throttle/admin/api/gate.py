@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from spark_throttle.admin.api.addresses import with_joined_conditions
 from spark_throttle.admin.api.answers import problem, security_headers
 from spark_throttle.admin.api.server.connections import peer_of
 from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
@@ -113,8 +114,8 @@ class Gate:
                 await self._app(scope, receive, send)
             return
         path = _without_last_slash(scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0])
-        headers = Headers(scope=scope)
-        scope = {**scope, "path": path, "state": {**scope.get("state", {}), "door": door_of(headers)}}
+        state = {**scope.get("state", {}), "door": door_of(Headers(scope=scope))}
+        scope = {**scope, "path": path, "headers": with_joined_conditions(scope["headers"]), "state": state}
         if self._audit is None:
             await self._let_in(scope, receive, send)
             return

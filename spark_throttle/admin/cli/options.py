@@ -89,7 +89,8 @@ Yes = Annotated[
     bool,
     typer.Option(
         "--yes", "-y",
-        help="Make the change although it leaves no limit, sets a quota to 0, or lifts a limit of a scope in use.",
+        help="Make the change although it leaves no limit, sets a quota to 0, lifts a limit of a scope in use, or "
+        "takes names from a quota of 0.",
     ),
 ]  # fmt: skip
 At = Annotated[int | None, typer.Option("--at", metavar="REVISION", help="Read this revision instead of the newest.")]

@@ -49,6 +49,7 @@ from spark_throttle.errors import (
 from spark_throttle.files import file_lock
 from spark_throttle.files.ownership import keep_folder_as_root
 from spark_throttle.policy.source import SETTLING_NS
+from spark_throttle.store.delta.kept_commits import keep_commit
 from spark_throttle.store.delta.log_damage import APP, REVISION_KEY
 from spark_throttle.store.delta.log_stamps import LogStamps
 from spark_throttle.store.delta.rows import (
@@ -302,7 +303,7 @@ class DeltaStore:
                 self._checks.check_files(self._table)
                 self._keep_folders()
             self._append(rows, expected_revision + 1, commit_id)
-            self._checks.mark(expected_revision + 1)
+            self._checks.keep(self._table.version(), expected_revision + 1)
             if self._view.revision == expected_revision:
                 self._view = with_changes(self._view, entries_in(rows.select(ENTRY_COLUMNS).to_batches()))
         self._snapshot_if_due()
@@ -460,8 +461,11 @@ class DeltaStore:
                 return
             # On a separate `DeltaTable`, so that readers go on meanwhile.
             table = self._opened()
+            before = table.version()
             write_snapshot(table, view, self._storage_options)
             table.optimize.compact(partition_filters=[("form", "=", "change")])
+            for version in range(before + 1, table.version() + 1):
+                keep_commit(self._files, version)
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError, DamagedError) as error:
             logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, _said(error))
 

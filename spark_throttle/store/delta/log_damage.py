@@ -70,7 +70,7 @@ def damage_of_log(files: TableFiles) -> str | None:
         versions = sorted(int(match[1]) for path in sizes if (match := _COMMIT.fullmatch(path)))
         for expected, version in enumerate((each for each in versions if each > newest), newest + 1):
             if version != expected:
-                return f"its log has no file {files.shown(_named(expected))}, and later ones"
+                return f"its log has no file {files.shown(named_commit(expected))}, and later ones"
             problem = damage_of_commit(files, version)
             if problem is not None:
                 return problem
@@ -84,9 +84,9 @@ def damage_of_commit(files: TableFiles, version: int) -> str | None:
 
     Delta removes the files of commits that a checkpoint replaces.
     """
-    content = files.read(_named(version))
+    content = files.read(named_commit(version))
     problem = None if content is None else _problem_of(content, is_first=version == 0)
-    return None if problem is None else f"the file {files.shown(_named(version))} of its log {problem}"
+    return None if problem is None else f"the file {files.shown(named_commit(version))} of its log {problem}"
 
 
 def damage_of_sizes(table: DeltaTable, files: TableFiles) -> str | None:
@@ -127,7 +127,8 @@ def _written(table: DeltaTable) -> dict[str, int]:
     return dict(zip(map(unquote, adds["path"].to_pylist()), adds["size_bytes"].to_pylist(), strict=True))
 
 
-def _named(version: int) -> str:
+def named_commit(version: int) -> str:
+    """Return the path of the commit of one version of a table."""
     return f"{LOG}/{version:020d}.json"
 
 

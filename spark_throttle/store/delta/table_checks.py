@@ -14,8 +14,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_throttle.errors import DamagedError, StoreUnavailableError, ThrottleError
+from spark_throttle.errors import DamagedError, OutcomeUnknownError, StoreUnavailableError, ThrottleError
 from spark_throttle.remedies import Remedy
+from spark_throttle.store.delta.kept_commits import keep_commit
 from spark_throttle.store.delta.log_damage import (
     APP,
     RESTORE_TABLE,
@@ -122,8 +123,20 @@ class TableChecks:
             raise self.damaged(damage)
         self._listed_version = table.version()
 
-    def mark(self, revision: int) -> None:
-        """Note the revision of a commit that was made; a failure makes a later loss harder to notice, and no more."""
+    def keep(self, version: int, revision: int) -> None:
+        """Have the disk keep a commit that was made, and note its revision.
+
+        That it cannot be noted makes a later loss harder to notice, and no more.
+
+        Raises
+        ------
+        OutcomeUnknownError
+            If the disk does not say that it keeps the commit.
+        """
+        try:
+            keep_commit(self._files, version)
+        except (OSError, ValueError) as error:
+            raise OutcomeUnknownError(self._location, revision, str(error)) from error
         try:
             write_mark(self._files, revision)
         except (DeltaError, OSError, pa.ArrowException) as error:

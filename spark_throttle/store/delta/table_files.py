@@ -5,7 +5,8 @@ delta-rs says of a table only what its log names, and of a file that it cannot r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from spark_throttle.files.ownership import replace_whole
+from spark_throttle.files.ownership import opened, replace_whole, sync_folder
 
 LOG: Final = "_delta_log"
 """Folder of a table's log, in the table's folder."""
@@ -85,6 +86,21 @@ class TableFiles:
         # Without a buffer, the handler of delta-rs is given what it does not take.
         with _as_os_error(), self._files().open_output_stream(path, buffer_size=_BUFFER_BYTES) as stream:
             stream.write(content)
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Have the disk keep files of a table on a disk, and their names."""
+        assert self._folder is not None  # noqa: S101 - the table is on a disk
+        folders = {self._folder}
+        for path in paths:
+            file = self._folder / path
+            folders.add(file.parent)
+            descriptor = opened(file, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        for folder in sorted(folders):
+            sync_folder(folder)
 
     def _files(self) -> fs.FileSystem:
         if self._opened is None:

@@ -27,9 +27,6 @@ LossKind: TypeAlias = Literal["no_policy", "zero", "lifted", "raised", "unlocked
 KINDS_OF_LOSS: Final[tuple[LossKind, ...]] = get_args(LossKind)
 """The worst first."""
 
-ENDS_OF_EMERGENCIES: Final[frozenset[LossKind]] = frozenset({"raised", "unlocked"})
-"""What costs only in a change of everything: who changes the entry itself means it."""
-
 Terms: TypeAlias = Mapping[str, str]
 """The limits of a scope that hold rows back, as text, by their paths, such as ``publish.messages_per_second``."""
 
@@ -58,6 +55,11 @@ class Loss:
 
     on_excess: str | None = None
     """What a quota of 0 does with the rows that it holds; `None` where several differ."""
+
+    @property
+    def is_end_of_own_emergency(self) -> bool:
+        """Whether the change raises the entry's own quota of 0, or lifts its lock: who changes that entry means it."""
+        return self.kind == "unlocked" or (self.kind == "raised" and not self.where)
 
     def __str__(self) -> str:
         """Return the loss in words."""

@@ -5,8 +5,10 @@ tenant, its group and the job. A change costs protection if for some name
 
 * a limit at one of these levels is gone: it was removed, only observes, or another rule or group took its place;
 * or a quota at one of these levels becomes 0, where it was not 0 before;
-* or, in a document or a rollback, a quota of 0 at one of these levels is raised, or the lock of an entry is gone: such
-  a change says everything at once, and would end an emergency that its author does not think of.
+* or a rule or a group with a larger quota takes the place of one with a quota of 0: it would end an emergency that is
+  written elsewhere, and that its author does not think of;
+* or, in a document or a rollback, an entry's own quota of 0 is raised, or its lock is gone: such a change says
+  everything at once, so its author may not think of these either. Who changes that entry alone means it.
 
 Names without end are judged by the rules that they can go from and to: a glob that is removed leaves its names to less
 specific globs and the defaults, a new one takes them from there, and a name with an entry goes exactly one way. Where
@@ -41,7 +43,6 @@ from spark_throttle.store.protection.holding_rules import (
     terms_in,
 )
 from spark_throttle.store.protection.loss import (
-    ENDS_OF_EMERGENCIES,
     KINDS_OF_LOSS,
     Loss,
     losses_between,
@@ -96,7 +97,7 @@ class ProtectionCheck:
         else:
             memory = _in_memory(self._store, revision)
             found = _Judgement(memory, NamespaceIndex(memory), changes, 1).losses()
-        return [loss for loss in found if is_whole or loss.kind not in ENDS_OF_EMERGENCIES]
+        return [loss for loss in found if is_whole or not loss.is_end_of_own_emergency]
 
 
 def _in_memory(store: PolicyStore, revision: int) -> MemoryStore:
