@@ -42,6 +42,7 @@ def main() -> int:
         spark = open_session(Path(folder), jvm_options=f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off")
         run_queries(spark, Path(folder))
         gateway = spark.sparkContext._gateway
+        assert gateway is not None
         spark.stop()
         gateway.shutdown()
         # The JVM ends with its standard input, and writes the archive as it ends.

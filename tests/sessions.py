@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 JARS = ROOT / "build" / "jars"
-WORKER_SITE = str(ROOT / "tests" / "worker_site")
-"""A place of Python's path whose `sitecustomize` every process of Spark's runs first."""
-
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time."""
 
@@ -73,10 +70,10 @@ def session_settings(
 
 def pin_interpreter() -> None:
     """Make Spark's workers start this interpreter, with its compiled modules, and bind to loopback."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if WORKER_SITE not in places:
-        os.environ["PYTHONPATH"] = os.pathsep.join([WORKER_SITE, *filter(None, places)])
+    os.environ["PYSPARK_PYTHON"] = str(ROOT / "tests" / "worker_python")
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["TESTS_PYTHON"] = sys.executable
+    os.environ["TESTS_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    # Each worker would compile this package anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # What a developer's shell or `make run` says to spark-submit would override the settings above.
