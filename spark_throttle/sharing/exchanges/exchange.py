@@ -44,7 +44,7 @@ def open_exchange(path: str) -> Exchange:
     ('DeltaExchange', 'FileExchange')
     """
     if path.startswith(DELTA_SCHEME):
-        from spark_throttle.sharing.exchanges.delta import DeltaExchange  # a third of a CPU second for every query
+        from spark_throttle.sharing.exchanges.delta import DeltaExchange  # it loads for a quarter of a CPU second
 
         return DeltaExchange(path.removeprefix(DELTA_SCHEME))
     return FileExchange(path)
