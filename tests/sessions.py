@@ -18,6 +18,12 @@ JARS = ROOT / "build" / "jars"
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time."""
 
+CLASS_ARCHIVE = ROOT / "build" / "spark-classes.jsa"
+"""Classes of Spark and Delta, parsed and verified; `tests.class_archive` makes it, and sessions do without it too.
+
+A session's first query costs a third less with it. A JVM of another version or class path does not take it.
+"""
+
 
 def jars(use: str) -> list[Path]:
     """Return the jars of one use (a configuration of scripts/jars/ivy.xml)."""
@@ -27,6 +33,12 @@ def jars(use: str) -> list[Path]:
         msg = f"{JARS / use} holds no jar: run `make {target}`"
         raise FileNotFoundError(msg)
     return found
+
+
+def with_class_archive(jvm_options: str) -> str:
+    """Return the options of a JVM that takes its classes from the archive, if there is one."""
+    is_to_be_used = CLASS_ARCHIVE.exists() and "ArchiveClassesAtExit" not in jvm_options
+    return f"{jvm_options} -XX:SharedArchiveFile={CLASS_ARCHIVE} -Xlog:cds=off" if is_to_be_used else jvm_options
 
 
 def session_settings(
@@ -41,7 +53,8 @@ def session_settings(
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} {jvm_options}",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} "
+        + with_class_archive(jvm_options),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": memory,
@@ -56,8 +69,12 @@ def session_settings(
 
 
 def pin_interpreter() -> None:
-    """Make Spark's workers start this interpreter, and bind to loopback."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    """Make Spark's workers start this interpreter, with its compiled modules, and bind to loopback."""
+    os.environ["PYSPARK_PYTHON"] = str(ROOT / "tests" / "worker_python")
+    os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["TESTS_PYTHON"] = sys.executable
+    os.environ["TESTS_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    # Each worker would compile this package anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # What a developer's shell or `make run` says to spark-submit would override the settings above.
     os.environ.pop("PYSPARK_SUBMIT_ARGS", None)

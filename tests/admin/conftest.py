@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from typer.main import get_command
 
 from spark_throttle.admin.api.app import make_app
 from spark_throttle.admin.audit import AuditLog
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
 
 ROLES = ("admin", "tenant_admin", "viewer")
 START_MS = 1_795_266_764_070
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_built_once() -> Iterator[None]:
+    """Build the command line from its functions' signatures once: a runner builds it for every command that it runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", functools.cache(get_command))
+        yield
 
 
 @dataclass

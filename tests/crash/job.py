@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from spark_throttle.spark import Throttle
 from tests.crash import points
 from tests.crash.peer import exchange_of
-from tests.sessions import SHORT_LIVED, pin_interpreter, session_settings
+from tests.sessions import SHORT_LIVED, pin_interpreter, session_settings, with_class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -129,7 +129,7 @@ def main() -> None:
         "spark.driver.memory": "1g",
         # The recount reads the offset log of all batches.
         "spark.sql.streaming.minBatchesToRetain": "100000",
-        "spark.executor.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": with_class_archive(SHORT_LIVED),
         # A killed executor is replaced as often as the plan wants.
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "8",

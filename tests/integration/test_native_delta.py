@@ -215,22 +215,25 @@ def usage(lake: Lake) -> list[tuple[Any, ...]]:
 
 
 def test_table_that_others_change_meanwhile_takes_the_rows(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """Deleted by vectors, fed to a change feed, checkpointed every other commit: appends go on."""
+    """Deleted by vectors, fed to a change feed, checkpointed every other commit: appends go on.
+
+    The second append finds all of it.
+    """
     properties = {"enableDeletionVectors": "true", "enableChangeDataFeed": "true", "checkpointInterval": "2"}
     listed = ", ".join(f"'delta.{name}' = '{value}'" for name, value in properties.items())
     path = make(lake, "id long, ns string, size long", f"tblproperties({listed})")
-    for number in range(3):
+    for number in range(2):
         lake.offer([(10 * number + i, "good/a", 1) for i in range(4)])
         run(lake)
         assert NATIVE in taken(caplog)
         others = lake.spark.createDataFrame([(100 + number, "other", 0)], SCHEMA)
         others.write.format("delta").mode("append").save(path)
         SparksTable.forPath(lake.spark, path).delete(f"id = {10 * number + 1}")
-    kept = [10 * number + i for number in range(3) for i in (0, 2, 3)]
-    assert ids(read(lake)) == [*kept, 100, 101, 102]
+    kept = [10 * number + i for number in range(2) for i in (0, 2, 3)]
+    assert ids(read(lake)) == [*kept, 100, 101]
     changes = lake.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(path)
     counts = {row["_change_type"]: row["count"] for row in changes.groupBy("_change_type").count().collect()}
-    assert counts == {"insert": 15, "delete": 3}
+    assert counts == {"insert": 10, "delete": 2}
     assert list(Path(path, "_delta_log").glob("*.checkpoint*.parquet"))
 
 

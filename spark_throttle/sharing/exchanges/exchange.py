@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from spark_throttle.sharing.exchanges.delta import DeltaExchange
 from spark_throttle.sharing.exchanges.files import FileExchange
 
 DELTA_SCHEME = "delta:"
@@ -44,4 +43,8 @@ def open_exchange(path: str) -> Exchange:
     >>> type(open_exchange("delta:/lake/exchange")).__name__, type(open_exchange("/lake/exchange")).__name__
     ('DeltaExchange', 'FileExchange')
     """
-    return DeltaExchange(path.removeprefix(DELTA_SCHEME)) if path.startswith(DELTA_SCHEME) else FileExchange(path)
+    if path.startswith(DELTA_SCHEME):
+        from spark_throttle.sharing.exchanges.delta import DeltaExchange  # it loads for a quarter of a CPU second
+
+        return DeltaExchange(path.removeprefix(DELTA_SCHEME))
+    return FileExchange(path)
