@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.life.taken_back import MENDS, ROOT, Mend
+from tests.life.mends import MENDS, Mend
+from tests.life.taken_back import ROOT
 
 
 @pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.name)
