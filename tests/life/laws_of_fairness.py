@@ -17,7 +17,8 @@ from tests.life.gap import Gap
 from tests.life.laws import Law, World
 
 REMEMBERED_MS: Final = 2_000
-"""How long it is remembered that a namespace lags in the resource that its rows of another size took less of."""
+"""How long it is remembered that a namespace lags in the resource of which it took less: its rows had another size, or
+another policy did not limit it."""
 
 Costs: TypeAlias = tuple[int, int]
 """In messages and in bytes, in micro-tokens."""

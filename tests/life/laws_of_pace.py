@@ -62,7 +62,8 @@ class Pace(Law):
         self._demand = Demand({}, {})
         self._contracts: Contracts | None = None
         self._sizes = Sizes(1)
-        self._seen: dict[str, set[int | None]] = defaultdict(set)
+        self._seen: dict[str, set[object]] = defaultdict(set)
+        """Of every namespace: the sizes of its rows, and the scopes that they passed while they waited."""
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Compare every two that compete in such a scope."""
@@ -72,6 +73,8 @@ class Pace(Law):
         self._sizes.note(batch.arrived)
         for row in batch.arrived:
             self._seen[text_of(row.namespace)].add(row.size_bytes)
+        for name in world.waiting:
+            self._seen[name].add(contracts.of(name).enforced)
         served = defaultdict(lambda: [0, 0], served_in(batch))
         demand, last = Demand(by_name(batch.arrived), world.waited), self._demand
         self._demand = demand
@@ -106,7 +109,7 @@ class Pace(Law):
             apart = pair.gap.add(difference, excused=excused)
             bound = self._bound(names, weights, limits, is_together=len(shards_of) == 1)
             bound += 0 if shards == 1 else self._ESTIMATED * max(times)
-            bound += sum(REMEMBERED_MS for name in names if len(self._seen[name]) > 1)
+            bound += sum(REMEMBERED_MS for name in names if len(self._seen[name]) > 2)
             if apart > bound:
                 where = "one shard" if len(shards_of) == 1 else f"{shards} shards"
                 yield (
