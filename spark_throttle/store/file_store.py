@@ -473,9 +473,8 @@ class FileStore:
             self._digest, self._last_line = read[-1][1], complete[complete.rfind(b"\n", 0, -1) + 1 :]
         self._log_bytes += len(complete)
         self._log_time_ns = found.st_mtime_ns
-        if is_writing and len(complete) < len(
-            lines
-        ):  # a crash cut off the last line; its commit is pending or was never made
+        if is_writing and len(complete) < len(lines):
+            # A crash cut off the last line; its commit is pending or was never made.
             with self._opened_log() as log:
                 log.truncate(self._log_bytes)
 

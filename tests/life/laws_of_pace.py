@@ -16,7 +16,7 @@ from typing import Final
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
-from tests.life.contract import Contract, Contracts, Limit, text_of
+from tests.life.contract import MICRO, Contract, Contracts, Limit, text_of
 from tests.life.gap import Gap
 from tests.life.laws import Law, World
 from tests.life.laws_of_fairness import (
@@ -103,7 +103,7 @@ class Pace(Law):
             excused = Fraction(0)
             if len(shards_of) == 2:
                 behind = names[0] if difference < 0 else names[1]
-                is_drained = len(world.waited[behind]) * 1_000_000 <= served[behind][0]
+                is_drained = len(world.waited[behind]) * MICRO <= served[behind][0]
                 others = [cost for name, cost in unknown.items() if name not in names]
                 excused = abs(difference) if is_drained else _sum_of(others, limits) / min(weights)
             apart = pair.gap.add(difference, excused=excused)

@@ -316,9 +316,7 @@ class _Contest:
         bars[barred.scope] = True
         enforcing = self.order.enforcing
         goes = np.flatnonzero((competing > 0) & by_row(np.logical_or, bars[enforcing]))
-        messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[enforcing])
-        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[enforcing]))
-        passing = np.minimum(competing, np.minimum(messages, within))
+        passing = np.minimum(competing, self._passing_alone(enforcing))
         goes = goes[passing[goes] > 0]
         last_key = np.full(len(bars), -1, dtype=np.int64)
         if len(goes):
@@ -347,9 +345,7 @@ class _Contest:
             return eligible, stops
         # A row that would not fit even if its flow were alone cannot pass; the first such row shows what stopped the
         # flow.
-        messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[scope])
-        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[scope]))
-        most = np.minimum(eligible, np.minimum(messages, within) + 1)[contenders]
+        most = np.minimum(eligible, self._passing_alone(scope) + 1)[contenders]
         rows, scope = self._rows(contenders), scope.take(contenders, axis=0)
         admitted = contention.admit_in_order(rows, most, scope, self.room)
         count = eligible.copy()
@@ -360,6 +356,12 @@ class _Contest:
         stops.dimension[flow] = refusals.dimension
         stops.scope[flow] = refusals.scope
         return count, stops
+
+    def _passing_alone(self, scope: Int64s) -> Int64s:
+        """Return how many first rows of each flow would pass its scopes, shape (flows, 3), if it were alone."""
+        messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[scope])
+        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[scope]))
+        return np.minimum(messages, within)
 
     def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:
         """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks.
