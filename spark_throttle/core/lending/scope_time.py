@@ -44,18 +44,22 @@ class ScopeTime:
         is_both = by_row(np.logical_and, self.is_limited)[scope]
         if not is_both.any():
             return limited
-        rate, slower = self._by_slower()
-        to, to_bits = (np.take_along_axis(each, slower[:, None], axis=1) for each in (rate, self.bits))
-        told = proportional(limited, to[scope], rate[scope], (to_bits - self.bits)[scope])
-        return np.where(is_both[:, None] & (slower[scope][:, None] != np.arange(2)), told, limited)
+        rate, slower_rate, bits, is_slower = self._by_slower(scope)
+        return np.where(is_both[:, None] & ~is_slower, proportional(limited, slower_rate, rate, bits), limited)
 
-    def _by_slower(self) -> tuple[Int64s, Int64s]:
-        """Return the rates, at least 1, and the resource of each scope whose unit takes longer to earn."""
+    def _by_slower(self, scope: Int64s) -> tuple[Int64s, Int64s, Int64s, Bools]:
+        """Return what tells tokens in the resource whose unit takes longer to earn; arrays of shape (n, 2).
+
+        These are the rates, at least 1; the rate of that resource; how many bits finer it is counted; and which it is.
+        """
         width = bit_length(self.rate_micro_per_ms) + self.bits
         slower = np.where(
             width[:, Dimension.BYTES] <= width[:, Dimension.MESSAGES], Dimension.BYTES, Dimension.MESSAGES
-        )
-        return np.maximum(self.rate_micro_per_ms, 1), slower
+        )[:, None]
+        rate = np.maximum(self.rate_micro_per_ms, 1)
+        to, to_bits = (np.take_along_axis(each, slower, axis=1) for each in (rate, self.bits))
+        to = np.broadcast_to(to, rate.shape)
+        return rate[scope], to[scope], (to_bits - self.bits)[scope], (slower == np.arange(2))[scope]
 
     def of(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return the time that tokens of `scope` take, in the resource that takes longer; shape (n,)."""
@@ -66,12 +70,8 @@ class ScopeTime:
         told = np.broadcast_to(time[:, None], (len(time), 2))
         is_both = by_row(np.logical_and, self.is_limited)[scope]
         if is_both.any():
-            rate, slower = self._by_slower()
-            to, to_bits = (np.take_along_axis(each, slower[:, None], axis=1) for each in (rate, self.bits))
-            earned = proportional(
-                told, rate[scope], np.broadcast_to(to, rate.shape)[scope], (self.bits - to_bits)[scope]
-            )
-            told = np.where(is_both[:, None] & (slower[scope][:, None] != np.arange(2)), earned, told)
+            rate, slower_rate, bits, is_slower = self._by_slower(scope)
+            told = np.where(is_both[:, None] & ~is_slower, proportional(told, rate, slower_rate, -bits), told)
         return np.where(self.is_limited[scope], told, 0)
 
     def in_mixture(self, time: Int64s, mixture: Int64s, scope: Int64s) -> Int64s:
