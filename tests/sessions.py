@@ -24,6 +24,16 @@ CLASS_ARCHIVE = ROOT / "build" / "spark-classes.jsa"
 A session's first query costs a third less with it. A JVM of another version or class path does not take it.
 """
 
+CHECKPOINTS_WITHOUT_PROCESSES = (
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+)
+"""Spark's way to write a checkpoint where there is no `FileContext`, as in most object stores.
+
+On a local disk Spark's default starts a process (`readlink`) for each file that it looks for: a hundred a query, a
+sixth of its CPU time. Jobs that are killed keep the default.
+"""
+
 
 def jars(use: str) -> list[Path]:
     """Return the jars of one use (a configuration of scripts/jars/ivy.xml)."""

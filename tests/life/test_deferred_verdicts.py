@@ -86,7 +86,7 @@ def test_modest_namespace_whose_part_of_a_batch_is_less_than_a_message_is_not_re
     beside = (f"noisy/{i}" for i in range(100_000))
     elsewhere = [name for name in beside if shards == 1 or shard_of(name, shards) != shard_of(modest, shards)][:noisy]
     rows = max(1, 3 * QUOTA_PER_SECOND * batch_ms // SECOND_MS // noisy)
-    for batch in range(1, 12 * every_ms // batch_ms):
+    for batch in range(1, 6 * every_ms // batch_ms):
         is_sent = batch * batch_ms % every_ms == 0
         job.offer([(name, 1) for name in elsewhere for _ in range(rows)] + [(modest, 1)] * is_sent)
         job.trigger(after_ms=batch_ms)
@@ -117,13 +117,13 @@ def test_row_that_comes_while_its_group_owes_does_not_wait_until_the_debt_is_rep
     job = SimulatedJob(document, shards=shards)
     job.offer([("acme/large", 600 * 10_000)])
     job.trigger(after_ms=SECOND_MS)
-    for _ in range(20):
+    for _ in range(8):
         job.offer([("other/a", 100)])
         job.trigger(after_ms=SECOND_MS)
         job.trigger(after_ms=SECOND_MS)
         job.trigger(after_ms=SECOND_MS)
         assert len(job.waiting) == 0
-    assert len(job.rejected) == 20
+    assert len(job.rejected) == 8
 
 
 @pytest.mark.parametrize("shards", [1, 2, 8])

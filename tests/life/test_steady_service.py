@@ -68,7 +68,7 @@ def tenancies(draw: st.DrawFn) -> Tenancy:
     return Tenancy(draw(st.sampled_from((1, 2, 3, 8))), sizes_bytes, weights, limit | {"burst_seconds": burst_seconds})
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(tenancies())
 def test_l3_equals_stay_within_a_message_of_each_a_shard_however_little_there_is_to_lend(tenancy: Tenancy) -> None:
     policy = {

@@ -26,6 +26,8 @@ from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 FRAME_BYTES = 1 << 20
 _CODEC_LEVEL = 1
+_ON_ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
+"""A task has one core: for a frame of a few rows, to hand its columns to other threads costs more than to read them."""
 
 NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
 ORDER_PREFIX = "__throttle_order_"
@@ -99,7 +101,7 @@ def ipc_stream(table: pa.Table) -> pa.Buffer:
 
 def decode(frame: bytes) -> pa.Table:
     """Return the rows of a frame, compressed or not."""
-    return pa.ipc.open_stream(pa.py_buffer(frame)).read_all()
+    return pa.ipc.open_stream(pa.py_buffer(frame), options=_ON_ONE_THREAD).read_all()
 
 
 def payload(table: pa.Table) -> pa.Table:
@@ -136,7 +138,7 @@ class UnpackFrames:
 
     def rows(self, frame: pa.Buffer | bytes) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one frame."""
-        for rows in pa.ipc.open_stream(frame):
+        for rows in pa.ipc.open_stream(frame, options=_ON_ONE_THREAD):
             yield aligned(rows, self.schema)
 
 
