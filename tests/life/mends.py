@@ -399,6 +399,17 @@ MENDS: Final = (
         ),
     ),
     Mend(
+        "shards that need no bytes",
+        "a shard that is lent no bytes may not take messages that have none",
+        (
+            (
+                "core/lending/grants.py",
+                "is_open = (lent > 0) | (parts.is_light[:, scope] & has_message[:, scope])",
+                "is_open = lent > 0",
+            ),
+        ),
+    ),
+    Mend(
         "rejections by shared quotas",
         "rows that are rejected for another cause count as an overload of their group",
         (

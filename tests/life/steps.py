@@ -162,7 +162,9 @@ def _contest_for_both(d: Drawing) -> dict[str, Any]:
     nudged = policies.nudged(d.rng, d.document) if d.rng.random() < 0.2 else d.document
     return {
         "documents": [d.document, nudged],
-        "heavy": [(name, d.rng.choice((1, even // 10, even // 2, even, even, 2 * even, 5 * even))) for name in heavy],
+        "heavy": [
+            (name, d.rng.choice((0, 1, even // 10, even // 2, even, even, 2 * even, 5 * even))) for name in heavy
+        ],
         "light": [(name, d.rng.choice((1, even)), 1) for name in names[len(heavy) :]],
         "triggers": d.rng.randint(20, 60),
         "every": 5,
@@ -182,7 +184,9 @@ def _contested(
         if trigger % every == 0:
             life.set_policies(documents[trigger // every % 2])
         waiting = Counter(text_of(row.namespace) for row in life.job.waiting)
-        life.offer([(name, size, max(0, min(150, 10 + 100_000 // size) - waiting[name])) for name, size in heavy])
+        life.offer(
+            [(name, size, max(0, min(150, 10 + 100_000 // max(size, 1)) - waiting[name])) for name, size in heavy]
+        )
         life.offer(light)
         life.trigger(1_000)
 

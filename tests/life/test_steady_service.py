@@ -203,6 +203,30 @@ def test_shard_whose_namespaces_are_each_ahead_in_another_resource_is_not_left_o
     assert max(service) - min(service) <= 6
 
 
+@pytest.mark.parametrize(("scale", "large_bytes"), [(1, 2_900), (1, 3_500), (10, 50_000)])
+def test_messages_of_no_bytes_are_served_beside_large_ones_of_another_shard(scale: int, large_bytes: int) -> None:
+    sizes_bytes = {"t30/x": 0, "t22/x": large_bytes}
+    assert [shard_of(name.encode(), 2) for name in sizes_bytes] == [0, 1]
+    job = SimulatedJob(group_of_both(3 * scale, 3_000 * scale, dict.fromkeys(sizes_bytes, 1)), shards=2)
+    admitted = admitted_in(60, job, [(name, size) for name, size in sizes_bytes.items() for _ in range(180 * scale)])
+    seconds = {name: max(1 / (3 * scale), size / (3_000 * scale)) for name, size in sizes_bytes.items()}
+    served = [admitted[name] * seconds[name] for name in sizes_bytes]
+    assert abs(served[0] - served[1]) <= 2 * sum(seconds.values())
+
+
+def test_messages_of_no_bytes_need_none_of_a_job_that_is_short_of_bytes() -> None:
+    quotas = {"job": {"bytes_per_second": 3_000}, "g": {"messages_per_second": 3}}
+    job_quota, group_quota = ({"publish": quota | {"burst_seconds": 1}} for quota in quotas.values())
+    policy = {
+        "version": 1, "job": job_quota, "resource_groups": {"g": group_quota}, "defaults": {"resource_group": "g"},
+    }  # fmt: skip
+    rows = [(name, size) for name, size in (("t30/x", 0), ("t22/x", 2_900)) for _ in range(200)]
+    admitted = admitted_in(60, SimulatedJob(policy, shards=2), rows)
+    # The job lets a large message pass in 0.97 s, and the rest of the group's three a second are the others'.
+    assert admitted["t22/x"] == pytest.approx(60 * 3_000 / 2_900, abs=3)
+    assert admitted["t30/x"] == pytest.approx(60 * (3 - 3_000 / 2_900), abs=6)
+
+
 @pytest.mark.parametrize(
     ("size_bytes", "sizes_bytes", "weights"),
     [

@@ -107,6 +107,10 @@ class ShardParts:
     """Shape (shards, scopes): how far the shard's least advanced flow is still ahead, for its weight; `NOBODY` where no
     flow runs short. Comparable within a scope."""
 
+    is_light: Bools
+    """Shape (shards, scopes): whether a flow that takes part has messages of less than a byte, which pass while the
+    shard may take bytes, although it is lent none."""
+
     is_loose: Bools
     """Shape (scopes,): whether, while any scope runs short, this one has more than is taken from it, because others
     stop its flows first."""
@@ -131,7 +135,7 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     can_be_taken = found.can_be_taken(demand, policy)
     if can_be_taken is not None:
         found = _Pass.of(claims, can_be_taken, holding, advance_micro, policy)
-    return found.parts(holding, advance_micro, policy)
+    return found.parts(claims, holding, advance_micro, policy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,7 +200,7 @@ class _Pass:
                 out[at.rows[is_kept]] = np.minimum(out[at.rows[is_kept]], self.demand[at.rows[is_kept]])
         return out if is_wanted else None
 
-    def parts(self, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
+    def parts(self, claims: Claims, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
         """Return the result of all levels, in arrays of the shape of `advance_micro`."""
         shape = advance_micro.shape
         seats = shape[0] * shape[1]
@@ -206,6 +210,10 @@ class _Pass:
         bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
         next_ahead = np.full(seats, NOBODY, dtype=np.int64)
         is_short = np.zeros(shape[1], dtype=np.bool_)
+        is_light = np.zeros(seats, dtype=np.bool_)
+        passes_light = (claims.demand[:, Dimension.BYTES] < claims.demand[:, Dimension.MESSAGES]) & (
+            self.demand[:, Dimension.MESSAGES] > 0
+        )
         before_micro = advance_micro.reshape(-1, 2)
         for at, level in self.levels:
             passing = np.where(observes[at.scope][:, None], level.granted, self.demand[at.rows])
@@ -215,6 +223,7 @@ class _Pass:
             bound, next_ahead = np.minimum(bound, level.ahead_bound_milli), np.minimum(next_ahead, level.next_ahead)
             before_micro = np.where(level.is_told_anew, _in_units(level.before, MICRO), before_micro)
             is_short |= level.is_short & ~observes
+            is_light[at.seat[passes_light[at.rows]]] = True
         part = np.where(is_counted, np.minimum(part, due), part)  # flows' parts are rounded up
         passing = sums(np.arange(seats) % shape[1], part >> FINE_BITS - _LOOSE_BITS, shape[1])
         is_bound = holding.is_limited & (passing >= holding.tokens * _LEAST_BOUND)
@@ -222,7 +231,8 @@ class _Pass:
             _in_units(part + _HALF_MILLI, 1000).reshape(shape), _in_units(due, MICRO).reshape(shape),
             _in_units(account, MICRO).reshape(shape), before_micro.reshape(shape),
             is_counted.reshape(shape), is_filled.reshape(shape), bound.reshape(shape),
-            next_ahead.reshape(shape[:2]), is_short.any() & ~by_row(np.logical_or, is_bound),
+            next_ahead.reshape(shape[:2]), is_light.reshape(shape[:2]),
+            is_short.any() & ~by_row(np.logical_or, is_bound),
         )  # fmt: skip
 
 
