@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.job import SimulatedJob
@@ -103,6 +103,8 @@ class Law:
     """One law; a subclass answers the questions that concern it."""
 
     name = ""
+    is_put_back: ClassVar = False
+    """Whether it remembers what the job's checkpoint remembers too, so that a backup brings it back."""
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Yield what a batch broke."""

@@ -55,6 +55,7 @@ class Pace(Law):
     """
 
     name = "Pace"
+    is_put_back = True
     _ESTIMATED: Final = Fraction(1, 20)
 
     def __init__(self) -> None:

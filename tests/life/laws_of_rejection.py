@@ -12,6 +12,7 @@ from tests.life.account import DIMENSIONS, cost_of, costs_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
 from tests.life.laws_of_room import bounds_of, fit
+from tests.life.laws_of_sharing import key_of
 
 REJECTION: Final = "Rejection"
 
@@ -30,7 +31,8 @@ class Rejection(Law):
 
     A batch without an epoch of its own is decided by what was lent for an earlier one.
 
-    A scope that surely owes before a batch, and for longer than until the next one, lets no new message wait for it.
+    A scope that surely owes before a batch, and for longer than until the next one, lets no new message wait for it. A
+    job that has no share of its quota yet rejects nothing, whatever it owes.
     """
 
     name = REJECTION
@@ -80,6 +82,7 @@ def _waiting_for_debts(world: World, batch: SimulatedBatch, in_ms: int) -> Itera
     """Tell the new messages that wait for a scope alone, which rejects and surely still owes after a time."""
     contracts, arrived = world.contracts(batch.revision), {row.id for row in batch.arrived}
     left = costs_of(contracts, batch.admitted)
+    without_share = {(key_of(name), d) for name, share in world.job.leased().items() for d in range(2) if share[d] == 0}
     for name, rows in world.waiting.items():
         contract = contracts.of(name)
         if contract.has_rules or len(contract.enforced) != 1:
@@ -89,7 +92,7 @@ def _waiting_for_debts(world: World, batch: SimulatedBatch, in_ms: int) -> Itera
             continue
         new = [row for row in rows if row.id in arrived]
         for dimension, limit in enumerate(scope.limits):
-            if not new or limit is None:
+            if not new or limit is None or (scope.key, dimension) in without_share:
                 continue
             before = world.account.shadows[scope.key, dimension].most + left.get((scope.key, dimension), 0)
             if before + limit.rate * in_ms < 0:

@@ -103,6 +103,9 @@ class Backup:
     table: TransactionalTable[Row]
     letters: TransactionalTable[RejectedRow]
     account: Account
+    waiting: dict[str, list[Row]]
+    laws: list[Law]
+    """Those that remember what the checkpoint does."""
 
 
 @dataclass(slots=True)
@@ -284,9 +287,10 @@ class Life:
     def backup(self) -> Backup:
         """Return all that the job and its sinks keep, and what is known of them."""
         outside = self.job.outside
-        return Backup(
-            self.job.checkpoint.copy(), outside.table.copy(), outside.letters.copy(), copy.deepcopy(self.world.account)
-        )
+        account, waiting, laws = copy.deepcopy((
+            self.world.account, self.world.waiting, [law for law in self._watching if law.is_put_back],
+        ))  # fmt: skip
+        return Backup(self.job.checkpoint.copy(), outside.table.copy(), outside.letters.copy(), account, waiting, laws)
 
     def restore(self, backup: Backup) -> None:
         """Give the job and its sinks a backup back, and start it."""
@@ -294,7 +298,8 @@ class Life:
         self.job.checkpoint = backup.checkpoint
         self.job.outside.table, self.job.outside.letters = backup.table, backup.letters
         self.forget()
-        self.world.account = backup.account
+        self.world.account, self.world.waiting = backup.account, backup.waiting
+        self._watching = [law for law in self._watching if not law.is_put_back] + backup.laws
         self.restart(0)
 
     # ------------------------------------------------------------------------------------------ the laws asked
