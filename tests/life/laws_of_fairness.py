@@ -94,8 +94,8 @@ class Fairness(Law):
     shards, a message is the largest of the shard. Between shards the shares are right one batch after a change in
     demand (L4): what others asked for who came or went in a batch, or whose own limits changed, and by how much more or
     less of another came than before, may be missing on one side of two that live in different shards, but no more; nor
-    is the batch in which they came themselves held against them (if their group let nothing pass then, the first one in
-    which it does), nor one in which who is behind got all that was known to wait.
+    is the batch in which they came themselves held against them (the first one in which their group lets anything pass,
+    if the job waited for its share until then), nor one in which who is behind got all that was known to wait.
 
     A change of a policy costs two whose limits and weights it changes a message of each (a shard) at most, and of that
     only the part by which it changes them: a rate that is raised by a tenth costs a tenth. So many small changes cost
@@ -111,7 +111,7 @@ class Fairness(Law):
         self._contracts: Contracts | None = None
         self._sizes = Sizes(1)
         self._new: set[str] = set()
-        """Those that wait, and whose groups have let nothing pass since they came."""
+        """Those that wait for shared quotas, and whose groups have let nothing pass since they came."""
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Compare every two that can be compared."""
@@ -127,7 +127,8 @@ class Fairness(Law):
             name for name in world.waiting.keys() - (world.waited.keys() - self._new) if not world.may_be_held(name)
         }
         served_domains = {contracts.of(name).domain for name in served}
-        self._new = {name for name in came if contracts.of(name).domain not in served_domains}
+        is_sharing = bool(world.job.leased())
+        self._new = {name for name in came if is_sharing and contracts.of(name).domain not in served_domains}
         unknown = unknown_to_plan(world, before, contracts, demand, last)
         kept: dict[tuple[str, str, int], _Pair] = {}
         for one, other in combinations(sorted({*backlogged, *came}), 2):

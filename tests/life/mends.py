@@ -410,6 +410,17 @@ MENDS: Final = (
         ),
     ),
     Mend(
+        "bytes of a withheld message",
+        "a shard loses the bytes that it cannot use for want of a message",
+        (
+            (
+                "core/lending/advances.py",
+                "np.maximum(lending.credit_micro, _withheld_micro(ahead, used_micro, lent_micro, policy))",
+                "lending.credit_micro",
+            ),
+        ),
+    ),
+    Mend(
         "rejections by shared quotas",
         "rows that are rejected for another cause count as an overload of their group",
         (

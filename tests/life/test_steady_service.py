@@ -214,6 +214,16 @@ def test_messages_of_no_bytes_are_served_beside_large_ones_of_another_shard(scal
     assert abs(served[0] - served[1]) <= 2 * sum(seconds.values())
 
 
+def test_shard_keeps_the_bytes_of_the_part_of_a_message_that_rounding_withholds() -> None:
+    # A large message takes 0.3 s of the group's bytes, the others 0.1 s of its messages. Whole messages are lent.
+    sizes_bytes = {"t10/x": 1, "t1/x": 100, "t15/x": 3_000}
+    assert [shard_of(name.encode(), 2) for name in sizes_bytes] == [1, 1, 0]
+    job = SimulatedJob(group_of_both(10, 10_000, dict.fromkeys(sizes_bytes, 1)), shards=2)
+    admitted = admitted_in(150, job, [(name, size) for name, size in sizes_bytes.items() for _ in range(800)])
+    served = [admitted[name] * max(0.1, size / 10_000) for name, size in sizes_bytes.items()]
+    assert max(served) - min(served) <= 2 * (0.1 + 0.3)
+
+
 def test_messages_of_no_bytes_need_none_of_a_job_that_is_short_of_bytes() -> None:
     quotas = {"job": {"bytes_per_second": 3_000}, "g": {"messages_per_second": 3}}
     job_quota, group_quota = ({"publish": quota | {"burst_seconds": 1}} for quota in quotas.values())

@@ -1,8 +1,9 @@
 """How far each shard is ahead of its due in every shared scope, from one epoch to the next (`shard_parts`).
 
 A shard gets ahead by using more than it was lent: the last message overdraws, and a standing grant grows. Tokens that
-it did not use give it no credit beyond the credit that it already had. A scope in which no flow was held back forgets
-all of this, as a domain forgets its leads.
+it did not use give it no credit beyond the credit that it already had. But only whole messages are lent: bytes for
+which it lacked a message are due to it as much as the part of a message that was withheld. A scope in which no flow was
+held back forgets all of this, as a domain forgets its leads.
 
 Where the limits of a scope changed, or an active flow entered it, left it or has another weight in it, a shard is ahead
 by what its flows take with them: each takes the message by which it is ahead itself (`policy_change` carries that,
@@ -16,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, bit_length, quotient, times
-from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.grants import Lending, by_scope, scopes_of
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.policy_change import former_scopes
@@ -53,11 +54,27 @@ def advance_after(lending: Lending, reports: list[UsageReport], policy: Compiled
     used_micro[missing] = lent_micro[missing]
     is_held_back[missing] = True
     ahead = lending.advance_micro + used_micro - lent_micro
-    ahead = np.where(used_micro < lent_micro, np.maximum(ahead, -lending.credit_micro), ahead)
+    credit_micro = np.maximum(lending.credit_micro, _withheld_micro(ahead, used_micro, lent_micro, policy))
+    ahead = np.where(used_micro < lent_micro, np.maximum(ahead, -credit_micro), ahead)
     ahead = np.where(is_held_back[:, :, None], ahead, np.maximum(ahead, 0))
     counts = np.logical_or.reduce(is_held_back, axis=0)[:, None] & policy.shared.is_limited
     most = _MOST_TOKENS * MICRO
     return np.where(counts, np.clip(ahead, -most, most), 0)
+
+
+def _withheld_micro(ahead_micro: Int64s, used_micro: Int64s, lent_micro: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the bytes that go with the part of a message that rounding withheld, in the proportion of what was lent.
+
+    They count in scopes that limit both resources, for shards that have used up their messages.
+    """
+    messages, volume = Dimension.MESSAGES, Dimension.BYTES
+    is_used_up = (lent_micro[..., messages] > 0) & (used_micro[..., messages] >= lent_micro[..., messages])
+    part_micro = np.clip(-ahead_micro[..., messages], 0, MICRO)
+    lent_bytes = np.minimum(lent_micro[..., volume] // MICRO, _MOST_TOKENS)
+    withheld = np.zeros_like(lent_micro)
+    of_message = part_micro * lent_bytes // np.maximum(lent_micro[..., messages] // MICRO, 1)
+    withheld[..., volume] = np.where(is_used_up & by_row(np.logical_and, policy.shared.is_limited), of_message, 0)
+    return withheld
 
 
 def scopes_that_stand(
