@@ -404,7 +404,7 @@ MENDS: Final = (
         (
             (
                 "core/lending/grants.py",
-                "is_open = (lent > 0) | (parts.is_light[:, scope] & has_message[:, scope])",
+                "is_open = (lent > 0) | needs_none",
                 "is_open = lent > 0",
             ),
         ),

@@ -212,8 +212,8 @@ def lend(  # noqa: PLR0913 - all that a division depends on
             has_message[:, scope] = lent > 0
         else:
             nobody_first = np.where(has_message[:, scope], ahead[0], NOBODY), ahead[1]
-            is_open = (lent > 0) | (parts.is_light[:, scope] & has_message[:, scope])
-            balance[:, scope, dimension] = _bytes_balance(lent, is_open, micro, *nobody_first, turn)
+            needs_none = parts.is_light[:, scope] & has_message[:, scope]
+            balance[:, scope, dimension] = _bytes_balance(lent, needs_none, micro, *nobody_first, turn)
         if policy.shared.rate_micro_per_ms[scope, dimension] > 0:
             room = int(policy.shared.burst_micro[scope, dimension]) - micro
             headroom[:, scope, dimension] = max(0, room) // shards
@@ -265,7 +265,7 @@ def _messages_balance(lent: Int64s, micro: int) -> Int64s:
 
 
 def _bytes_balance(
-    lent: Int64s, is_open: Bools, micro: int, next_ahead: Int64s, account_micro: Int64s, turn: int
+    lent: Int64s, needs_none: Bools, micro: int, next_ahead: Int64s, account_micro: Int64s, turn: int
 ) -> Int64s:
     """Return every shard's balance of bytes in one scope, whose own balance is `micro`.
 
@@ -276,8 +276,8 @@ def _bytes_balance(
     shards = len(lent)
     if micro < 0:
         return np.full(shards, micro // shards, dtype=np.int64)
+    is_open = (lent > 0) | needs_none
     if not lent.any():
-        is_open = is_open.copy()
         is_open[_least_ahead(next_ahead, account_micro, turn)] = True
     return np.where(is_open, lent * MICRO, -1)
 
