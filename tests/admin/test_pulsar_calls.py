@@ -94,6 +94,24 @@ def test_limit_of_replication_is_accepted_and_named_as_not_enforced(
     assert in_memory.service.get("resource_group", "gold").values == {"publish": {"messages_per_second": 5}}
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("replicatorDispatchRate", -1.5), ("replicatorDispatchRate", "7"), ("replicatorDispatchRate", []),
+        ("replicationDispatchRateInMsgs", {}), ("replicationDispatchRateInMsgs", "7"),
+        ("replicationDispatchRateInBytes", True),
+    ],
+)  # fmt: skip
+def test_limit_of_replication_of_another_form_is_refused_by_its_name(
+    in_memory: ServedApp, client: TestClient, field: str, value: Any
+) -> None:
+    for method, path in (("PUT", "gold"), ("POST", "iron")):
+        answer = client.request(method, f"{PATHS[0]}/{path}", json={"publishRateInMsgs": 5, field: value})
+        assert answer.status_code == 422
+        assert field in answer.text
+    assert in_memory.store.revision() == 0
+
+
 @pytest.mark.parametrize("value", [None, -1])
 def test_limit_of_replication_that_limits_nothing_is_not_named(client: TestClient, value: int | None) -> None:
     made = client.put(f"{PATHS[1]}/gold", json={"replicationDispatchRateInMsgs": value}).json()

@@ -238,6 +238,15 @@ class Account:
         """
         return all(self._has_tokens(scope, left) for scope in contracts.of(name).enforced if scope.key != beside)
 
+    def leaves_message(self, contracts: Contracts, name: str) -> bool:
+        """Return whether a message is left in every scope that can stop a namespace, or all of a smaller burst."""
+        return all(
+            self.shadows[scope.key, 0].least >= min(limit.burst, MICRO)
+            for scope in contracts.of(name).enforced
+            for limit in scope.limits[:1]
+            if limit is not None
+        )
+
     def has_own_tokens(self, contracts: Contracts, name: str) -> bool:
         """Return whether the limits of a namespace's own surely let one more message pass."""
         return all(self._has_tokens(scope) for scope in contracts.of(name).enforced if scope.key[0] == "namespace")

@@ -41,7 +41,8 @@ class WorkConservation(Law):
 
     Where a scope limits both resources, and its flows live in several shards, it is estimated in which proportion each
     shard will take them. Some of one may stay with a shard that lacks the other: there, a namespace does not count as
-    waiting while what it was served takes its time (`_Turns`).
+    waiting while what it was served takes its time (`_Turns`). Nor does it wait while less than a message of its
+    scope is left at the end of a batch: that scope is used in full.
     """
 
     name = "L4"
@@ -86,6 +87,7 @@ class WorkConservation(Law):
             for name in world.waiting
             if not world.may_be_held(name)
             and world.account.has_tokens(contracts, name)
+            and (world.job.shards == 1 or world.account.leaves_message(contracts, name))
             and not (world.job.shards > 1 and self._turns.has(name))
         }
         self._passed_over = defaultdict(int, passed_over)

@@ -336,3 +336,35 @@ def test_clock_that_jumps_between_an_epoch_and_its_batch_pays_ten_seconds_at_mos
     admitted = len(job.admitted)
     job.trigger(1_000, planning_ms=3_600_000)
     assert len(job.admitted) - admitted <= 12
+
+
+@pytest.mark.parametrize(("level", "waiting", "admitted"), [
+    ("namespace", 0, 51), ("namespace", 60, 1), ("tenant", 0, 1), ("tenant", 60, 1), ("group", 0, 1), ("group", 60, 1),
+    ("job", 0, 1), ("job", 60, 1),
+])  # fmt: skip
+def test_raised_rate_of_0_pays_nothing_that_was_saved_but_to_a_namespace_that_was_full_and_has_nothing_waiting(
+    level: str, waiting: int, admitted: int
+) -> None:
+    def policies(rate: float) -> dict[str, object]:
+        held = {"publish": {"messages_per_second": rate, "burst_seconds": 5}}
+        documents: dict[str, dict[str, object]] = {
+            "namespace": {"namespaces": {"a/x": held}},
+            "tenant": {"tenants": {"a": held}},
+            "group": {"resource_groups": {"g": held}, "defaults": {"resource_group": "g"}},
+            "job": {"job": held},
+        }
+        return documents[level]
+
+    job = SimulatedJob(policies(10), shards=1)
+    job.offer([("a/x", 1)])
+    job.trigger()
+    job.trigger(after_ms=60_000)
+    job.set_policies(policies(0))
+    job.offer([("a/x", 1)] * waiting)
+    job.trigger()
+    job.trigger()
+    job.set_policies(policies(10))
+    job.offer([("a/x", 1)] * (60 - waiting))
+    before = len(job.admitted)
+    job.trigger()
+    assert len(job.admitted) - before == admitted

@@ -89,7 +89,7 @@ def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> di
     Raises
     ------
     PolicyError
-        If a number is given as text, or is negative and not -1.
+        If a number is given as text, or is negative and not -1; or a limit of replication has not Pulsar's form.
 
     Examples
     --------
@@ -99,6 +99,8 @@ def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> di
     >>> changed_values(limited, ResourceGroupChange(publishRateInBytes=-1))
     {'publish': {'messages_per_second': 5}}
     """
+    for field in NOT_ENFORCED:
+        _refuse_other_form(field, getattr(change, field))
     changed: dict[str, dict[str, object]] = {direction: dict(quota) for direction, quota in values.items()}
     for field, (direction, key) in FIELDS.items():
         value = getattr(change, field)
@@ -114,6 +116,16 @@ def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> di
             raise PolicyError(field, f"{value} is negative; -1 sets no limit{_ZERO if key in _RATES else ''}")
         changed.setdefault(direction, {})[key] = value
     return {direction: quota for direction, quota in changed.items() if quota}
+
+
+def _refuse_other_form(field: str, value: object) -> None:
+    """Refuse a limit of replication that has not the form of its schema, though it is not kept."""
+    if value is None:
+        return
+    is_rates = field == "replicatorDispatchRate"
+    has_form = isinstance(value, dict) if is_rates else isinstance(value, int | float) and not isinstance(value, bool)
+    if not has_form:
+        raise PolicyError(field, f"{value!r} is not a JSON {'object of rates by cluster' if is_rates else 'number'}")
 
 
 def notes_on(change: ResourceGroupChange) -> tuple[str, ...]:
