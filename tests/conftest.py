@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, open_session
+from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, forked_python, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,9 @@ def _place(item: pytest.Item) -> int:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Yield the shared session: local[2], UTC, Delta, everything written below a temporary directory."""
-    session = open_session(tmp_path_factory.mktemp("spark"))
-    session.conf.set(*CHECKPOINTS_WITHOUT_PROCESSES)
-    yield session
-    session.stop()
+    scratch = tmp_path_factory.mktemp("spark")
+    with forked_python(scratch) as python:
+        session = open_session(scratch, python=python)
+        session.conf.set(*CHECKPOINTS_WITHOUT_PROCESSES)
+        yield session
+        session.stop()

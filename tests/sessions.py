@@ -6,11 +6,15 @@ A process of pytest opens one session, and its tests share it.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent
@@ -83,6 +87,7 @@ def pin_interpreter() -> None:
     os.environ["PYSPARK_PYTHON"] = str(ROOT / "tests" / "worker_python")
     os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["TESTS_PYTHON"] = sys.executable
     os.environ["TESTS_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    os.environ.pop("TESTS_FORKED_PYTHON", None)
     # Each worker would compile this package anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -91,13 +96,32 @@ def pin_interpreter() -> None:
     os.environ.pop("SPARK_CONF_DIR", None)
 
 
+@contextmanager
+def forked_python(scratch: Path) -> Iterator[Path]:
+    """Yield the address of a server of processes for streaming sources (`tests.forked_python`)."""
+    address = scratch / "python"
+    command = [sys.executable, "-m", "tests.forked_python", "--serve", str(address)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE):
+        yield address
+
+
 def open_session(
-    scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g", jvm_options: str = SHORT_LIVED
+    scratch: Path,
+    *,
+    uses: tuple[str, ...] = ("delta",),
+    memory: str = "2g",
+    jvm_options: str = SHORT_LIVED,
+    python: Path | None = None,
 ) -> SparkSession:
-    """Start the JVM and return its session; the caller stops it."""
+    """Start the JVM and return its session; the caller stops it.
+
+    `python` is the address at which the processes of streaming sources are forked; without it they are started.
+    """
     from pyspark.sql import SparkSession
 
     pin_interpreter()
+    if python:
+        os.environ["TESTS_FORKED_PYTHON"] = str(python)
     builder = SparkSession.builder
     for key, value in session_settings(scratch, uses=uses, memory=memory, jvm_options=jvm_options).items():
         builder = builder.config(key, value)
