@@ -44,10 +44,11 @@ class Shadow:
     is_enforced: bool
     most: int
     least: int
-    most_at_ms: int
-    """True time to which `most` is paid: that of the last batch, since when all is paid at the rate in force now."""
+    paid_at_ms: int
+    """True time to which both are paid: that of the last batch."""
 
-    least_at_ms: int
+    idle: int = 0
+    """What `least` has earned since then."""
 
     overdraft: dict[int, int] = field(default_factory=dict)
     """Largest cost of a message of every shard since the last epoch."""
@@ -58,19 +59,23 @@ class Shadow:
     @classmethod
     def full(cls, limit: Limit, *, is_enforced: bool, at_ms: int) -> Shadow:
         """Return the shadow of a new bucket."""
-        return cls(limit, is_enforced, limit.burst, limit.burst, at_ms, at_ms)
+        return cls(limit, is_enforced, limit.burst, limit.burst, at_ms)
 
     def wait(self, *, at_ms: int, unpaid_ms: int) -> None:
-        """Let time pass in which no batch runs.
+        """Let time pass in which no batch runs: the next one may have it, unless a clock takes it away before.
 
         Parameters
         ----------
         unpaid_ms
             Time that the job could not see pass, for its wall clock was set back meanwhile.
         """
-        earned = self.limit.rate * max(0, at_ms - self.least_at_ms - unpaid_ms)
-        self.least = min(self.least + earned, self.limit.burst)
-        self.least_at_ms = at_ms
+        earned = self.limit.rate * max(0, at_ms - self.paid_at_ms - unpaid_ms)
+        self.idle = min(earned, self.limit.burst - self.least)
+
+    @property
+    def left(self) -> int:
+        """What it surely has now."""
+        return self.least + self.idle
 
     def advance(
         self,
@@ -96,15 +101,15 @@ class Shadow:
         """
         before = self.limit
         better, worse = max(before.rate, limit.rate), min(before.rate, limit.rate)
-        most = self.most + better * (at_ms - self.most_at_ms + overpaid_ms) - spent
+        most = self.most + better * (at_ms - self.paid_at_ms + overpaid_ms) - spent
         is_forgotten = may_be_forgotten and most >= before.burst
         self.most = limit.burst if is_forgotten else min(most, limit.burst)
-        least = self.least + worse * max(0, at_ms - self.least_at_ms - unpaid_ms)
+        least = self.least + worse * max(0, at_ms - self.paid_at_ms - unpaid_ms)
         self.least = min(least, before.burst, limit.burst)
         if is_enforced and not self.is_enforced:
             # What an observing scope was overdrawn by is no debt: it owes one burst at most.
             self.most, self.least = limit.burst, -limit.burst
-        self.limit, self.is_enforced, self.most_at_ms, self.least_at_ms = limit, is_enforced, at_ms, at_ms
+        self.limit, self.is_enforced, self.paid_at_ms, self.idle = limit, is_enforced, at_ms, 0
 
 
 class Account:
@@ -122,7 +127,7 @@ class Account:
         """Know no more than that no bucket holds more than its burst: what is unknown counts as used."""
         self._is_known = False
         for shadow in self.shadows.values():
-            shadow.most, shadow.least = shadow.limit.burst, _UNKNOWN
+            shadow.most, shadow.least, shadow.idle = shadow.limit.burst, _UNKNOWN, 0
 
     def wait(self, *, at_ms: int, unpaid_ms: int) -> None:
         """Let time pass in which no batch runs."""
@@ -241,7 +246,7 @@ class Account:
     def leaves_message(self, contracts: Contracts, name: str) -> bool:
         """Return whether a message is left in every scope that can stop a namespace, or all of a smaller burst."""
         return all(
-            self.shadows[scope.key, 0].least >= min(limit.burst, MICRO)
+            self.shadows[scope.key, 0].left >= min(limit.burst, MICRO)
             for scope in contracts.of(name).enforced
             for limit in scope.limits[:1]
             if limit is not None
@@ -253,6 +258,6 @@ class Account:
 
     def _has_tokens(self, scope: Scope, left: tuple[int, int] = (0, 0)) -> bool:
         return all(
-            limit is None or (limit.rate > 0 and self.shadows[scope.key, dimension].least >= left[dimension])
+            limit is None or (limit.rate > 0 and self.shadows[scope.key, dimension].left >= left[dimension])
             for dimension, limit in enumerate(scope.limits)
         )

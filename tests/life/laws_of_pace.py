@@ -44,14 +44,18 @@ class _Pair:
     """What each was served, in messages and in bytes, in micro-tokens."""
 
     gap: Gap = field(default_factory=Gap)
+    uneven: Fraction = Fraction(0)
+    """The largest part of the flows of either shard whose rows were of more than one size."""
 
 
 class Pace(Law):
     """L3 in time: as `Fairness`, in a scope that limits both resources and is the only one that either passes.
 
-    Where the flows live in several shards, the mixture in which those of each will be served is estimated: two may
-    come apart by another twentieth of their service. Only namespaces whose rows are all of one size
-    are compared: for others, the resource that takes longer depends on the span of time that is asked about.
+    Where the flows live in several shards, the mixture in which those of each will be served is estimated from all
+    that waits: two may come apart by another twentieth of their service. A flow whose first rows are of other sizes
+    than its last ones is estimated wrong until they leave: its shard may lose that flow's part, or get it twice.
+    Only namespaces whose rows are all of one size are compared: for others, the resource that takes longer depends on
+    the span of time that is asked about.
     """
 
     name = "Pace"
@@ -81,6 +85,7 @@ class Pace(Law):
         self._demand = demand
         backlogged = [name for name in world.waited.keys() & world.waiting.keys() if not world.may_be_held(name)]
         unknown = unknown_to_plan(world, before, contracts, demand, last)
+        uneven = _uneven_in(world)
         kept: dict[tuple[str, str], _Pair] = {}
         for names in combinations(sorted(backlogged), 2):
             found = contracts.of(names[0]), contracts.of(names[1])
@@ -109,7 +114,8 @@ class Pace(Law):
                 excused = abs(difference) if is_drained else _sum_of(others, limits) / min(weights)
             apart = pair.gap.add(difference, excused=excused)
             bound = self._bound(names, weights, limits, is_together=len(shards_of) == 1)
-            bound += 0 if shards == 1 else self._ESTIMATED * max(times)
+            pair.uneven = max(pair.uneven, *(uneven[shard] for shard in shards_of))
+            bound += 0 if shards == 1 else max(self._ESTIMATED, pair.uneven) * max(times)
             bound += sum(REMEMBERED_MS for name in names if len(self._seen[name]) > 2)
             if apart > bound:
                 where = "one shard" if len(shards_of) == 1 else f"{shards} shards"
@@ -151,6 +157,14 @@ def _size_of(rows: Sequence[Row]) -> int | None:
     """Return the size that all rows have, or `None`."""
     sizes = {row.size_bytes for row in rows}
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def _uneven_in(world: World) -> dict[int, Fraction]:
+    """Return of every shard which part of its flows have rows of more than one size."""
+    flows: dict[int, list[bool]] = defaultdict(list)
+    for name, rows in world.waited.items():
+        flows[shard_in(name, world.job.shards)].append(_size_of(rows) is None)
+    return {shard: Fraction(sum(uneven), len(uneven)) for shard, uneven in flows.items()}
 
 
 def _time_of(tokens: Sequence[int], limits: Limits) -> Fraction:

@@ -368,7 +368,8 @@ class Life:
             world.account.share(is_settled=batch.steady_ms - self._changed_ms > SETTINGS.lease_ms)
         world.account.debit(contracts, batch)
         self._revision = batch.revision
-        self._note_paid()
+        if not self._is_before_move:
+            world.unpaid_ms = world.overpaid_ms = 0
         for law in self._watching:
             self._raise(law.name, law.after_batch(world, batch))
 
@@ -378,7 +379,6 @@ class Life:
         if not self._revision:
             return
         world.account.wait(at_ms=self.job.steady_ms, unpaid_ms=world.unpaid_ms)
-        self._note_paid()
         for law in self._watching:
             self._raise(law.name, law.after_idle(world))
 
@@ -386,10 +386,6 @@ class Life:
     def _is_before_move(self) -> bool:
         """Whether the newest batch was planned on the machine before: it pays what that one saw."""
         return self._epoch <= self._moved_after
-
-    def _note_paid(self) -> None:
-        if not self._is_before_move:
-            self.world.unpaid_ms = self.world.overpaid_ms = 0
 
     def _raise(self, law: str, found: Iterator[str]) -> None:
         if law in self.laws:

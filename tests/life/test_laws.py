@@ -302,3 +302,17 @@ def test_laws_count_paying_time_from_the_clock_as_it_is_set_at_the_first_epoch()
     move = Step("move", {"machines": MACHINES[:1], "rows": [], "triggers": 3, "down_ms": 1_000})
     life.play([Step("restart", {"down_ms": 1_000, "jump_ms": -3_600_000}), FLOOD, move])
     assert life.batches > 0
+
+
+def test_time_without_batches_before_a_move_to_a_clock_that_is_behind_is_not_counted_as_paid() -> None:
+    life = Life(Birth(GROUP, 1), ("L4", ISOLATION))
+    # The bucket is a message short of full when the last batch leaves nothing. The minute after it brings no batch, and
+    # on the other machine it never was.
+    life.play([
+        Step("burst", {"rows": [("acme/a", 1, 11)]}), Step("run", {"rows": [], "triggers": 63, "after_ms": 1_000}),
+    ])  # fmt: skip
+    behind = {"boot": "two", "ahead_ms": -120_000, "up_ms": 0}
+    rows = [("acme/a", 1, 10), ("blue/a", 1, 10)]
+    life.play([Step("move", {"machines": [behind], "rows": rows, "triggers": 10, "down_ms": 1_000})])
+    assert life.batches > 10
+    assert life.world.waiting

@@ -352,3 +352,17 @@ def test_scope_that_only_observes_changes_nothing_of_who_is_served(observing: di
     rows = [(name, size) for name, size in sizes_bytes.items() for _ in range(4 + 120 * 4_000 // size)]
     admitted = admitted_in(120, SimulatedJob(policy, shards=2), rows)
     assert abs(admitted["t/d"] - admitted["t/a"]) <= 2 * (40 + 1)
+
+
+def test_neighbours_of_a_queue_of_two_sizes_lose_at_most_its_part_of_their_shard() -> None:
+    # All but one live in one shard. Its mixture is estimated from all that waits, so the last rows count too soon.
+    limits = {"messages_per_second": 5, "bytes_per_second": 2_000, "burst_seconds": 1}
+    policy = {"version": 1, "resource_groups": {"g": {"publish": limits}}, "defaults": {"resource_group": "g"}}
+    sizes_bytes = {"solo": 1, "blue/b": 40, "acme/a": 400}
+    assert {shard_of(name.encode(), 3) for name in (*sizes_bytes, "acme/b")} == {0}
+    assert shard_of("cora/ü".encode(), 3) == 1
+    queue = [("acme/b", 400)] * 200 + [("acme/b", 1)] * 400
+    rows = [(name, size) for name, size in (sizes_bytes | {"cora/ü": 0}).items() for _ in range(300)]
+    admitted = admitted_in(200, SimulatedJob(policy, shards=3), queue + rows)
+    for name in sizes_bytes:
+        assert admitted["cora/ü"] - admitted[name] <= 3 * 2 + admitted["cora/ü"] / 4

@@ -26,10 +26,11 @@ A level is a span of virtual time at the scope's rates. So this is start-time fa
 than by a message of its shard, whatever the sizes, except for the rounding of levels. In a scope above their domains,
 flows count by their own weights times their domains'. The order is inexact in two cases. Where a scope is short of both
 resources and the flows of one shard differ in which of them dominates, the mixture in which they will be served is
-estimated from their demand (`debts_in_time`), and they may fall behind by some hundredths. Where two levels run short
-at once and their rates differ in proportion, flows may fall behind by a fifth, and by more where a shard is lent only a
-few messages per epoch. A new flow is due nothing in the epoch in which it first appears: what it takes then is lost to
-the other flows of its shard, up to its part of one epoch.
+estimated from their demand (`debts_in_time`), and they may fall behind by some hundredths. Where the first rows of a
+flow are of other sizes than all that it has waiting, they may fall behind by that flow's part of the shard, until those
+rows have left. Where two levels run short at once and their rates differ in proportion, flows may fall behind by a
+fifth, and by more where a shard is lent only a few messages per epoch. A new flow is due nothing in the epoch in which
+it first appears: what it takes then is lost to the other flows of its shard, up to its part of one epoch.
 
 An account below 0 is a credit: tokens that rounding withheld, or that a shard was due of one resource while it was too
 far ahead in the other. A division takes up credits of at most half of what is available. A shard without demand keeps
