@@ -197,6 +197,7 @@ class ControlPlane:
             policy = (
                 self._snapshot[1] if self._snapshot and is_same else compile_policy(snapshot.document, self._direction)
             )
+            self.epochs.check_fence()
             write_next_policies(
                 self._directory, NextPolicies(policy.revision, snapshot.store_revision, snapshot.problem)
             )

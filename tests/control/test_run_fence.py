@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
+from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.errors import ConfigurationError, TakenOverError
 from spark_throttle.files.storage import Directory
-from tests.control.queries import SHARDS, Query
+from tests.control.queries import SHARDS, Query, per_second
 
 
 class FencedQuery(Query):
@@ -56,6 +57,20 @@ def test_run_that_comes_to_its_first_epoch_after_a_later_run_has_begun_is_the_on
     assert {folder: query.directory.names(folder) for folder in ("epochs", "feedback")} == files
     query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
     assert query.trigger().number == of_early.number + 2
+
+
+def test_run_that_was_taken_over_notes_no_policies_any_more(query: FencedQuery) -> None:
+    query.trigger()
+    zombie = query.plane
+    query.restart()
+    query.trigger()
+    noted = read_next_policies(query.directory)
+    query.policies.set({"job": per_second(7)})
+    with pytest.raises(TakenOverError):
+        zombie.next_epoch(query.name)
+    assert read_next_policies(query.directory) == noted
+    query.trigger()
+    assert read_next_policies(query.directory) != noted
 
 
 def test_run_that_was_taken_over_deletes_no_file_any_more(query: FencedQuery) -> None:
