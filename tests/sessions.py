@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 JARS = ROOT / "build" / "jars"
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time."""
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
+"""For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time.
+
+A JVM that does not optimise keeps 48 MiB for its code, which Spark fills at once. To throw code out and to compile it
+anew took a sixth of the CPU time of the tests.
+"""
 
 CLASS_ARCHIVE = ROOT / "build" / "spark-classes.jsa"
 """Classes of Spark and Delta, parsed and verified; `tests.class_archive` makes it, and sessions do without it too.
@@ -36,6 +40,12 @@ CHECKPOINTS_WITHOUT_PROCESSES = (
 
 On a local disk Spark's default starts a process (`readlink`) for each file that it looks for: a hundred a query, a
 sixth of its CPU time. Jobs that are killed keep the default.
+"""
+
+INTERPRETED = (("spark.sql.codegen.wholeStage", "false"), ("spark.sql.codegen.factoryMode", "NO_CODEGEN"))
+"""Plans are walked and not compiled: for some rows, the compiler takes a tenth of the CPU time of a query.
+
+Jobs of their own keep the default.
 """
 
 
