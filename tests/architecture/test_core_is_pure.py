@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "spark_throttle"
-CORE = [*sorted((PACKAGE / "core").rglob("*.py")), PACKAGE / "errors.py"]
+CORE = [*sorted((PACKAGE / "core").rglob("*.py")), *sorted((PACKAGE / "errors").rglob("*.py"))]
 HEAVY = {"delta", "deltalake", "pandas", "py4j", "pydantic", "pyspark", "yaml"}
 """What loading the core must not load."""
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_throttle import errors
+
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
     path for top in ("spark_throttle", "jobs", "demos", "tests", "scripts") for path in (ROOT / top).rglob("*.py")
@@ -45,6 +47,11 @@ def test_package_says_where_to_begin_and_what_it_may_import(folder: Path) -> Non
     assert re.search(r"[Ii]t\s+may\s+import", words)
     for name in re.findall(r"Start\s+with\s+`([\w.]+)`", words):
         assert folder.joinpath(*name.split(".")).with_suffix(".py").exists(), name
+
+
+def test_tracebacks_name_an_error_as_users_import_it() -> None:
+    shown = [getattr(errors, name) for name in errors.__all__]
+    assert {each.__module__ for each in shown if isinstance(each, type)} == {"spark_throttle.errors"}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.py")), ids=relative)

@@ -1,0 +1,110 @@
+"""Every error spark-throttle raises: the class says what the caller should do.
+
+::
+
+    ThrottleError
+    ├── PolicyError                 fix the policy document, then try again
+    │   └── StoredPolicyError       correct the document that a store holds
+    ├── ConfigurationError          fix the call or the job's settings, then try again
+    │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
+    │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
+    │   ├── DefinitionChangedError  start once with the old definition
+    │   └── NativeWriterError       use Spark's writer for the table
+    ├── TakenOverError              let the newer run go on, or stop it and start again
+    ├── StoredFormatError           stop: the stored bytes were written by another version, or are damaged
+    │   ├── UnknownVersionError
+    │   └── DamagedError
+    ├── EpochMissingError           restore the file, or start a new checkpoint
+    ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
+    ├── SignInUnavailableError      try again later: the sign-in provider does not answer
+    ├── FileUnusableError           make the file what it must be, as the message says
+    ├── AddressInUseError           end what listens there, or choose another address
+    └── StoreError                  a policy store did not carry out a request
+        ├── NotFoundError           ask for an entity that exists, or create it first
+        ├── DuplicateError          update it instead, or choose another name
+        ├── NotPermittedError       ask an administrator: the change is not its author's to make
+        ├── UnconfirmedError        look at what the change costs, then confirm it: nothing was changed
+        ├── InUseError              detach the users that it names, then try again
+        ├── ConflictError           read it again, then decide whether to try again: nothing was changed
+        ├── StoreUnavailableError   try again later, or repair the store: nothing was changed
+        └── OutcomeUnknownError     check whether the change was committed before trying again
+
+Messages carry the value, the bound it broke and the remedy.
+
+It may import `remedies`. Start with `throttle_error`; every name is imported from here.
+"""
+
+from __future__ import annotations
+
+from spark_throttle.errors.circumstances import (
+    AddressInUseError,
+    FileUnusableError,
+    QueueOverflowError,
+    SignInUnavailableError,
+    TakenOverError,
+)
+from spark_throttle.errors.configuration import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    DefinitionChangedError,
+    NativeWriterError,
+    PolicyError,
+    ShardCountChangedError,
+    StoredPolicyError,
+)
+from spark_throttle.errors.near_names import did_you_mean
+from spark_throttle.errors.store import (
+    ConflictError,
+    DuplicateError,
+    InUseError,
+    NotFoundError,
+    NotPermittedError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+    UnconfirmedError,
+)
+from spark_throttle.errors.stored_format import (
+    RESTORE_CHECKPOINT,
+    DamagedError,
+    EpochMissingError,
+    StoredFormatError,
+    UnknownVersionError,
+)
+from spark_throttle.errors.throttle_error import ThrottleError
+
+__all__ = [
+    "RESTORE_CHECKPOINT",
+    "AddressInUseError",
+    "CheckpointMismatchError",
+    "ConfigurationError",
+    "ConflictError",
+    "DamagedError",
+    "DefinitionChangedError",
+    "DuplicateError",
+    "EpochMissingError",
+    "FileUnusableError",
+    "InUseError",
+    "NativeWriterError",
+    "NotFoundError",
+    "NotPermittedError",
+    "OutcomeUnknownError",
+    "PolicyError",
+    "QueueOverflowError",
+    "ShardCountChangedError",
+    "SignInUnavailableError",
+    "StoreError",
+    "StoreUnavailableError",
+    "StoredFormatError",
+    "StoredPolicyError",
+    "TakenOverError",
+    "ThrottleError",
+    "UnconfirmedError",
+    "UnknownVersionError",
+    "did_you_mean",
+]
+
+# A traceback shows, and a pickle holds, the name by which users import an error: the modules below may change.
+for _name in __all__:
+    if isinstance(_found := globals()[_name], type):
+        _found.__module__ = __name__

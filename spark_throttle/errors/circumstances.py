@@ -1,0 +1,90 @@
+"""What stands in the way of a call that is right: another run, a full queue, a file, another program."""
+
+from __future__ import annotations
+
+from spark_throttle.errors.throttle_error import ThrottleError
+
+
+class TakenOverError(ThrottleError):
+    """Another run has begun in this run's control directory."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        super().__init__(
+            f"another run has begun in the control directory {location}, so this one ends: either a query was started "
+            f"twice, or two queries were given one control directory; let only one of them run, and give each query a "
+            f"checkpoint (or control_path) of its own"
+        )
+
+    def __reduce__(self) -> tuple[type[TakenOverError], tuple[str]]:
+        return (type(self), (self.location,))
+
+
+class QueueOverflowError(ThrottleError):
+    """The queue is full, and the policy says to fail rather than to reject."""
+
+    def __init__(self, shard: int, waiting_messages: int, bound_messages: int, bound_bytes: int) -> None:
+        self.shard = shard
+        self.waiting_messages = waiting_messages
+        self.bound_messages = bound_messages
+        self.bound_bytes = bound_bytes
+        super().__init__(
+            f"shard {shard} would hold {waiting_messages} delayed messages, over its bound of {bound_messages} "
+            f"messages or {bound_bytes} bytes, and queue.on_overflow is 'fail': raise the bound and restart"
+        )
+
+    def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int, int]]:
+        args = (self.shard, self.waiting_messages, self.bound_messages, self.bound_bytes)
+        return (type(self), args)
+
+
+class SignInUnavailableError(ThrottleError):
+    """Whether a caller may be let in cannot be told, because the provider of its sign-in does not answer."""
+
+    def __init__(self, issuer: str, problem: str) -> None:
+        self.issuer = issuer
+        self.problem = problem
+        super().__init__(f"the sign-in provider {issuer} does not answer as it must: {problem}; try again later")
+
+    def __reduce__(self) -> tuple[type[SignInUnavailableError], tuple[str, str]]:
+        return (type(self), (self.issuer, self.problem))
+
+
+class FileUnusableError(ThrottleError):
+    """A file of the control plane cannot be read or written as it must be.
+
+    Examples
+    --------
+    >>> str(FileUnusableError("tokens.json", "it is a link; name the file that it leads to"))
+    'the file tokens.json cannot be used: it is a link; name the file that it leads to'
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"the file {path} cannot be used: {problem}")
+
+    def __reduce__(self) -> tuple[type[FileUnusableError], tuple[str, str]]:
+        return (type(self), (self.path, self.problem))
+
+
+class AddressInUseError(ThrottleError):
+    """A server cannot listen on its address, because another program does.
+
+    Examples
+    --------
+    >>> print(AddressInUseError("127.0.0.1", 8182))
+    cannot listen on 127.0.0.1, port 8182: another program listens there, maybe a server that was started before; end \
+it, or give another port (--port)
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+        super().__init__(
+            f"cannot listen on {host}, port {port}: another program listens there, maybe a server that was started "
+            f"before; end it, or give another port (--port)"
+        )
+
+    def __reduce__(self) -> tuple[type[AddressInUseError], tuple[str, int]]:
+        return (type(self), (self.host, self.port))

@@ -1,0 +1,102 @@
+"""What a caller gave, a policy or a setting, cannot work: fix it, then try again."""
+
+from __future__ import annotations
+
+from spark_throttle.errors.throttle_error import ThrottleError
+from spark_throttle.remedies import Remedy
+
+
+class PolicyError(ThrottleError):
+    """A policy document cannot be applied; `path` names the field at fault.
+
+    Examples
+    --------
+    >>> str(PolicyError("resource_groups.gold.publish.weight", "0 is less than 1; give a whole number"))
+    'resource_groups.gold.publish.weight: 0 is less than 1; give a whole number'
+    """
+
+    def __init__(self, path: str, problem: str, door_remedy: Remedy | None = None) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}" if path else problem, door_remedy)
+
+    def __reduce__(self) -> tuple[type[PolicyError], tuple[str, str, Remedy | None]]:
+        return (type(self), (self.path, self.problem, self.door_remedy))
+
+
+class StoredPolicyError(PolicyError):
+    """The document that a store holds cannot be applied: somebody edited it, and the caller is not at fault."""
+
+
+class ConfigurationError(ThrottleError):
+    """A call or a job setting cannot work as given."""
+
+
+class ShardCountChangedError(ConfigurationError):
+    """The checkpoint was written with a different number of shards."""
+
+    def __init__(self, stored_shards: int, asked_shards: int) -> None:
+        self.stored_shards = stored_shards
+        self.asked_shards = asked_shards
+        super().__init__(
+            f"this checkpoint holds {stored_shards} shards, but {asked_shards} were requested; its queues and "
+            f"balances are kept by shard: set shards={stored_shards}, or start a new checkpoint"
+        )
+
+    def __reduce__(self) -> tuple[type[ShardCountChangedError], tuple[int, int]]:
+        return (type(self), (self.stored_shards, self.asked_shards))
+
+
+class CheckpointMismatchError(ConfigurationError):
+    """The checkpoint and something that its query has written do not share one history.
+
+    Restoring an older checkpoint undoes batches, and their numbers are then given to other rows: to go on would lose
+    rows or double them. Nothing has been written.
+    """
+
+    def __init__(self, what: str, problem: str, remedy: str) -> None:
+        self.what = what
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{what} {problem}: {remedy} (docs/checkpoints.md)")
+
+    def __reduce__(self) -> tuple[type[CheckpointMismatchError], tuple[str, str, str]]:
+        return (type(self), (self.what, self.problem, self.remedy))
+
+
+class DefinitionChangedError(ConfigurationError):
+    """An uncommitted batch that is already in a sink would now be decided differently."""
+
+    def __init__(self, batch: int, differences: str, note: str) -> None:
+        self.batch = batch
+        self.differences = differences
+        self.note = note
+        super().__init__(
+            f"batch {batch} is not committed, and an earlier attempt has written rows of it that would now be decided "
+            f"differently: {differences}; start once with the old definition, then with the new one (or remove {note}, "
+            f"if rows of this batch may be lost and doubled)"
+        )
+
+    def __reduce__(self) -> tuple[type[DefinitionChangedError], tuple[int, str, str]]:
+        return (type(self), (self.batch, self.differences, self.note))
+
+
+class NativeWriterError(ConfigurationError):
+    """The native Delta writer cannot write as asked, but Spark's can.
+
+    Examples
+    --------
+    >>> str(NativeWriterError("s3://lake/orders", "it has the table feature rowTracking")).partition(";")[0]
+    'the native Delta writer cannot write s3://lake/orders: it has the table feature rowTracking'
+    """
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what = what
+        self.why = why
+        super().__init__(
+            f"the native Delta writer cannot write {what}: {why}; use Spark's writer: leave "
+            f"option('throttle.writer', …) out, or set it to 'spark'"
+        )
+
+    def __reduce__(self) -> tuple[type[NativeWriterError], tuple[str, str]]:
+        return (type(self), (self.what, self.why))
