@@ -36,7 +36,7 @@ from spark_throttle.sharing.report import (
     unpack_base,
     unpack_head,
 )
-from spark_throttle.sharing.sharing import Update, Visit
+from spark_throttle.sharing.visit import Update, Visit
 
 logger = logging.getLogger(__name__)
 

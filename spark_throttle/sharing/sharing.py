@@ -17,8 +17,7 @@ times give out more than the quota, so under them a job uses what its policy say
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -30,51 +29,17 @@ from spark_throttle.sharing.division import OtherSeats, divide, floors, most_kep
 from spark_throttle.sharing.measurement import Measurement, moved
 from spark_throttle.sharing.own_runs import OtherRuns, PublishedClaim
 from spark_throttle.sharing.own_scopes import OwnScopes
-from spark_throttle.sharing.peers import News, Peer, Peers, UnreadableRegister
+from spark_throttle.sharing.peers import News, Peer, Peers
 from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import Observation
+from spark_throttle.sharing.visit import Share, Update, Visit
 
 _LEASED: Final = ("max_min", "static")
 """The policies whose parts sum to the quota, so that leases can keep the jobs within it."""
 
 _FALLS = (1 << 20) - 1
 """The bits of an incarnation that count how often the job fell to its floor; those above count its starts."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Share:
-    """The rates that a job may use now."""
-
-    ids: Int64s
-    rate_micro_per_ms: Int64s
-    """Shape (n, 2); `UNLIMITED` where the scope has no limit."""
-
-    is_leased: bool
-    """False while only the floor may be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """What a visit to the exchange found."""
-
-    reports: Mapping[str, ShareReport]
-    """Reports by register, including the job's own and those of its other runs."""
-
-    unreadable: Mapping[str, UnreadableRegister] = field(default_factory=dict)
-    """By register of another job: why it could not be read."""
-
-    is_own_whole: bool = True
-    """False if what this job published is there no more, or damaged, so that others cannot read it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Update:
-    """A report, and how it differs from the one before."""
-
-    report: ShareReport
-    changed: ScopeRows
-    removed: Int64s
 
 
 class Sharing:

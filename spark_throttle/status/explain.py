@@ -12,120 +12,36 @@ whole backlog needs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
-from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
-from spark_throttle.core.lending.grants import used_by_scope
+from spark_throttle.core.codec import unpack_epoch, unpack_policy
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     MICRO,
-    UNLIMITED,
     CompiledPolicy,
-    Dimension,
-    Int64s,
-    Level,
     Limits,
     OnExcess,
 )
-from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.status.explanation import Explanation, LevelExplanation, pair_of
+from spark_throttle.status.last_batch import last_batch_of, observed_levels
 from spark_throttle.status.liveness import Liveness, SignWatch
 from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.store.entries import document_of
 from spark_throttle.store.store import Entry, PolicyStore
-
-
-@dataclass(frozen=True, slots=True)
-class LevelExplanation:
-    """One level that a namespace passes through; pairs are messages, then bytes, `None` where there is no limit."""
-
-    level: str
-    scope: str
-    per_second: tuple[float | None, float | None]
-    burst: tuple[float | None, float | None]
-    on_excess: str
-    weight: int
-
-    max_message_bytes: int | None = None
-    """The size beyond which a message is rejected; `None` where the level has no such bound."""
-
-    balance: tuple[float | None, float | None] = (None, None)
-    """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
-    the namespace's own bucket."""
-
-    granted: tuple[float | None, float | None] = (None, None)
-    """The tokens that the namespace's shard was lent for the last batch."""
-
-    waiting: tuple[int, int] | None = None
-    """The backlog of all the level's namespaces; `None` where no job was asked."""
-
-    release_ms: int | None = None
-    """How long until that backlog may have left, if nothing more arrives; `None` for never, or if nothing waits."""
-
-    @property
-    def debt(self) -> tuple[float | None, float | None]:
-        """The tokens that the bucket owes."""
-        messages, in_bytes = (None if tokens is None else max(0.0, -tokens) for tokens in self.balance)
-        return messages, in_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LastBatch:
-    """What became of the namespace's rows in a job's last batch; pairs are messages, then bytes."""
-
-    batch_id: int
-    batch_time_ms: int
-    epoch: int
-    shard: int
-    offered: tuple[int, int] = (0, 0)
-    admitted: tuple[int, int] = (0, 0)
-    rejected: tuple[int, int] = (0, 0)
-    waiting: tuple[int, int] = (0, 0)
-    observed_messages: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a namespace is held as it is."""
-
-    namespace: str
-    direction: str
-    rule: str
-    """The kind of rule that won: ``exempt``, ``namespace``, ``glob`` or ``defaults``."""
-
-    matched: str
-    """The name or glob that won; empty for the defaults."""
-
-    reasons: tuple[str, ...]
-    """Why that kind won and the others did not, in the order of precedence."""
-
-    resource_group: str | None
-    levels: tuple[LevelExplanation, ...]
-    """From the narrowest to the widest; none where the namespace is exempt."""
-
-    revision: str
-    last_batch: LastBatch | None = None
-    predicted_release_ms: int | None = None
-    """How long after the last batch the namespace's backlog will have left, if nothing more arrives; `None` for never,
-    if nothing waits, or where a note says that it is not told."""
-
-    notes: tuple[str, ...] = ()
-    """Anything else worth knowing, such as a revision that is not in force."""
 
 
 def explain_policy(store: PolicyStore, namespace: str, direction: Direction) -> Explanation:
@@ -201,8 +117,8 @@ def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> E
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     batch, last = max(reports.items())
     spent = [report for number, each in reports.items() if number > epoch.settled_batch for report in each]
-    levels = _observed(explained, match(pa.array([namespace]), policy), policy, epoch, spent, last, shard)
-    seen = _last_batch(batch, last, namespace, shard)
+    levels = observed_levels(explained, match(pa.array([namespace]), policy), policy, epoch, spent, last, shard)
+    seen = last_batch_of(batch, last, namespace, shard)
     predicted_ms, reasons = _prediction(levels, has_backlog=seen.waiting[0] > 0, is_wide=is_wide)
     return replace(
         explained,
@@ -305,8 +221,8 @@ def _levels(policy: CompiledPolicy, namespace: str, found: Matches) -> list[Leve
 
 def _level(level: str, scope: str, limits: Limits, position: int) -> LevelExplanation:
     return LevelExplanation(
-        level, scope, _pair(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
-        _pair(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
+        level, scope, pair_of(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
+        pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
         OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]), _bound(limits, position),
     )  # fmt: skip
 
@@ -316,86 +232,8 @@ def _bound(limits: Limits, position: int) -> int | None:
     return None if found == MAX_SIZE_BYTES else found
 
 
-def _pair(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, float | None]:
-    messages, in_bytes = (
-        None if rate == UNLIMITED else value / unit for value, rate in zip(values.tolist(), rates.tolist(), strict=True)
-    )
-    return messages, in_bytes
-
-
-def _observed(
-    explained: Explanation,
-    found: Matches,
-    policy: CompiledPolicy,
-    epoch: Epoch,
-    spent: list[UsageReport],
-    last: list[UsageReport],
-    shard: int,
-) -> list[LevelExplanation]:
-    """Return the levels with their buckets' balances and their backlogs."""
-    now_ms = max((report.as_of_ms for report in spent), default=epoch.buckets.as_of_ms)
-    buckets = epoch.buckets.debit(used_by_scope(spent, policy), policy).refill(policy, now_ms=now_ms)
-    scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
-    matched = [(report, match(report.names, policy)) for report in last]
-    observed = []
-    for level in explained.levels:
-        scope = scopes.get(level.level, -1)
-        waiting = _waiting(matched, level, scope)
-        rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
-        balance = buckets.balance_micro[scope] if scope >= 0 else np.zeros(2, dtype=np.int64)
-        seen = replace(level, waiting=waiting, release_ms=_release_ms(waiting, balance, rates))
-        if scope >= 0:
-            lent = epoch.lending.balance_micro[shard, scope]
-            seen = replace(seen, balance=_pair(balance, MICRO, rates), granted=_pair(lent, MICRO, rates))
-        observed.append(seen)
-    return observed
-
-
-def _waiting(matched: list[tuple[UsageReport, Matches]], level: LevelExplanation, scope: int) -> tuple[int, int]:
-    total = np.zeros(2, dtype=np.int64)
-    for report, found in matched:
-        if level.level == "namespace":
-            rows = pc.equal(report.names, level.scope).to_numpy(zero_copy_only=False)
-        else:
-            rows = found.shared_scope[:, SHARED_LEVELS.index(Level[level.level.upper()])] == scope
-        total += report.waiting[rows].sum(axis=0)
-    return int(total[0]), int(total[1])
-
-
-def _release_ms(waiting: tuple[int, int], balance_micro: Int64s, rates: Int64s) -> int | None:
-    """Return how long a bucket takes to earn the tokens for a backlog; `None` if nothing waits, or at a rate of 0."""
-    if not waiting[Dimension.MESSAGES]:
-        return None
-    longest = 0
-    for dimension in Dimension:
-        rate = int(rates[dimension])
-        if rate == UNLIMITED:
-            continue
-        if rate == 0:
-            return None
-        lacking = waiting[dimension] * MICRO - int(balance_micro[dimension])
-        longest = max(longest, -(-lacking // rate))
-    return max(0, longest)
-
-
 def _is_shut(level: LevelExplanation) -> bool:
     return 0 in level.per_second and level.on_excess != "observe"
-
-
-def _last_batch(batch: int, reports: list[UsageReport], namespace: str, shard: int) -> LastBatch:
-    seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch, shard)
-    for report in reports:
-        at = pc.index(report.names, namespace).as_py() if report.shard == shard else -1
-        if at >= 0:
-            offered, admitted, rejected, waiting = (
-                (int(pair[0]), int(pair[1]))
-                for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])
-            )
-            return replace(
-                seen, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
-                observed_messages=int(report.observed_messages[at]),
-            )  # fmt: skip
-    return seen
 
 
 _OF_ONE_TENANT: Final = ("namespace", "tenant")

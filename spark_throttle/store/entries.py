@@ -203,6 +203,11 @@ def entries_of_kind(store: PolicyStore, kind: Kind, *, at: int) -> Iterator[Entr
         after = page[-1].name
 
 
+def bodies_of(entries: Iterable[Entry]) -> dict[tuple[Kind, str], str]:
+    """Return what entries say, by kind and name."""
+    return {(entry.kind, entry.name): entry.body or "{}" for entry in entries}
+
+
 def changes_between(before: Mapping[tuple[Kind, str], str], after: Mapping[tuple[Kind, str], str]) -> list[Change]:
     """Return the changes that turn `before` into `after`."""
     removed = [Change(kind, name, None) for kind, name in before if (kind, name) not in after]

@@ -9,11 +9,10 @@ import threading
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from spark_throttle.errors import ConflictError
 from spark_throttle.store.entries import resource_group_of
-from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, Revision, check_revision
+from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, Revision, check_newest, check_revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +115,17 @@ class MemoryStore:
         """Write or remove entries, and return the new revision."""
         with self._lock:
             newest = len(self._commits)
-            if expected_revision != newest:
-                raise ConflictError(f"the policy store {self._location}", expected_revision, newest)
+            check_newest(self, expected_revision, newest)
             revision = Revision.of(newest + 1, at_ms, author, len(changes))
             self._append(Commit(revision, tuple(changes)))
             return revision.revision
+
+    def with_changes(self, commit: Commit) -> MemoryStore:
+        """Return a store of one commit that has the entries of this one, changed by another commit."""
+        there = (Change(entry.kind, entry.name, entry.body, entry.given) for entry in self.scan())
+        after = MemoryStore(self._location)
+        after.replay([Commit(replace(commit.revision, revision=1), (*there, *commit.changes))])
+        return after
 
     def replay(self, commits: Sequence[Commit]) -> None:
         """Add commits that were made before, in their order."""

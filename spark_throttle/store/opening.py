@@ -38,7 +38,7 @@ def open_store(location: str, *, is_created: bool = False) -> PolicyStore:
 
         return MemoryStore(location)
     if scheme == "file" and rest:
-        from spark_throttle.store.file_store import FileStore
+        from spark_throttle.store.file.file_store import FileStore
 
         path = rest.removeprefix("//")
         return FileStore.create(path) if is_created else FileStore(path)

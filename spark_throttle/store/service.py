@@ -17,49 +17,31 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-from spark_throttle.errors import (
-    ConflictError,
-    DuplicateError,
-    InUseError,
-    NotFoundError,
-    PolicyError,
-    did_you_mean,
-)
+from spark_throttle.errors import DuplicateError, NotFoundError
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.remedies import Remedy
 from spark_throttle.store.checked_changes import MOST_NOTES, CheckedChanges
 from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
 from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
+from spark_throttle.store.differences import differences, restoring
 from spark_throttle.store.effects import notes_on, notes_on_document
 from spark_throttle.store.entries import (
     EMPTY,
     Difference,
     StoredEntry,
-    body_of,
+    bodies_of,
     changes_between,
     document_of,
     entries_of,
     parse_policy,
-    path_of,
     resource_group_of,
 )
+from spark_throttle.store.entry_needs import change_of, check_unused, expected_values, found_entry, hint_of
 from spark_throttle.store.entry_version import Expected, check_expected
 from spark_throttle.store.protection.planned_change import PlannedChange
-from spark_throttle.store.store import (
-    KINDS,
-    MEMBER_KINDS,
-    SINGLE_KINDS,
-    Author,
-    Change,
-    Entry,
-    Kind,
-    PolicyStore,
-    Revision,
-)
-
-_USERS_NAMED: Final = 10
+from spark_throttle.store.store import SINGLE_KINDS, Author, Change, Kind, PolicyStore, Revision, check_newest
 
 
 class PolicyService:
@@ -128,7 +110,7 @@ class PolicyService:
             return StoredEntry.of(entry)
         if kind in SINGLE_KINDS:
             return StoredEntry(kind, "", EMPTY[kind], 0)
-        raise NotFoundError(kind, name, self._hint(kind, name, at, reader_tenant))
+        raise NotFoundError(kind, name, hint_of(self.store, kind, name, at, reader_tenant))
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
@@ -157,7 +139,7 @@ class PolicyService:
             check_expected(kind, name, expected, entry)
             if entry is not None:
                 raise DuplicateError(kind, name, "is there already; update it instead")
-            return self._writing(kind, name, values, revision, author)
+            return change_of(self.store, kind, name, values, revision, author)
 
         return self._noted(kind, name, values, self._changes.commit(plan, author))
 
@@ -175,8 +157,8 @@ class PolicyService:
         """
 
         def plan(revision: int) -> list[Change]:
-            self._found(kind, name, revision, expected, author)
-            return self._writing(kind, name, values, revision, author)
+            found_entry(self.store, kind, name, revision, expected, author)
+            return change_of(self.store, kind, name, values, revision, author)
 
         return self._noted(kind, name, values, self._changes.commit(plan, author))
 
@@ -188,7 +170,7 @@ class PolicyService:
         def plan(revision: int) -> list[Change]:
             entry = self.store.get(kind, name, at=revision)
             check_expected(kind, name, expected, entry)
-            return self._writing(kind, name, values, revision, author)
+            return change_of(self.store, kind, name, values, revision, author)
 
         return self._noted(kind, name, values, self._changes.commit(plan, author))
 
@@ -212,13 +194,10 @@ class PolicyService:
 
         def plan(revision: int) -> list[Change]:
             nonlocal values
-            entry = self.store.get(kind, name, at=revision)
-            check_expected(kind, name, expected, entry)
-            values = edited({} if entry is None else StoredEntry.of(entry).values)
-            return self._writing(kind, name, values, revision, author)
+            values = edited(expected_values(self.store, kind, name, revision, expected) or {})
+            return change_of(self.store, kind, name, values, revision, author)
 
-        made = self._changes.commit(plan, author)
-        return self._noted(kind, name, values, made)
+        return self._noted(kind, name, values, self._changes.commit(plan, author))
 
     def delete(self, kind: Kind, name: str, author: Author, *, expected: Expected = None) -> CommitResult:
         """Remove an entry; `defaults`, `job` and `queue` then have their default values.
@@ -232,11 +211,9 @@ class PolicyService:
         """
 
         def plan(revision: int) -> list[Change]:
-            self._found(kind, name, revision, expected, author)
+            found_entry(self.store, kind, name, revision, expected, author)
             if kind == "resource_group":
-                users = self._users(name, revision)
-                if users:
-                    raise InUseError(name, users[:_USERS_NAMED], has_more=len(users) > _USERS_NAMED)
+                check_unused(self.store, name, revision)
             return [Change(kind, name, None)]
 
         return self._changes.commit(plan, author)
@@ -274,17 +251,16 @@ class PolicyService:
         def plan(revision: int) -> list[Change]:
             notes.clear()
             if author.tenant is None:
-                self._found("resource_group", resource_group, revision, None, author)
-            entry = self.store.get(kind, name, at=revision)
-            check_expected(kind, name, expected, entry)
-            values = {} if entry is None else StoredEntry.of(entry).values
+                found_entry(self.store, "resource_group", resource_group, revision, None, author)
+            found = expected_values(self.store, kind, name, revision, expected)
+            values = found or {}
             attached = values.get("resource_group")
             if attached not in (None, resource_group) and not is_moved:
                 remedy = Remedy.MOVE_NAMESPACE if kind == "namespace" else Remedy.MOVE_OTHER
                 raise DuplicateError(kind, name, f"is attached to {attached!r}", remedy)
-            if entry is None and kind == "namespace":
+            if found is None and kind == "namespace":
                 notes.append(f"{name} has an entry of its own now: the defaults and wider globs no longer apply to it")
-            return self._writing(kind, name, {**values, "resource_group": resource_group}, revision, author)
+            return change_of(self.store, kind, name, {**values, "resource_group": resource_group}, revision, author)
 
         made = self._changes.commit(plan, author)
         return replace(made, notes=(*made.notes, *notes))
@@ -306,9 +282,7 @@ class PolicyService:
         """
 
         def plan(revision: int) -> list[Change]:
-            entry = self.store.get(kind, name, at=revision)
-            check_expected(kind, name, expected, entry)
-            values = {} if entry is None else StoredEntry.of(entry).values
+            values = expected_values(self.store, kind, name, revision, expected) or {}
             attached = values.pop("resource_group", None)
             if attached is None:
                 raise _unattached(kind, name)
@@ -316,7 +290,7 @@ class PolicyService:
                 raise NotFoundError("resource_group", resource_group, f" that {kind} {name} is attached to")
             if not values:
                 return [Change(kind, name, None)]
-            return self._writing(kind, name, values, revision, author)
+            return change_of(self.store, kind, name, values, revision, author)
 
         return self._changes.commit(plan, author)
 
@@ -350,9 +324,8 @@ class PolicyService:
         wanted = entries_of(document)
 
         def plan(revision: int) -> list[Change]:
-            if expected is not None and expected != revision:
-                raise ConflictError(f"the policy store {self.store.location}", expected, revision)
-            return changes_between(_bodies(self.store, revision), wanted)
+            check_newest(self.store, expected, revision)
+            return changes_between(bodies_of(self.store.scan(at=revision)), wanted)
 
         # What the document says is the administrators' word, even if a tenant's administrator wrote it first.
         made = self._changes.commit(plan, author, is_whole=True, is_document=True)
@@ -361,7 +334,7 @@ class PolicyService:
     def planned(self, document: PolicyDocument) -> PlannedChange:
         """Return what `apply` would change, and what that costs."""
         revision = self.store.revision()
-        before = _bodies(self.store, revision)
+        before = bodies_of(self.store.scan(at=revision))
         return self._planned(changes_between(before, entries_of(document)), before, revision)
 
     # ----------------------------------------------------------------------------------------- revisions
@@ -378,12 +351,7 @@ class PolicyService:
         NotFoundError
             If a revision does not exist.
         """
-        found = []
-        for kind, name in self._touched(before, after):
-            old, new = (change_to(self.store, kind, name, revision).body for revision in (before, after))
-            if old != new:
-                found.append(Difference.of(kind, name, old, new))
-        return found
+        return differences(self.store, before, after)
 
     def rollback(self, to: int, author: Author, *, expected: int | None = None) -> CommitResult:
         """Restore the policies of a revision, in one commit; the changes since then stay in the history.
@@ -400,30 +368,18 @@ class PolicyService:
         """
 
         def plan(revision: int) -> list[Change]:
-            if expected is not None and expected != revision:
-                raise ConflictError(f"the policy store {self.store.location}", expected, revision)
-            return self._restoring(to, revision)
+            check_newest(self.store, expected, revision)
+            return restoring(self.store, to, revision)
 
         return self._changes.commit(plan, author, is_whole=True)
 
     def planned_rollback(self, to: int) -> PlannedChange:
         """Return what `rollback` would change, and what that costs."""
         revision = self.store.revision()
-        changes = self._restoring(to, revision)
-        before = {
-            (each.kind, each.name): body
-            for each in changes
-            if (body := change_to(self.store, each.kind, each.name, revision).body) is not None
-        }
+        changes = restoring(self.store, to, revision)
+        now = [change_to(self.store, each.kind, each.name, revision) for each in changes]
+        before = {(each.kind, each.name): each.body for each in now if each.body is not None}
         return self._planned(changes, before, revision)
-
-    def _restoring(self, to: int, revision: int) -> list[Change]:
-        changes = []
-        for kind, name in self._touched(to, revision):
-            old, new = (change_to(self.store, kind, name, at) for at in (to, revision))
-            if old != new:
-                changes.append(old)
-        return changes
 
     # ------------------------------------------------------------------------------------------- inside
 
@@ -435,59 +391,6 @@ class PolicyService:
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
         return replace(made, notes=(*made.notes, *notes_on(kind, name, parse_policy(kind, name, values))))
 
-    def _writing(
-        self, kind: Kind, name: str, values: Mapping[str, object], revision: int, author: Author
-    ) -> list[Change]:
-        policy = parse_policy(kind, name, values)
-        group = getattr(policy, "resource_group", None)
-        # A tenant's administrator may name only the group that is there already, and learns nothing of others.
-        if author.tenant is None and group is not None and self.store.get("resource_group", group, at=revision) is None:
-            where = path_of(kind, name)
-            hint = self._hint("resource_group", group, revision, author.tenant) or "; create it first"
-            raise PolicyError(f"{where}.resource_group", f"{group!r} is not a resource group{hint}")
-        body = body_of(policy)
-        return [Change(kind, name, None if kind in SINGLE_KINDS and body == body_of(EMPTY[kind]) else body)]
-
-    def _found(self, kind: Kind, name: str, revision: int, expected: Expected, author: Author) -> Entry:
-        entry = self.store.get(kind, name, at=revision)
-        if entry is None:
-            if kind in SINGLE_KINDS:
-                check_expected(kind, name, expected, None)
-                return Entry(kind, "", "{}", 0)
-            raise NotFoundError(kind, name, self._hint(kind, name, revision, author.tenant))
-        check_expected(kind, name, expected, entry)
-        return entry
-
-    def _users(self, group: str, revision: int) -> list[str]:
-        """Return the users of a group; at most one more than a message names."""
-        users: list[str] = []
-        for kind in MEMBER_KINDS:
-            room = _USERS_NAMED + 1 - len(users)
-            page = self.store.page(kind, limit=room, at=revision, resource_group=group)
-            users += [f"{kind} {entry.name}".strip() for entry in page]
-        return users
-
-    def _hint(self, kind: Kind, name: str, at: int | None, tenant: str | None) -> str:
-        """Return a hint with the nearest of the first thousand names that are a tenant's, or of all if it is `None`."""
-        if tenant is not None and kind not in ("tenant", "namespace"):
-            return ""
-        after = "" if tenant is None or kind == "tenant" else f"{tenant}/"
-        names = (entry.name for entry in self.store.page(kind, after=after, limit=1000, at=at))
-        return did_you_mean(name[:64], (name for name in names if tenant in (None, name.partition("/")[0])))
-
-    def _touched(self, before: int, after: int) -> list[tuple[Kind, str]]:
-        newest = self.store.revision()
-        for revision in (before, after):
-            if not 0 <= revision <= newest:
-                raise NotFoundError("revision", str(revision), f"; the newest is {newest}")
-        changed = self.store.changed(after=min(before, after), until=max(before, after))
-        keys = {(entry.kind, entry.name) for entry in changed}
-        return sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1]))
-
 
 def _unattached(kind: Kind, name: str) -> NotFoundError:
     return NotFoundError("resource_group", "", f" that {kind} {name} is attached to by itself".replace("  ", " "))
-
-
-def _bodies(store: PolicyStore, revision: int) -> dict[tuple[Kind, str], str]:
-    return {(entry.kind, entry.name): entry.body or "{}" for entry in store.scan(at=revision)}

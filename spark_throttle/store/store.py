@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
-from spark_throttle.errors import NotFoundError
+from spark_throttle.errors import ConflictError, NotFoundError
 
 Kind: TypeAlias = Literal["resource_group", "tenant", "namespace", "exempt", "defaults", "job", "queue"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -222,3 +222,15 @@ def check_revision(at: int | None, newest: int) -> int:
     if not 0 <= at <= newest:
         raise NotFoundError("revision", str(at), f"; the newest is {newest}")
     return at
+
+
+def check_newest(store: PolicyStore, expected_revision: int | None, newest: int) -> None:
+    """Refuse a change of a whole store that was made for another revision than its newest; `None` is for any.
+
+    Raises
+    ------
+    ConflictError
+        If they differ.
+    """
+    if expected_revision not in (None, newest):
+        raise ConflictError(f"the policy store {store.location}", expected_revision, newest)

@@ -25,7 +25,7 @@ from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.errors import FileUnusableError
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp
 from tests.admin.raw_http import asked, request

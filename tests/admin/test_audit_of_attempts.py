@@ -19,7 +19,7 @@ from spark_throttle.admin.sign_in import SignIn
 from spark_throttle.admin.sign_in_settings import SignInSettings
 from spark_throttle.errors import StoreUnavailableError
 from spark_throttle.files import file_lock
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp
 from tests.admin.openid_provider import Provider, made_key, provider_on_loopback

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from tests.admin.conftest import ServedApp, served_over
 
 V2 = "/admin/v2"

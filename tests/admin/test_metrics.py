@@ -14,7 +14,7 @@ from spark_throttle.admin.watch.namespace_numbers import used_ratios
 from spark_throttle.admin.watch.scope_metrics import TOP_NAMESPACES, throttle_time_seconds
 from spark_throttle.admin.watch.totals import MOST_NAMED
 from spark_throttle.core.batch.reasons import REASONS
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import ANN, OFFERED, World
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ServedApp, served_over

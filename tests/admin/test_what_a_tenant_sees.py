@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from spark_throttle.control.next_policies import NextPolicies, write_next_policies
 from spark_throttle.errors import ConflictError, OutcomeUnknownError, StoreError
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from tests.admin.conftest import ServedApp

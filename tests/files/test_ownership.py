@@ -14,7 +14,7 @@ from spark_throttle.admin.cli.app import app
 from spark_throttle.errors import FileUnusableError, StoreUnavailableError
 from spark_throttle.files.private_file import locked, replace_private
 from spark_throttle.store.delta.delta_store import DeltaStore
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.store import Author, Change
 
 SERVER = 65_534

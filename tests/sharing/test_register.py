@@ -20,7 +20,7 @@ from spark_throttle.sharing.exchanges.files import FileExchange
 from spark_throttle.sharing.peers import UnreadableRegister
 from spark_throttle.sharing.register import WHOLE_BYTES, ShareRegister
 from spark_throttle.sharing.report import REPORT_VERSION, Mark, ScopeRows, ShareReport, unpack_base
-from spark_throttle.sharing.sharing import Update
+from spark_throttle.sharing.visit import Update
 
 
 class MemoryExchange:

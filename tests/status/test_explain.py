@@ -19,7 +19,8 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.source import PolicySnapshot
-from spark_throttle.status.explain import Explanation, explain_job, explain_policy
+from spark_throttle.status.explain import explain_job, explain_policy
+from spark_throttle.status.explanation import Explanation
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author

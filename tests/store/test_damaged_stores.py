@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from spark_throttle.errors import DamagedError, StoredFormatError, StoreUnavailableError, ThrottleError
 from spark_throttle.store.delta import delta_store
 from spark_throttle.store.delta.delta_store import DeltaStore
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change, PolicyStore
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_throttle.errors import DamagedError, PolicyError, StoreUnavailableError, UnknownVersionError
 from spark_throttle.policy.source import PolicyFile
-from spark_throttle.store.file_store import HAND, FileStore
+from spark_throttle.store.file.file_store import HAND, FileStore
 from spark_throttle.store.store import NOTHING, Author, Change
 
 ANN = Author("ann")

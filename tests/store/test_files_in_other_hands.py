@@ -22,7 +22,7 @@ from spark_throttle.errors import (
     UnknownVersionError,
 )
 from spark_throttle.store.delta.delta_store import DeltaStore
-from spark_throttle.store.file_store import HAND, FileStore
+from spark_throttle.store.file.file_store import HAND, FileStore
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService

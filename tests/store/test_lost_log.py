@@ -11,7 +11,7 @@ import pytest
 
 from spark_throttle.errors import DamagedError, NotFoundError, PolicyError, StoreUnavailableError
 from spark_throttle.store.delegation.locked_entries import LockedEntries
-from spark_throttle.store.file_store import HAND, FileStore
+from spark_throttle.store.file.file_store import HAND, FileStore
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change

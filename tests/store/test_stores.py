@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.store.delta.delta_store import DeltaStore
-from spark_throttle.store.file_store import FileStore
+from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.store import PolicyStore
 from spark_throttle.testing.store_suite import StoreSuite

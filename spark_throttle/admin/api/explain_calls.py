@@ -12,7 +12,8 @@ from spark_throttle.admin.api.calls import AnyCaller, ApiContext, check_tenant, 
 from spark_throttle.admin.api.job_calls import view_of
 from spark_throttle.errors import NotFoundError
 from spark_throttle.policy.model import MAX_NAME_BYTES
-from spark_throttle.status.explain import Explanation, explain_job, explain_policy
+from spark_throttle.status.explain import explain_job, explain_policy
+from spark_throttle.status.explanation import Explanation
 
 router = APIRouter(prefix="/admin/v2", tags=["jobs"])
 

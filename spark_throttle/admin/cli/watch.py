@@ -24,7 +24,7 @@ from spark_throttle.admin.cli.status_view import (
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from spark_throttle.status.explain import Explanation
+    from spark_throttle.status.explanation import Explanation
     from spark_throttle.status.status import ScopeStatus, Status
 
 

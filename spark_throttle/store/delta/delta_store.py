@@ -41,7 +41,6 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from spark_throttle.errors import (
     ConfigurationError,
-    ConflictError,
     DamagedError,
     OutcomeUnknownError,
     StoreUnavailableError,
@@ -69,7 +68,7 @@ from spark_throttle.store.delta.table_checks import TableChecks
 from spark_throttle.store.delta.table_files import TableFiles
 from spark_throttle.store.delta.view import View, merged, scanned, view_at, with_changes, with_tail
 from spark_throttle.store.entries import resource_group_of
-from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_revision
+from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_newest, check_revision
 
 logger = logging.getLogger(__name__)
 
@@ -299,7 +298,7 @@ class DeltaStore:
         with self._lock:
             with self._guarded():
                 self._refresh()
-                self._check_newest(expected_revision)
+                check_newest(self, expected_revision, self._newest)
                 self._checks.check_files(self._table)
                 self._keep_folders()
             self._append(rows, expected_revision + 1, commit_id)
@@ -350,18 +349,13 @@ class DeltaStore:
                     return True
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError, DamagedError) as unread:
             raise OutcomeUnknownError(self.location, revision, f"{_said(error)}; then {_said(unread)}") from error
-        self._check_newest(revision - 1)
+        check_newest(self, revision - 1, self._newest)
         if isinstance(error, CommitFailedError):
             return False
         if self._log_folder is None:
             # The request may still be under way.
             raise OutcomeUnknownError(self.location, revision, _said(error)) from error
         raise StoreUnavailableError(self.location, f"nothing was changed: {_said(error)}") from error
-
-    def _check_newest(self, expected_revision: int) -> None:
-        newest = self._newest
-        if newest != expected_revision:
-            raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
 
     def _keep_folders(self) -> None:
         """Make the folders of a table on a disk that root writes to: its owner adds files to them too."""

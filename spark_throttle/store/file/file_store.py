@@ -21,52 +21,45 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from spark_throttle.errors import (
-    ConflictError,
     DamagedError,
     OutcomeUnknownError,
     PolicyError,
     StoredPolicyError,
     StoreUnavailableError,
 )
-from spark_throttle.files import file_lock
-from spark_throttle.files.ownership import opened, sync_folder
+from spark_throttle.files.ownership import sync_folder
 from spark_throttle.policy.codec import dump_policies, parse_policies
 from spark_throttle.policy.source import SETTLING_NS
-from spark_throttle.remedies import Remedy
-from spark_throttle.store.commit_lines import is_whole, line_of, parsed_line, parsed_pending
-from spark_throttle.store.document_files import (
+from spark_throttle.store.entries import bodies_of, changes_between, document_of, entries_of
+from spark_throttle.store.file.commit_lines import line_of, parsed_pending
+from spark_throttle.store.file.commit_log import CommitLog, append
+from spark_throttle.store.file.document_files import (
     beside,
     check_document,
     check_no_link,
     digest_of,
-    lack_of_log,
-    opened_log,
     reason_of,
     replace_document,
+    signature_of,
 )
-from spark_throttle.store.entries import changes_between, document_of, entries_of
+from spark_throttle.store.file.document_turns import DocumentTurns
 from spark_throttle.store.memory_store import Commit, MemoryStore
-from spark_throttle.store.store import Author, Change, Entry, Kind, Revision
+from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_newest
 
 logger = logging.getLogger(__name__)
 
 HAND: Final = "edited by hand"
 """Author of a change that is found in the document but not in its log."""
 
-_AS_IT_STANDS: Final = "policies are read as they stand, and nothing is changed"
 _REPLACED: Final = "was replaced while it was written; a backup is put back with the lock held (flock)"
-_RESTORE: Final = "restore the log from a backup, or, if the history may begin anew, "
-_ABSENT: Final = ("there is no such file", Remedy.MAKE_STORE)
 
 
 class FileStore:
@@ -93,14 +86,11 @@ class FileStore:
     ) -> None:
         self._path = Path(path)
         self._clock_ns = clock_ns
-        self._log, self._pending, self._lock_file = (
-            beside(self._path, suffix) for suffix in (".log", ".pending", ".lock")
-        )
+        self._log = CommitLog(self._path)
+        self._turns = DocumentTurns(self._path, self._log)
+        self._pending = beside(self._path, ".pending")
         self._lock = threading.RLock()
         self._memory = MemoryStore(self.location)
-        self._log_bytes = 0
-        self._last_line = b""
-        self._log_time_ns = 0
         self._digest = ""
         self._signature: tuple[int, ...] = ()
         self._is_settled = False
@@ -131,7 +121,7 @@ class FileStore:
             if not os.path.lexists(document):
                 document.parent.mkdir(parents=True, exist_ok=True)
                 # A lock of an older store may be there, and with it a document without a log would have lost its log.
-                opened_log(beside(document, ".log"), document).close()
+                CommitLog(document).opened().close()
                 with document.open("x", encoding="utf-8") as file:
                     file.write("{}\n")
         except FileExistsError:
@@ -202,7 +192,7 @@ class FileStore:
         with self._lock:
             self._refresh()  # a document that cannot be read becomes no store
             check_no_link(self._path)
-            with self._locked():
+            with self._turns.to_write(has_known_log=self._has_known_log):
                 self._take_in(is_author=True)
                 return self._commit(changes, expected_revision, author, at_ms)
 
@@ -210,8 +200,7 @@ class FileStore:
         if self._problem is not None:
             raise self._problem
         newest = self._memory.revision()
-        if expected_revision != newest:
-            raise ConflictError(f"the policy store {self.location}", expected_revision, newest)
+        check_newest(self, expected_revision, newest)
         revision = Revision.of(newest + 1, at_ms, author, len(changes))
         self._write(Commit(revision, tuple(changes)))
         return revision.revision
@@ -223,7 +212,7 @@ class FileStore:
 
     def _refresh(self) -> None:
         """Read what others have committed or edited."""
-        signature = self._signed()
+        signature = signature_of(self._path)
         if signature == self._signature and self._is_as_read():
             return
         self._signature = ()  # what cannot be read is tried again
@@ -231,11 +220,11 @@ class FileStore:
             self._take_in_mere_document()
             self._note(signature)
             return
-        if self._may_write():
-            with self._locked():
+        if self._turns.may_write():
+            with self._turns.to_write(has_known_log=self._has_known_log):
                 self._take_in()
         else:
-            with self._locked_to_read():
+            with self._turns.to_read():
                 self._take_in(is_writing=False)
 
     def _begin(self) -> None:
@@ -243,11 +232,11 @@ class FileStore:
         with self._lock:
             if self._is_mere_document():
                 check_no_link(self._path)
-                with self._locked():
+                with self._turns.to_write(has_known_log=self._has_known_log):
                     self._take_in()
 
     def _is_mere_document(self) -> bool:
-        return not (self._has_known_log or os.path.lexists(self._log) or os.path.lexists(self._lock_file))
+        return not (self._has_known_log or os.path.lexists(self._log.path) or os.path.lexists(self._turns.path))
 
     def _take_in_mere_document(self) -> None:
         try:
@@ -280,49 +269,6 @@ class FileStore:
             self._is_settled = is_settled
         return True
 
-    def _signed(self) -> tuple[int, ...]:
-        """Return values that change when a file does: a commit grows the log, an edit gives the document a new time."""
-        try:
-            document = self._path.stat()
-            log = self._log.stat() if self._log.exists() else None
-            others = int(self._pending.exists()), int(self._lock_file.exists())
-        except FileNotFoundError as error:
-            check_document(self._path)
-            raise StoreUnavailableError(self.location, *_ABSENT) from error
-        except OSError as error:
-            raise StoreUnavailableError(self.location, f"cannot read it: {reason_of(error)}") from error
-        if stat.S_ISFIFO(document.st_mode):
-            raise StoreUnavailableError(self.location, f"{self._path} is a pipe; give a file, which can be read again")
-        of_log = () if log is None else (log.st_mtime_ns, log.st_size, log.st_ino)
-        return document.st_mtime_ns, document.st_size, document.st_ino, *others, *of_log
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            if not self._path.exists():
-                check_document(self._path)
-                raise StoreUnavailableError(self.location, *_ABSENT)
-            if not (self._lock_file.exists() or self._has_known_log or self._log.is_dir()):
-                self._opened_log().close()
-            with file_lock.held(self._lock_file, beside=self._path):
-                yield
-        except OSError as error:
-            raise StoreUnavailableError(self.location, reason_of(error)) from error
-
-    def _may_write(self) -> bool:
-        """Return whether this process may do what a crash or an edit left to the next reader; others only read."""
-        places = (self._path.parent, self._log, self._lock_file)
-        is_effective = os.access in os.supports_effective_ids
-        return all(os.access(place, os.W_OK, effective_ids=is_effective) for place in places if place.exists())
-
-    @contextmanager
-    def _locked_to_read(self) -> Iterator[None]:
-        try:
-            with file_lock.held_to_read(self._lock_file):
-                yield
-        except OSError as error:
-            raise StoreUnavailableError(self.location, reason_of(error)) from error
-
     def _take_in(self, *, is_writing: bool = True, is_author: bool = False) -> None:
         """Read the new part of the log, finish a pending commit, and commit what was edited by hand.
 
@@ -330,7 +276,7 @@ class FileStore:
         does a reader of a log that was replaced: somebody may be putting a backup back, and it belongs to that log.
         """
         self._signature = ()
-        signature = self._signed()
+        signature = signature_of(self._path)
         self._read_history(is_writing=is_writing)
         content = self._path.read_bytes()
         digest = digest_of(content)
@@ -362,22 +308,18 @@ class FileStore:
         """Read the log. If it is not whole, this process keeps what it knows of the history, and reads the document."""
         kept, digest, generation, known = self._memory, self._digest, self._generation, self._problem
         try:
-            if (lack := lack_of_log(self._log)) is not None:
-                raise self._damaged(*lack)
+            self._log.check_there()
             if not self._is_from_log:
                 self._forget()
             self._read_log(is_writing=is_writing)
         except DamagedError as error:
             self._memory, self._digest, self._generation = kept, digest, generation
-            self._log_bytes, self._last_line = 0, b""
+            self._log.forget()
             self._is_from_log, self._is_replaced, self._problem = False, True, error
         else:
             self._is_from_log, self._has_known_log, self._problem = True, True, None
         if self._problem is not None and str(self._problem) != str(known):
             logger.error("%s", self._problem)
-
-    def _damaged(self, problem: str, anew: str) -> DamagedError:
-        return DamagedError(f"the policy store {self.location}", f"{problem}; {_AS_IT_STANDS}", _RESTORE + anew)
 
     def _take_in_edit(self, content: bytes, digest: str, *, is_writing: bool = True) -> None:
         try:
@@ -385,8 +327,7 @@ class FileStore:
         except PolicyError as error:
             problem = f"{error.problem} (in {self._path}; correct it, then try again)"
             raise StoredPolicyError(error.path, problem) from None
-        before = {(entry.kind, entry.name): entry.body or "{}" for entry in self._memory.scan()}
-        changes = tuple(changes_between(before, entries_of(document)))
+        changes = tuple(changes_between(bodies_of(self._memory.scan()), entries_of(document)))
         if changes:
             at_ms = self._path.stat().st_mtime_ns // 1_000_000
             revision = Revision.of(self._memory.revision() + 1, at_ms, Author(HAND, door="hand"), len(changes))
@@ -394,7 +335,7 @@ class FileStore:
             if self._is_from_log and is_writing:
                 self._append_to_log(line_of(commit, digest).encode())
                 if not self._ends_with(commit, digest):
-                    raise StoreUnavailableError(self.location, f"its log {self._log} {_REPLACED}")
+                    raise StoreUnavailableError(self.location, f"its log {self._log.path} {_REPLACED}")
             else:
                 self._add_unlogged(commit)
         self._digest = digest
@@ -405,13 +346,10 @@ class FileStore:
 
     def _write(self, commit: Commit) -> None:
         """Write a commit: the pending file, the document and the log, in this order."""
-        after = MemoryStore()
-        there = (Change(entry.kind, entry.name, entry.body, entry.given) for entry in self._memory.scan())
-        after.replay([Commit(replace(commit.revision, revision=1), (*there, *commit.changes))])
-        content = dump_policies(document_of(after.scan(), what=self.location)).encode()
+        content = dump_policies(document_of(self._memory.with_changes(commit).scan(), what=self.location)).encode()
         digest = digest_of(content)
         line = line_of(commit, digest).encode()
-        with self._opened_log() as log:
+        with self._log.opened() as log:
             replace_document(self._pending, line, like=self._path)
             try:
                 replace_document(self._path, content, like=self._path)
@@ -422,77 +360,37 @@ class FileStore:
                 sync_folder(self._path.parent)
                 self._append_to(log, line)
                 if not self._ends_with(commit, digest):
-                    raise OutcomeUnknownError(self.location, commit.revision.revision, f"{self._log} {_REPLACED}")
+                    raise OutcomeUnknownError(self.location, commit.revision.revision, f"{self._log.path} {_REPLACED}")
                 self._pending.unlink()
-                self._note(self._signed())
+                self._note(signature_of(self._path))
             except OSError as error:
                 raise OutcomeUnknownError(self.location, commit.revision.revision, str(error.strerror)) from error
 
     def _append_to_log(self, line: bytes) -> None:
-        with self._opened_log() as log:
+        with self._log.opened() as log:
             self._append_to(log, line)
 
-    def _opened_log(self) -> BinaryIO:
-        return opened_log(self._log, self._path)
-
     def _append_to(self, log: BinaryIO, line: bytes) -> None:
-        log.write(line)
-        log.flush()
-        os.fsync(log.fileno())
+        append(log, line)
         self._read_log()
 
     def _read_log(self, *, is_writing: bool = True) -> None:
         """Read the commits that were appended since the log was last read; all of them, if it is not that log any more.
 
-        Somebody may have cut it or put a backup in its place: then this process knows commits that no other can find.
+        Then this process knows commits that no other can find.
         """
-        with os.fdopen(opened(self._log, os.O_RDONLY), "rb") as file:
-            found = os.fstat(file.fileno())
-            file.seek(self._log_bytes - len(self._last_line))
-            lines = file.read()
-            is_altered = found.st_size == self._log_bytes and found.st_mtime_ns != self._log_time_ns
-            if is_altered or not lines.startswith(self._last_line):
-                self._is_replaced = True
-                self._forget()
-                file.seek(0)
-                lines = file.read()
-            lines = lines[len(self._last_line) :]
-            complete = lines[: lines.rfind(b"\n") + 1]
-            if is_writing and len(complete) < len(lines) and is_whole(lines[len(complete) :]):
-                # An editor took the end of the last line, or a crash cut off no more than that.
-                with self._opened_log() as log:
-                    log.write(b"\n")
-                lines = complete = lines + b"\n"
-                found = os.fstat(file.fileno())
-        read = [
-            self._parsed_line(number, line)
-            for number, line in enumerate(complete.split(b"\n")[:-1], start=self._memory.revision() + 1)
-        ]
+        unread = self._log.unread(is_writing=is_writing)
+        if unread.is_another:
+            self._is_replaced = True
+            self._forget()
+        read = list(self._log.commits(unread, self._memory.revision()))
         if read:
             self._memory.replay([commit for commit, _ in read])
-            self._digest, self._last_line = read[-1][1], complete[complete.rfind(b"\n", 0, -1) + 1 :]
-        self._log_bytes += len(complete)
-        self._log_time_ns = found.st_mtime_ns
-        if is_writing and len(complete) < len(lines):
-            # A crash cut off the last line; its commit is pending or was never made.
-            with self._opened_log() as log:
-                log.truncate(self._log_bytes)
-
-    def _parsed_line(self, number: int, line: bytes) -> tuple[Commit, str]:
-        """Return the commit of a line of the log, which has the line's number, and the digest of its document."""
-        where = f"line {number} of its log {self._log}"
-        try:
-            commit, digest = parsed_line(line, f"line {number} of the policy log {self._log}")
-        except DamagedError as error:
-            problem = f"{where} cannot be read: {error.problem}"
-            raise self._damaged(problem, "put an empty file in its place") from error
-        found = commit.revision.revision
-        if found != number:
-            problem = f"{where} has revision {found}, so lines before it are missing, doubled or out of order"
-            raise self._damaged(problem, "put an empty file in its place")
-        return commit, digest
+            self._digest = read[-1][1]
+        self._log.note(unread, is_writing=is_writing)
 
     def _forget(self) -> None:
         self._memory = MemoryStore(self.location)
-        self._log_bytes, self._last_line, self._digest = 0, b"", ""
+        self._log.forget()
+        self._digest = ""
         self._generation += 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 from spark_throttle.errors import DamagedError, StoreUnavailableError
-from spark_throttle.files.ownership import opened_or_made, replace_whole
+from spark_throttle.files.ownership import replace_whole
+from spark_throttle.remedies import Remedy
 
 
 def check_document(path: Path) -> None:
@@ -42,6 +41,29 @@ def lack_of_log(log: Path) -> tuple[str, str] | None:
     return f"its log {log} is a folder or no file at all", "put an empty file in its place"
 
 
+def absence_of(path: Path) -> StoreUnavailableError:
+    """Return the error for a document that is not there; a log without its document is another."""
+    check_document(path)
+    return StoreUnavailableError(f"file:{path}", "there is no such file", Remedy.MAKE_STORE)
+
+
+def signature_of(path: Path) -> tuple[int, ...]:
+    """Return values that change when a file does: a commit grows the log, an edit gives the document a new time."""
+    log, pending, lock = (beside(path, suffix) for suffix in (".log", ".pending", ".lock"))
+    try:
+        found = path.stat()
+        found_log = log.stat() if log.exists() else None
+        others = int(pending.exists()), int(lock.exists())
+    except FileNotFoundError as error:
+        raise absence_of(path) from error
+    except OSError as error:
+        raise StoreUnavailableError(f"file:{path}", f"cannot read it: {reason_of(error)}") from error
+    if stat.S_ISFIFO(found.st_mode):
+        raise StoreUnavailableError(f"file:{path}", f"{path} is a pipe; give a file, which can be read again")
+    of_log = () if found_log is None else (found_log.st_mtime_ns, found_log.st_size, found_log.st_ino)
+    return found.st_mtime_ns, found.st_size, found.st_ino, *others, *of_log
+
+
 def check_no_link(path: Path) -> None:
     """Refuse to change a document by a link to it.
 
@@ -63,12 +85,6 @@ def check_no_link(path: Path) -> None:
 def beside(path: Path, suffix: str) -> Path:
     """Return the path of a file of the store, which has the document's name and a suffix."""
     return path.with_name(path.name + suffix)
-
-
-def opened_log(log: Path, document: Path) -> BinaryIO:
-    """Open the log to write to it; make it where there is none."""
-    descriptor, _ = opened_or_made(log, os.O_WRONLY | os.O_APPEND, 0o666, beside=document)
-    return os.fdopen(descriptor, "ab")
 
 
 def reason_of(error: OSError) -> str:

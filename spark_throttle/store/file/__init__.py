@@ -1,0 +1,5 @@
+"""Policies in a YAML file, with their log, lock and pending commit in files beside it.
+
+It may import the protocol, the entries and `memory_store` of `store`, then `policy` and the layers below. Start with
+`file_store`, then `commit_log`.
+"""
