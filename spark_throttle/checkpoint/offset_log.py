@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from spark_throttle.files.storage import Directory
 
@@ -41,3 +42,10 @@ def batch_time_ms(checkpoint: Directory, batch: int) -> int | None:
 
 def _newest(checkpoint: Directory, log: str) -> int:
     return max((int(name) for name in checkpoint.names(log) if name.isascii() and name.isdigit()), default=-1)
+
+
+def source_offsets(checkpoint: Directory, batch: int) -> list[dict[str, Any]]:
+    """Return the offsets of a batch's sources that are objects of JSON; none where the batch was not planned."""
+    content = checkpoint.read(f"offsets/{batch}") or b""
+    found = (json.loads(line) for line in content.splitlines()[2:] if line.startswith(b"{"))
+    return [each for each in found if isinstance(each, dict)]

@@ -16,6 +16,7 @@
     │   └── DamagedError
     ├── EpochMissingError           restore the file, or start a new checkpoint
     ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
+    ├── SourceChangedError          restore the source as it was, then start again: nothing was lost
     ├── SignInUnavailableError      try again later: the sign-in provider does not answer
     ├── FileUnusableError           make the file what it must be, as the message says
     ├── AddressInUseError           end what listens there, or choose another address
@@ -41,6 +42,7 @@ from spark_throttle.errors.circumstances import (
     FileUnusableError,
     QueueOverflowError,
     SignInUnavailableError,
+    SourceChangedError,
     TakenOverError,
 )
 from spark_throttle.errors.configuration import (
@@ -93,6 +95,7 @@ __all__ = [
     "QueueOverflowError",
     "ShardCountChangedError",
     "SignInUnavailableError",
+    "SourceChangedError",
     "StoreError",
     "StoreUnavailableError",
     "StoredFormatError",

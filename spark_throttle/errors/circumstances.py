@@ -38,6 +38,25 @@ class QueueOverflowError(ThrottleError):
         return (type(self), args)
 
 
+class SourceChangedError(ThrottleError):
+    """A source no longer has the rows that a batch was decided for, or will be.
+
+    Examples
+    --------
+    >>> str(SourceChangedError("the file /lake/a.parquet", "it is gone", "restore it"))
+    'the file /lake/a.parquet is not as it was when its rows were decided: it is gone; restore it'
+    """
+
+    def __init__(self, what: str, problem: str, remedy: str) -> None:
+        self.what = what
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"{what} is not as it was when its rows were decided: {problem}; {remedy}")
+
+    def __reduce__(self) -> tuple[type[SourceChangedError], tuple[str, str, str]]:
+        return (type(self), (self.what, self.problem, self.remedy))
+
+
 class SignInUnavailableError(ThrottleError):
     """Whether a caller may be let in cannot be told, because the provider of its sign-in does not answer."""
 

@@ -50,6 +50,7 @@ from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.decided_stream import UnpackDecided
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
+from spark_throttle.spark.sinks.frame_payload import FramePayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.store.policy_location import PolicyLocation
@@ -145,7 +146,8 @@ class Pipeline:
         schema, verdict = self.events.schema, from_arrow_schema(_VERDICT_SCHEMA)
         rows = to_arrow_schema(carried_schema(schema), timezone="UTC")
         refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
-        return BatchSink(control_path, schema, rows, refused, verdict, admitted, rejected, usage, definition.to_json())
+        payload = FramePayload(schema, rows, refused, verdict)
+        return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
 
     @cached_property
     def _volatile(self) -> frozenset[str]:
@@ -155,18 +157,28 @@ class Pipeline:
         return volatile_columns(self.events, deciding_columns(schema, given.namespace, given.size, given.order_by))
 
     def _control(self, keys: tuple[int, ...], control_path: str, sinks: Sinks | None) -> DataFrame:
-        spark, given = self.events.sparkSession, self.settings
+        spark = self.events.sparkSession
         spark.dataSource.register(ThrottleControlSource)
-        retained = str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED)))
-        options = {
-            **given.policies.to_options(),
-            "controlPath": control_path, "direction": given.direction, "batchesRetained": retained,
-        }  # fmt: skip
-        if given.exchange is not None:
-            options["exchange"] = given.exchange.to_json()
-        if sinks is not None:
-            options["sinks"] = sinks.to_json()
-        return spark.readStream.format(CONTROL_FORMAT).options(**options, shardKeys=json.dumps(keys)).load()
+        options = control_options(spark, self.settings, keys, control_path, sinks)
+        return spark.readStream.format(CONTROL_FORMAT).options(**options).load()
+
+
+def control_options(
+    spark: SparkSession, given: ThrottleSettings, keys: tuple[int, ...], control_path: str, sinks: Sinks | None
+) -> dict[str, str]:
+    """Return the options with which a source opens the control plane."""
+    options = {
+        **given.policies.to_options(),
+        "controlPath": control_path,
+        "direction": given.direction,
+        "batchesRetained": str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED))),
+        "shardKeys": json.dumps(keys),
+    }
+    if given.exchange is not None:
+        options["exchange"] = given.exchange.to_json()
+    if sinks is not None:
+        options["sinks"] = sinks.to_json()
+    return options
 
 
 def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
@@ -22,6 +22,8 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
+from spark_throttle.spark.reference_pipeline import ReferencePipeline
+from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.sinks.sink_targets import refuse_changed
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.spark_paths import SparkPaths
@@ -94,8 +96,19 @@ class Throttle:
         """Location of the policies, as interpreted from the argument."""
         return self._settings.policies
 
-    def write_stream(self, events: DataFrame) -> ThrottledStreamWriter:
+    def read_stream(self, spark: SparkSession) -> ThrottledStreamReader:
+        """Return a reader to use in place of ``spark.readStream``, for a source whose rows can be read again.
+
+        Its stream can be decided on by references (`reference_stream`), which costs far less than to move its rows.
+        """
+        return ThrottledStreamReader(spark)
+
+    def write_stream(self, events: DataFrame | ReferenceStream) -> ThrottledStreamWriter:
         """Return a writer to use in place of ``events.writeStream``."""
+        if isinstance(events, ReferenceStream):
+            return ThrottledStreamWriter(ReferencePipeline(self._settings, events), self._follow)
+        if not events.isStreaming:
+            raise ConfigurationError("events is not a streaming DataFrame; read it with spark.readStream")
         return ThrottledStreamWriter(Pipeline(self._settings, events), self._follow)
 
     def apply(self, events: DataFrame, *, control_path: str) -> DataFrame:

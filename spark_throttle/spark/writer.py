@@ -15,12 +15,29 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.pipeline import Pipeline
+from spark_throttle.spark.reference_choice import (
+    FRAMES,
+    SOURCE_OPTION,
+    AnyPipeline,
+    SourceChoice,
+    choose_source,
+    parse_source,
+)
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.sinks.known_sinks import sinks_of
 from spark_throttle.spark.sinks.sink_formats import DELTA, format_of
 from spark_throttle.spark.sinks.sink_targets import refuse_changed, targets_of
-from spark_throttle.spark.sinks.writer_choice import WRITER_OPTION, Targets, WriterChoice, choose_writer, parse_writer
+from spark_throttle.spark.sinks.writer_choice import (
+    NATIVE,
+    WRITER_OPTION,
+    Targets,
+    WriterChoice,
+    choose_spark,
+    choose_writer,
+    parse_writer,
+    sink_partition_columns,
+)
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
@@ -35,7 +52,9 @@ class ThrottledStreamWriter:
     """A writer like `pyspark.sql.streaming.DataStreamWriter` whose rows reach the sink as their quotas allow.
 
     Delta tables are written exactly once, by the native writer if the tables allow it, otherwise by Spark's;
-    ``option("throttle.writer", …)`` with ``"native"`` or ``"spark"`` overrides the choice. Other formats are written by
+    ``option("throttle.writer", …)`` with ``"native"`` or ``"spark"`` overrides the choice. Whether a stream of
+    `Throttle.read_stream` is decided on by references or in frames is logged, and ``option("throttle.source", …)`` with
+    ``"references"`` or ``"frames"`` overrides it (`reference_choice`). Other formats are written by
     Spark's batch writers, at least once: a batch that was written but not committed before a crash is written again.
 
     Parameters
@@ -46,9 +65,7 @@ class ThrottledStreamWriter:
         Function that is called once, after the query has started, with the query and its control path.
     """
 
-    def __init__(self, pipeline: Pipeline, started: Callable[[StreamingQuery, str], None]) -> None:
-        if not pipeline.events.isStreaming:
-            raise ConfigurationError("events is not a streaming DataFrame; read it with spark.readStream")
+    def __init__(self, pipeline: AnyPipeline, started: Callable[[StreamingQuery, str], None]) -> None:
         self._pipeline = pipeline
         self._events = pipeline.events
         self._started = started
@@ -67,7 +84,7 @@ class ThrottledStreamWriter:
         return self
 
     def option(self, key: str, value: Any) -> ThrottledStreamWriter:  # noqa: ANN401 - as Spark's
-        """Set an option of the sink; ``checkpointLocation`` and ``throttle.writer`` are options of the query."""
+        """Set an option of the sink; those that begin with ``throttle.``, and the checkpoint's, are of the query."""
         self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
@@ -179,7 +196,7 @@ class ThrottledStreamWriter:
         return self._start(None, tableName)
 
     def _sink_options(self) -> dict[str, str]:
-        own = (_CHECKPOINT.lower(), WRITER_OPTION)
+        own = (_CHECKPOINT.lower(), WRITER_OPTION, SOURCE_OPTION)
         return {key: value for key, value in self._options.items() if key.lower() not in own}
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
@@ -197,13 +214,15 @@ class ThrottledStreamWriter:
         usage = None if self._usage is None else self._usage.resolved(paths)
         targets = Targets(admitted, rejected, usage, self._pipeline.has_shares)
         places = targets_of(admitted, rejected, usage)
-        definition = self._pipeline.definition(places, self._partition_columns)
+        source = self._source_choice(targets, control_path)
+        pipeline = source.pipeline
+        definition = pipeline.definition(places, self._partition_columns)
         refuse_changed(self._events.sparkSession, control_path, checkpoint, definition)
-        choice = self._choice(targets, control_path, definition)
+        choice = self._choice(source, targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
         if choice.plan is not None:
             check_executors_see(self._events.sparkSession, control_path, [location for _, location in sinks.tables])
-        frames = self._pipeline.frames(
+        frames = pipeline.frames(
             control_path=control_path,
             is_explained=False,
             plan=choice.plan,
@@ -212,7 +231,7 @@ class ThrottledStreamWriter:
         )
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
-            sink = self._pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
+            sink = pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
             writer = writer.foreachBatch(sink)
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
@@ -224,16 +243,33 @@ class ThrottledStreamWriter:
             writer = writer.trigger(**self._trigger)
         promise = "the function's own" if self._function is not None else target.promise
         name = "native" if choice.plan is not None else "Spark's"
+        way = FRAMES if isinstance(pipeline, Pipeline) else "references"
+        logger.info("throttled query %s: decides on %s (%s)", self._name or "", way, source.why)
         logger.info("throttled query %s: %s writer (%s)", self._name or "", name, choice.why)
         logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
         query = writer.start()
         self._started(query, control_path)
         return query
 
-    def _choice(self, targets: Targets, control_path: str, definition: Definition) -> WriterChoice:
-        words = {key.lower(): value for key, value in self._options.items()}
-        asked = parse_writer(words.get(WRITER_OPTION))
+    def _asked(self, option: str) -> str | None:
+        return {key.lower(): value for key, value in self._options.items()}.get(option)
+
+    def _source_choice(self, targets: Targets, control_path: str) -> SourceChoice:
+        asked = parse_source(self._asked(SOURCE_OPTION))
+        is_native = parse_writer(self._asked(WRITER_OPTION)) == NATIVE
+        needs_rows = "the native writer was asked for, which takes rows in frames" if is_native else None
+        columns: tuple[str, ...] = ()
+        if not isinstance(self._pipeline, Pipeline):
+            columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
+        return choose_source(self._pipeline, asked, control_path, columns, needs_rows=needs_rows)
+
+    def _choice(
+        self, source: SourceChoice, targets: Targets, control_path: str, definition: Definition
+    ) -> WriterChoice:
+        asked = parse_writer(self._asked(WRITER_OPTION))
         session, schema = self._events.sparkSession, self._events.schema
+        if not isinstance(source.pipeline, Pipeline):
+            return choose_spark(session, schema, targets, "it reads the rows again")
         choice = choose_writer(session, asked, schema, control_path, targets)
         if choice.plan is None:
             return choice

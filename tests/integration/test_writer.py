@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import ThrottledStreamWriter
-from spark_throttle.spark.sinks import batch_sink
+from spark_throttle.spark.sinks import frame_payload
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -175,11 +175,11 @@ def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
     assert set(partitions) == {2}, "the function is given all the parallelism there is"
 
 
-@pytest.mark.parametrize(("task_bytes", "files"), [(batch_sink._TASK_BYTES, 1), (1, 2)])
+@pytest.mark.parametrize(("task_bytes", "files"), [(frame_payload._TASK_BYTES, 1), (1, 2)])
 def test_small_batch_of_many_shards_is_one_file(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, task_bytes: int, files: int
 ) -> None:
-    monkeypatch.setattr(batch_sink, "_TASK_BYTES", task_bytes)
+    monkeypatch.setattr(frame_payload, "_TASK_BYTES", task_bytes)
     lake.offer([(number, f"good/{number}", 10) for number in range(20)])
     finish(lake.writer(lake.throttle(HALF_REJECTED)).format("parquet").start(lake.path("out")))
     assert lake.spark.read.schema(SCHEMA).parquet(lake.path("out")).count() == 20

@@ -24,6 +24,9 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.quota import Bools
 
+PARTITION_PREFIX: Final = "__throttle_partition_"
+"""Prefix of a partition column among the helper columns of rows whose payload does not travel."""
+
 LONGEST_FOLDER_BYTES: Final = 255
 """Longest folder name that local file systems and HDFS accept."""
 
@@ -77,10 +80,14 @@ def folder(column: str, value: str | None) -> str:
 
 
 def has_folder(rows: pa.Table, columns: Sequence[str]) -> Bools | None:
-    """Return which rows have a folder in a table that is partitioned by `columns`; `None` if all rows have one."""
+    """Return which rows have a folder in a table that is partitioned by `columns`; `None` if all rows have one.
+
+    A column is looked for among the helper columns first.
+    """
     found: Bools | None = None
     for column in columns:
-        has = _has_folder(column, rows.column(column))
+        helper = f"{PARTITION_PREFIX}{column}"
+        has = _has_folder(column, rows.column(helper if helper in rows.column_names else column))
         if has is not None:
             found = has if found is None else found & has
     return found

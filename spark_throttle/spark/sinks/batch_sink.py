@@ -1,31 +1,27 @@
 """The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
 
-The frames are computed once and persisted for the batch, because every action on the batch would run the operator
-again. Every partition is read, because a batch whose partitions were not all read cannot be committed. If a target
-consists of files, a small number of frames is unpacked by a small number of tasks, so that a small batch makes few
-files. The feedback is written last. A crash anywhere in between runs the whole batch again with the same rows: Delta
-tables skip a batch that they already have, by the query's name and the batch's number (``txnAppId``, ``txnVersion``),
-and dead letters in files overwrite their own folder. The table is checked after the write, because Delta skips a batch
-silently, even a different batch of the same number (`checkpoint.batch_mark`).
+Every partition of the frames is read, once, because a batch whose partitions were not all read cannot be committed. The
+rows come from a payload: from the frames themselves (`frame_payload`), or from files that the frames refer to
+(`reference_payload`). The feedback is written last. A crash anywhere in between runs the whole batch again with the
+same rows: Delta tables skip a batch that they already have, by the query's name and the batch's number (``txnAppId``,
+``txnVersion``), and dead letters in files overwrite their own folder. The table is checked after the write, because
+Delta skips a batch silently, even a different batch of the same number (`checkpoint.batch_mark`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, DataFrameWriter
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, DataFrameWriter
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
 from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
-from spark_throttle.spark.rows.frames import FrameKind, UnpackFrames
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
 from spark_throttle.spark.sinks.destination import Destination
@@ -37,8 +33,6 @@ from spark_throttle.status.usage_table import FIRST_COLUMNS
 
 BatchFunction = Callable[[DataFrame, int], None]
 _METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
-_TASK_BYTES = 4 << 20
-"""Bytes of compressed frames per task; a task with fewer would take longer to start than to unpack them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +119,41 @@ class Target:
             writer.save()
 
 
+class BatchRows(Protocol):
+    """The rows of a batch, and its usage reports."""
+
+    @property
+    def usage(self) -> list[bytes]:
+        """The packed usage reports."""
+        ...
+
+    def admitted(self, target: Target | BatchFunction) -> DataFrame:
+        """Return the admitted rows, in as many partitions as pay for their target."""
+        ...
+
+    def rejected(self, target: Target) -> DataFrame:
+        """Return the rejected rows, with the ``throttle`` column; called only if there are any."""
+        ...
+
+    def close(self) -> None:
+        """Drop what was kept for the batch; called once, even if the batch failed."""
+        ...
+
+
+class Payload(Protocol):
+    """Where the rows of a query's batches come from."""
+
+    def take(self, frames: DataFrame, batch: int) -> BatchRows:
+        """Return the rows of a batch, after computing every partition of its frames once."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class BatchSink:
     """The function for `foreachBatch`: called on the driver once per batch, and again for that batch after a crash."""
 
     control_path: str
-    schema: StructType
-    """Schema of the user's rows."""
-
-    row_schema: pa.Schema
-    rejected_schema: pa.Schema
-    verdict_type: StructType
+    payload: Payload
     admitted: Target | BatchFunction
     rejected: Target
     usage: Target | Destination | None
@@ -148,29 +166,28 @@ class BatchSink:
         """Write one batch."""
         directory = Directory(self.control_path)
         manifest = bound_manifest(directory)
-        frames = frames.persist()
+        rows = self.payload.take(frames, batch)
         try:
-            kept = _KeptFrames.of(frames)
-            packed = kept.usage
+            packed = rows.usage
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
             mark = mark_of(manifest, batch, reports)
             begin_batch(directory, manifest.query, batch, self.definition, reports)
             has_admitted = any(report.admitted.any() for report in reports)
             has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
             if not isinstance(self.admitted, Target):
-                self.admitted(self._rows(kept, FrameKind.ADMITTED), batch)
+                self.admitted(rows.admitted(self.admitted), batch)
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
-                self.admitted.write(self._rows(kept, FrameKind.ADMITTED), mark)
+                self.admitted.write(rows.admitted(self.admitted), mark)
             if has_rejected:
-                self._write_rejected(self._rows(kept, FrameKind.REJECTED), mark.of_part("rejected"))
+                self._write_rejected(rows.rejected(self.rejected), mark.of_part("rejected"))
             if isinstance(self.usage, Destination) and packed:
                 append_usage(self.usage, directory, mark.of_part("usage"), reports)
             elif isinstance(self.usage, Target) and packed:
                 self._write_usage(self.usage, frames, batch_usage(directory, reports, batch), mark.of_part("usage"))
             write_reports(directory, batch, packed)
         finally:
-            frames.unpersist()
+            rows.close()
 
     @staticmethod
     def _write_usage(usage: Target, frames: DataFrame, rows: pa.Table, mark: BatchMark) -> None:
@@ -178,51 +195,8 @@ class BatchSink:
             usage = replace(usage, options={**usage.options, "mergeSchema": "true"})
         usage.write(frames.sparkSession.createDataFrame(rows), mark)
 
-    def _rows(self, kept: _KeptFrames, kind: FrameKind) -> DataFrame:
-        wanted = kept.of_kind(kind, self.rejected if kind == FrameKind.REJECTED else self.admitted)
-        carried = carried_schema(self.schema)
-        if kind == FrameKind.REJECTED:
-            schema = StructType([*carried, *self.verdict_type])
-            rows = wanted.mapInArrow(UnpackFrames(self.rejected_schema), schema)
-        else:
-            rows = wanted.mapInArrow(UnpackFrames(self.row_schema), carried)
-        return from_carried(rows, self.schema)
-
     def _write_rejected(self, rows: DataFrame, mark: BatchMark) -> None:
         if self.rejected.has_batch_folders:
             self.rejected.write_batch_folder(rows, mark.batch)
         else:
             self.rejected.write(rows, mark)
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptFrames:
-    """The computed frames of a batch."""
-
-    frames: DataFrame
-    usage: list[bytes]
-    """The packed usage reports."""
-
-    size_bytes: dict[int, int]
-    """Bytes of the frames of each kind."""
-
-    @classmethod
-    def of(cls, frames: DataFrame) -> _KeptFrames:
-        """Compute all partitions of the frames, and collect the usage reports and sizes."""
-        usage = F.when(_is(FrameKind.USAGE), F.col("frame")).alias("usage")
-        rows = frames.select("kind", F.octet_length("frame").alias("bytes"), usage).collect()
-        size_bytes: dict[int, int] = {}
-        for row in rows:
-            size_bytes[row["kind"]] = size_bytes.get(row["kind"], 0) + row["bytes"]
-        return cls(frames, [bytes(row["usage"]) for row in rows if row["usage"] is not None], size_bytes)
-
-    def of_kind(self, kind: FrameKind, target: Target | BatchFunction) -> DataFrame:
-        """Return the frames of a kind, in no more partitions than their bytes justify for their target."""
-        found = self.frames.where(_is(kind)).select("frame")
-        if not isinstance(target, Target) or not target.is_paid_by_bytes:
-            return found
-        return found.coalesce(max(1, -(-self.size_bytes.get(kind, 0) // _TASK_BYTES)))
-
-
-def _is(kind: FrameKind) -> Column:
-    return F.col("kind") == int(kind)

@@ -100,7 +100,7 @@ def choose_writer(
         If no writer could append the rows to the table.
     """
     if asked == SPARK:
-        partition_columns = _partition_columns(spark, targets.admitted, schema)
+        partition_columns = sink_partition_columns(spark, targets.admitted, schema)
         return WriterChoice(None, f"set by option {WRITER_OPTION}", targets.usage, partition_columns)
     decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
     try:
@@ -113,13 +113,18 @@ def choose_writer(
     except NativeWriterError as error:
         if asked == NATIVE:
             raise
-        partition_columns = _partition_columns(spark, targets.admitted, schema)
-        return WriterChoice(None, f"{error.what}: {error.why}", _usage(spark, targets), partition_columns)
+        return choose_spark(spark, schema, targets, f"{error.what}: {error.why}")
     why = f"set by option {WRITER_OPTION}" if asked == NATIVE else "it can write all of the query's targets"
     return WriterChoice(plan, why, partition_columns=_of_schema(plan.admitted.partition_columns, schema))
 
 
-def _partition_columns(
+def choose_spark(spark: SparkSession, schema: StructType, targets: Targets, why: str) -> WriterChoice:
+    """Return Spark's writer, for a query that no other can serve."""
+    partition_columns = sink_partition_columns(spark, targets.admitted, schema)
+    return WriterChoice(None, why, _usage(spark, targets), partition_columns)
+
+
+def sink_partition_columns(
     spark: SparkSession, target: Target | Callable[[DataFrame, int], None], schema: StructType
 ) -> tuple[str, ...]:
     """Return the sink's partition columns: those that the caller gave, or those of the existing Delta table."""

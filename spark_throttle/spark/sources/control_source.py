@@ -120,16 +120,27 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         Returning `start` means that this source needs no batch. Under ``availableNow`` that would end the query, so
         while rows wait for tokens that will come, the call waits too.
         """
+        while True:
+            newest, wait_ms = self.poll(start)
+            if newest != start or wait_ms is None:
+                return newest
+            self.wait(wait_ms)
+
+    def poll(self, start: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        """Return the epoch of the next batch, and for how long the query waits for tokens if this source needs none.
+
+        The wait is `None` if the query does not end by itself, or if no row waits for tokens that will come.
+        """
         from spark_throttle.control.epochs import NO_EPOCH
 
         name = _epoch_name(start)
-        self.plane(may_begin=name == NO_EPOCH)
-        while True:
-            newest = self.plane().next_epoch(name)
-            wait_ms = self.plane().wait_ms() if self._ends_when_drained else None
-            if newest != name or wait_ms is None:
-                return _offset(newest)
-            self._pause(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
+        plane = self.plane(may_begin=name == NO_EPOCH)
+        newest = plane.next_epoch(name)
+        return _offset(newest), plane.wait_ms() if self._ends_when_drained else None
+
+    def wait(self, wait_ms: int) -> None:
+        """Wait for tokens, at most for the time between two looks at the policies."""
+        self._pause(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the control rows between two offsets; called on the driver, and again when a batch is replayed."""

@@ -1,0 +1,146 @@
+"""The assembly of a query that decides on references.
+
+::
+
+    ThrottleReferenceSource -> groupBy(shard) -> ShardOperator -> frames: places of rows that leave, usage
+                                                                    |
+    files ---- Spark's reader, joined with the places, user's expressions ----> sink
+
+Grants and references come from one source, so that one offset pins both. Everything here runs on the driver, once per
+start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+
+from spark_throttle.checkpoint.definition import Definition, digest
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.columns.partitioning import shard_keys
+from spark_throttle.spark.columns.payload_columns import as_column, check_columns
+from spark_throttle.spark.columns.stream_definition import stream_definition
+from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings, control_options, queue_room
+from spark_throttle.spark.reference_stream import ReferenceStream
+from spark_throttle.spark.references.deciding_columns import DecidingColumns, deciding_columns_of
+from spark_throttle.spark.references.reading import FirstReading
+from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
+from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
+from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.reference_payload import ReferencePayload
+from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
+from spark_throttle.spark.start.start_check import Sinks
+
+_TIES = "places 1"
+"""How rows that are equal in the order are told apart: by their places."""
+
+_PROBE_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class ReferencePipeline:
+    """A throttled query over a stream that can be read again; it has not been started."""
+
+    settings: ThrottleSettings
+    stream: ReferenceStream
+
+    @cached_property
+    def events(self) -> DataFrame:
+        """No rows, with the stream's columns."""
+        return self.stream.empty()
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether the job shares its quotas with other jobs."""
+        return self.settings.exchange is not None
+
+    def problem(self, partition_columns: Sequence[str]) -> str | None:
+        """Return why this query cannot decide on references; `None` if it can."""
+        problem = self.stream.problem()
+        if problem is not None:
+            return problem
+        found = self._deciding(partition_columns)
+        return found if isinstance(found, str) else None
+
+    def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
+        """Return the query's definition: the expressions and settings that decide its rows, and the targets."""
+        given = self.settings
+        check_columns(self.events.schema)
+        found = stream_definition(
+            self.events, given.namespace, given.size, given.order_by, (), targets, partition_columns
+        )
+        return replace(found, ties=digest(_TIES))
+
+    def frames(
+        self,
+        *,
+        control_path: str,
+        is_explained: bool,
+        plan: SinkPlan | None = None,
+        partition_columns: tuple[str, ...] = (),
+        sinks: Sinks | None = None,
+    ) -> DataFrame:
+        """Return the decided stream as frames of places, each with its kind."""
+        assert plan is None  # noqa: S101 - the native writer takes rows, which are not here
+        spark, given, found = self.stream.spark, self.settings, self._deciding(partition_columns)
+        if isinstance(found, str):
+            raise ConfigurationError(f"the query cannot decide on references: {found}")
+        keys = shard_keys(spark, given.shards)
+        reading = FirstReading(
+            self.stream.root(), found.types, found.namespace, found.size, found.order, found.partition_columns, keys
+        )
+        tasks = spark.range(_PROBE_ROWS).select(F.spark_partition_id()).distinct().count()
+        spark.dataSource.register(ThrottleReferenceSource)
+        options = control_options(spark, given, keys, control_path, sinks)
+        rows = spark.readStream.format(REFERENCE_FORMAT).options(
+            **options, feed=json.dumps(self.stream.feed().to_fields()), reading=reading.to_json(), tasks=str(tasks)
+        )
+        operator = ShardOperator(
+            keys, is_explained, queue_room(given.policies, spark), None, tuple(found.partition_columns)
+        )
+        return (
+            rows.load()
+            .groupBy("shard")
+            .applyInPandasWithState(operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout")
+        )
+
+    def batch_sink(
+        self,
+        control_path: str,
+        admitted: Target | Callable[[DataFrame, int], None],
+        rejected: Target,
+        usage: Target | Destination | None,
+        definition: Definition,
+    ) -> BatchSink:
+        """Return the `foreachBatch` function that writes each batch."""
+        stream, given = self.stream, self.settings
+        checkpoint = control_path.rpartition("/")[0]
+        assert given.size is not None  # noqa: S101 - `problem` asks for it
+        payload = ReferencePayload(
+            control_path,
+            checkpoint,
+            stream.root(),
+            stream.feed(),
+            stream.source_schema,
+            stream.transform,
+            as_column(given.namespace),
+            as_column(given.size),
+        )
+        return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
+
+    def in_frames(self) -> Pipeline:
+        """Return the pipeline in which the rows of the same stream travel in frames."""
+        return Pipeline(self.settings, self.stream.stream())
+
+    def _deciding(self, partition_columns: Sequence[str]) -> DecidingColumns | str:
+        given, stream = self.settings, self.stream
+        known = stream.known_columns()
+        return deciding_columns_of(
+            stream.source_schema, known, given.namespace, given.size, given.order_by, partition_columns
+        )

@@ -1,0 +1,310 @@
+"""The stream that `Throttle.read_stream` returns: a source whose rows can be read again, and row-wise expressions.
+
+A query over it decides on references where it can: the source's columns that decide are read by themselves, and the
+payload is read once, by Spark, when its rows leave. `ReferenceStream.problem` says what stands against it; then the
+rows travel in frames, as for any other stream, from Spark's own source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import StructType
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.columns.payload_columns import ColumnLike
+from spark_throttle.spark.delta.commit import table_uri
+from spark_throttle.spark.references.delta_feed import DeltaFeed
+from spark_throttle.spark.references.delta_reading import reading_problem
+from spark_throttle.spark.references.file_feed import FileFeed
+from spark_throttle.spark.references.folder_feed import FolderFeed
+from spark_throttle.spark.start.spark_paths import SparkPaths
+
+_PATTERN: Final = frozenset("{}[]*?")
+_FILES_OPTION, _VERSION_OPTION = "maxfilespertrigger", "startingversion"
+_DELTA_FILES: Final = 1000
+"""Most files of a batch where the user sets no bound; Delta's own default."""
+
+_SETTINGS: Final = {
+    "spark.sql.caseSensitive": "names are told apart by case",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "words in double quotes are names",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """What `spark.readStream` is told about a source."""
+
+    format: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: StructType | str | None = None
+    path: str | None = None
+    table: str | None = None
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the source as a stream, by Spark's own reader."""
+        reader = spark.readStream.options(**self.options)
+        if self.format is not None:
+            reader = reader.format(self.format)
+        if self.schema is not None:
+            reader = reader.schema(self.schema)
+        if self.table is not None:
+            return reader.table(self.table)
+        return reader.load() if self.path is None else reader.load(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A row-wise expression of the user."""
+
+    apply: Callable[[DataFrame, Sequence[str]], DataFrame]
+    """The expression on rows; the columns that are named beside the rows are kept."""
+
+    kept: Callable[[Mapping[str, str]], dict[str, str]]
+    """The source's column for each column that is still one, after the expression."""
+
+    drops_rows: bool = False
+
+
+@dataclass(frozen=True)
+class ReferenceStream:
+    """A stream of rows that can be read again, with row-wise expressions on top.
+
+    It takes the expressions of a `DataFrame` that work row by row. ``throttle.write_stream`` takes it as it takes a
+    stream of ``spark.readStream``.
+    """
+
+    spark: SparkSession
+    source: StreamSource
+    source_schema: StructType
+    """The schema of the source, before any expression."""
+
+    steps: tuple[_Step, ...] = ()
+
+    def select(self, *columns: ColumnLike) -> ReferenceStream:
+        """Select columns, by name or as expressions."""
+        names = [column for column in columns if isinstance(column, str)]
+
+        def kept(known: Mapping[str, str]) -> dict[str, str]:
+            return dict(known) if "*" in names else {name: known[name] for name in names if name in known}
+
+        return self._then(_Step(lambda rows, keep: rows.select(*columns, *keep), kept))
+
+    def selectExpr(self, *expressions: str) -> ReferenceStream:  # noqa: N802 - Spark's name
+        """Select SQL expressions."""
+        plain = {text: text for text in expressions}
+        step = self.select(*(text if text == "*" else F.expr(text) for text in expressions)).steps[-1]
+        return self._then(replace(step, kept=lambda known: _selected(plain, known)))
+
+    def withColumn(self, name: str, column: Column) -> ReferenceStream:  # noqa: N802 - Spark's name
+        """Add a column, or replace the one of that name."""
+        return self._then(
+            _Step(
+                lambda rows, _: rows.withColumn(name, column),
+                lambda known: {each: of for each, of in known.items() if each.lower() != name.lower()},
+            )
+        )
+
+    def withColumnRenamed(self, existing: str, new: str) -> ReferenceStream:  # noqa: N802 - Spark's name
+        """Rename a column."""
+        return self._then(
+            _Step(
+                lambda rows, _: rows.withColumnRenamed(existing, new),
+                lambda known: {(new if each.lower() == existing.lower() else each): of for each, of in known.items()},
+            )
+        )
+
+    def drop(self, *names: str) -> ReferenceStream:
+        """Drop columns."""
+        dropped = {name.lower() for name in names}
+        return self._then(
+            _Step(
+                lambda rows, _: rows.drop(*names),
+                lambda known: {each: of for each, of in known.items() if each.lower() not in dropped},
+            )
+        )
+
+    def where(self, condition: ColumnLike) -> ReferenceStream:
+        """Keep the rows that meet a condition; the rows of such a stream travel in frames."""
+        return self._then(_Step(lambda rows, _: rows.where(condition), dict, drops_rows=True))
+
+    filter = where
+
+    @property
+    def schema(self) -> StructType:
+        """The schema of the stream."""
+        return self.empty().schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the stream's columns."""
+        return self.schema.names
+
+    def stream(self) -> DataFrame:
+        """Return the stream by Spark's own source, whose rows travel in frames."""
+        return self.transform(self.source.read(self.spark), ())
+
+    def empty(self) -> DataFrame:
+        """Return no rows, with the stream's columns."""
+        return self.transform(self.spark.createDataFrame([], self.source_schema), ())
+
+    def transform(self, rows: DataFrame, keep: Sequence[str]) -> DataFrame:
+        """Return rows of the source after the user's expressions, with the columns `keep` beside them."""
+        for step in self.steps:
+            rows = step.apply(rows, keep)
+        return rows
+
+    def root(self) -> str:
+        """Return the location of the source's files.
+
+        Raises
+        ------
+        ConfigurationError
+            If the source has no files of its own.
+        """
+        if self.source.path is not None:
+            return SparkPaths(self.spark).resolve(self.source.path)
+        if self.source.table is None:
+            raise ConfigurationError("the source has neither a path nor a table; give one to load() or table()")
+        detail = self.spark.sql(f"DESCRIBE DETAIL {self.source.table}").collect()[0]
+        return str(detail["location"])
+
+    def feed(self) -> FileFeed:
+        """Return the finder of the source's files."""
+        options = {key.lower(): value for key, value in self.source.options.items()}
+        most_files = options.get(_FILES_OPTION)
+        if self._is_delta:
+            version = options.get(_VERSION_OPTION)
+            return DeltaFeed(self.root(), int(most_files or _DELTA_FILES), None if version is None else int(version))
+        return FolderFeed(self.root(), None if most_files is None else int(most_files))
+
+    @property
+    def _is_delta(self) -> bool:
+        return self.source.format == "delta" or self.source.table is not None
+
+    def problem(self) -> str | None:
+        """Return why the source cannot be decided on by references; `None` if it can."""
+        given = self.source
+        if given.format not in ("parquet", "delta") and given.table is None:
+            return f"the source's format is {given.format!r}, not 'parquet' or 'delta'"
+        if given.path is not None and set(given.path) & _PATTERN:
+            return "the source's path is a pattern"
+        if any(step.drops_rows for step in self.steps):
+            return "the stream drops rows by a condition"
+        settings = (name for name in _SETTINGS if str(self.spark.conf.get(name, "false")).lower() == "true")
+        setting = next(settings, None)
+        if setting is not None:
+            return f"{_SETTINGS[setting]} ({setting})"
+        return self._option_problem() or (self._delta_problem() if self._is_delta else None)
+
+    def _option_problem(self) -> str | None:
+        allowed = {_FILES_OPTION, _VERSION_OPTION} if self._is_delta else {_FILES_OPTION}
+        for key, value in self.source.options.items():
+            if key.lower() not in allowed:
+                return f"the source has the option {key!r}, which only Spark's source knows"
+            if not value.isdigit():
+                return f"the source's option {key!r} is {value!r}, which only Spark's source knows"
+        return None
+
+    def _delta_problem(self) -> str | None:
+        try:
+            from deltalake import DeltaTable
+            from deltalake.exceptions import DeltaError
+        except ImportError:
+            return "the package 'deltalake' is not installed"
+        try:
+            return reading_problem(DeltaTable(table_uri(self.root())))
+        except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError) as error:
+            return f"the table's log cannot be read without Spark ({error})"
+
+    def known_columns(self) -> dict[str, str]:
+        """Return the source's column for each column of the stream that is one."""
+        known = {name: name for name in self.source_schema.names}
+        for step in self.steps:
+            known = step.kept(known)
+        return known
+
+    def _then(self, step: _Step) -> ReferenceStream:
+        return replace(self, steps=(*self.steps, step))
+
+
+def _selected(expressions: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the known columns that SQL expressions select as they are; ``a AS b`` is one of them."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    found: dict[str, str] = dict(known) if "*" in expressions else {}
+    for text in expressions:
+        try:
+            node = sqlglot.parse_one(text, read="spark")
+        except SqlglotError:
+            continue
+        alias = node.alias if isinstance(node, exp.Alias) else node.name
+        inner = node.this if isinstance(node, exp.Alias) else node
+        if isinstance(inner, exp.Column) and not inner.table and inner.name in known:
+            found[alias] = known[inner.name]
+        else:
+            found.pop(alias, None)
+    return found
+
+
+class ThrottledStreamReader:
+    """A reader like `pyspark.sql.streaming.DataStreamReader`, whose streams can be decided on by references."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._source = StreamSource()
+
+    def format(self, source: str) -> ThrottledStreamReader:
+        """Set the format of the source."""
+        self._source = replace(self._source, format=source)
+        return self
+
+    def schema(self, schema: StructType | str) -> ThrottledStreamReader:
+        """Set the schema of the source."""
+        self._source = replace(self._source, schema=schema)
+        return self
+
+    def option(self, key: str, value: Any) -> ThrottledStreamReader:  # noqa: ANN401 - as Spark's
+        """Set an option of the source."""
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        self._source = replace(self._source, options={**self._source.options, key: text})
+        return self
+
+    def options(self, **options: Any) -> ThrottledStreamReader:  # noqa: ANN401 - as Spark's
+        """Set several options, as `option` does."""
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def load(
+        self,
+        path: str | None = None,
+        format: str | None = None,  # noqa: A002 - as Spark's
+        schema: StructType | str | None = None,
+        **options: Any,  # noqa: ANN401 - as Spark's
+    ) -> ReferenceStream:
+        """Return the stream of a source, which has a path unless its format needs none."""
+        if format is not None:
+            self.format(format)
+        if schema is not None:
+            self.schema(schema)
+        self.options(**options)
+        return self._stream(replace(self._source, path=path))
+
+    def parquet(self, path: str) -> ReferenceStream:
+        """Return the stream of a folder of Parquet files."""
+        return self.format("parquet").load(path)
+
+    def table(self, table_name: str) -> ReferenceStream:
+        """Return the stream of a table of the catalog."""
+        return self._stream(replace(self._source, table=table_name))
+
+    def _stream(self, source: StreamSource) -> ReferenceStream:
+        return ReferenceStream(self._spark, source, source.read(self._spark).schema)

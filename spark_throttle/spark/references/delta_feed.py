@@ -1,0 +1,174 @@
+"""The feed of a Delta table: the files of its snapshot when the stream began, then those that each commit adds.
+
+The table's log is read without a JVM. The position holds the version that is being read, and how many of its files were
+brought. As with Spark's own source, a commit that deletes or rewrites rows ends the query with an error, unless the
+commit only rearranges them (``dataChange`` is false).
+
+Source: "Add File and Remove File" of the Delta protocol.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from spark_throttle.errors import SourceChangedError
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.delta.commit import table_uri
+from spark_throttle.spark.references.delta_reading import reading_problem
+from spark_throttle.spark.references.extents import Position
+from spark_throttle.spark.references.file_feed import FoundFile
+
+_RESTART: Final = "start the query with a new checkpoint, after its waiting rows have left"
+
+
+class DeltaFeed:
+    """The files of a Delta table.
+
+    Parameters
+    ----------
+    root
+        The location of the table.
+    most_files
+        The most files of a batch.
+    starting_version
+        The first version whose files are brought; `None` begins with the table as it is.
+    """
+
+    def __init__(self, root: str, most_files: int, starting_version: int | None = None) -> None:
+        self._root = root
+        self._most_files = most_files
+        self._starting_version = starting_version
+        self._log = Directory(f"{root.rstrip('/')}/_delta_log")
+        self._last_version: int | None = None
+        self._read: tuple[int, bool, list[FoundFile]] | None = None
+
+    def next_files(self, position: Position, known: set[str]) -> tuple[list[FoundFile], Position]:
+        """Return the files of the next batch in their order, and where the feed then goes on.
+
+        Raises
+        ------
+        SourceChangedError
+            If a commit changed rows that are there already, or the table so that its files cannot be read.
+        """
+        del known  # the log of a table says once what each commit adds
+        if not position:
+            position = self._first()
+        found: list[FoundFile] = []
+        while len(found) < self._most_files:
+            version, taken, is_snapshot = position["version"], position["taken"], bool(position["is_snapshot"])
+            files = self._files_of(version, is_snapshot=is_snapshot)
+            if files is None:
+                break
+            wanted = files[taken : taken + self._most_files - len(found)]
+            found += wanted
+            taken += len(wanted)
+            if taken < len(files):
+                return found, {"version": version, "taken": taken, "is_snapshot": int(is_snapshot)}
+            position = {"version": version + 1, "taken": 0, "is_snapshot": 0}
+        return found, position
+
+    def stop_at_newest(self) -> None:
+        """Find no file of a version that is committed from now on."""
+        self._last_version = self._newest_version()
+
+    def changed(self, path: str, size_bytes: int, modified_ms: int) -> str | None:  # noqa: ARG002 - a file of a log
+        """Return `None`: a file of a table never changes, and Spark says it where one is gone."""
+        return None
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the feed's settings as JSON values."""
+        return {
+            "kind": "delta",
+            "root": self._root,
+            "most_files": self._most_files,
+            "starting_version": self._starting_version,
+        }
+
+    def _first(self) -> Position:
+        if self._starting_version is not None:
+            return {"version": self._starting_version, "taken": 0, "is_snapshot": 0}
+        return {"version": self._newest_version(), "taken": 0, "is_snapshot": 1}
+
+    def _newest_version(self) -> int:
+        from deltalake import DeltaTable
+
+        return int(DeltaTable(table_uri(self._root)).version())
+
+    def _files_of(self, version: int, *, is_snapshot: bool) -> list[FoundFile] | None:
+        """Return the files that a version brings; `None` if there is no such version yet."""
+        if self._read is not None and self._read[:2] == (version, is_snapshot):
+            return self._read[2]
+        if self._last_version is not None and version > self._last_version:
+            return None
+        files = self._snapshot(version) if is_snapshot else self._commit(version)
+        if files is not None:
+            self._read = (version, is_snapshot, files)
+        return files
+
+    def _snapshot(self, version: int) -> list[FoundFile]:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(table_uri(self._root), version=version)
+        problem = reading_problem(table)
+        if problem is not None:
+            raise SourceChangedError(f"the Delta table {self._root}", problem, _RESTART)
+        columns = table.metadata().partition_columns
+        rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        found = [
+            (row["modification_time"], row["path"], int(row["size_bytes"]), _written_values(row, columns))
+            for row in rows
+        ]
+        return [FoundFile(unquote(path), size, 0, values) for _, path, size, values in sorted(found)]
+
+    def _commit(self, version: int) -> list[FoundFile] | None:
+        content = self._log.read(f"{version:020}.json")
+        if content is None:
+            if version < self._oldest_version():
+                problem = f"its log no longer has version {version}"
+                raise SourceChangedError(f"the Delta table {self._root}", problem, _RESTART)
+            return None
+        found = []
+        for line in content.splitlines():
+            action = json.loads(line)
+            if "add" in action and action["add"].get("dataChange", True):
+                add = action["add"]
+                if add.get("deletionVector"):
+                    self._refuse(version, "it marks rows of a file as deleted")
+                values = tuple(sorted((add.get("partitionValues") or {}).items()))
+                found.append(FoundFile(unquote(add["path"]), int(add["size"]), 0, values))
+            elif "remove" in action and action["remove"].get("dataChange", True):
+                self._refuse(version, "it deletes or rewrites rows")
+            elif "metaData" in action or "protocol" in action:
+                self._check_reading(version)
+        return found
+
+    def _check_reading(self, version: int) -> None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            problem = reading_problem(DeltaTable(table_uri(self._root), version=version))
+        except DeltaError as error:
+            problem = f"it cannot be read without Spark ({error})"
+        if problem is not None:
+            self._refuse(version, f"since it, {problem}")
+
+    def _refuse(self, version: int, problem: str) -> None:
+        raise SourceChangedError(f"version {version} of the Delta table {self._root}", problem, _RESTART)
+
+    def _oldest_version(self) -> int:
+        names = (name.partition(".") for name in self._log.names(""))
+        return min((int(number) for number, _, kind in names if kind == "json" and number.isdigit()), default=0)
+
+
+def _written_values(row: dict[str, Any], columns: list[str]) -> tuple[tuple[str, str | None], ...]:
+    found = ((column, row[f"partition.{column}"]) for column in sorted(columns))
+    return tuple((column, None if value is None else _written(value)) for column, value in found)
+
+
+def _written(value: Any) -> str:  # noqa: ANN401 - what deltalake makes of a partition's value
+    return str(value).lower() if isinstance(value, bool) else str(value)

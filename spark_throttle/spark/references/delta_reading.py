@@ -1,0 +1,39 @@
+"""Whether the data files of a Delta table may be read as plain Parquet, given the table's protocol and properties.
+
+A reference is a place in a data file, so what a file holds must be what the table holds: no deletion vectors, no mapped
+columns. A table of any other kind is read by Spark's own source, and its rows travel in frames.
+
+Source: "Reader Requirements" of the Delta protocol.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Features that leave a data file as plain Parquet."""
+
+_MAPPING: Final = "delta.columnMapping.mode"
+_FIRST_WITH_MAPPING: Final = 2
+_PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
+
+
+def reading_problem(table: DeltaTable) -> str | None:
+    """Return why a table's data files are not what the table holds; `None` if they are."""
+    protocol, properties = table.protocol(), table.metadata().configuration
+    if properties.get(_MAPPING, "none") != "none":
+        return f"its columns are mapped ({_MAPPING})"
+    others = sorted(set(protocol.reader_features or ()) - _FEATURES)
+    if others:
+        return f"it has the feature {others[0]!r}, which its readers must know"
+    if protocol.min_reader_version > _FIRST_WITH_MAPPING and protocol.reader_features is None:
+        return f"its readers must be of version {protocol.min_reader_version}"
+    types = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
+    for column in table.metadata().partition_columns:
+        if types[column] not in _PARTITION_TYPES:
+            return f"its partition column {column!r} is {types[column]}"
+    return None

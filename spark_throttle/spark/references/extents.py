@@ -1,0 +1,192 @@
+"""Which files each batch of a reference stream brings, and the number by which a row is referred to.
+
+A row's reference is its *place*, one integer: the number of its file in the stream, times 2^32, plus the position of
+the row in the file. So references sort as their rows arrived, file by file, and a place is a row's last tie-break.
+
+An *extent* is the list of files that one batch brings, in order. It is written once, before the offset that names it,
+so a batch that runs again reads the same files. Its name holds its number and a digest of its content, and each extent
+names the one before it: an offset pins the whole history of its stream. After a checkpoint was put back, the history
+goes on from the older extent, and the later ones are left alone.
+
+Every hundredth extent repeats all files before it, so that a restart reads at most a hundred extents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
+from spark_throttle.files.storage import Directory
+from spark_throttle.files.versioned_json import read_versioned, versioned
+
+ROW_BITS: Final = 32
+"""Bits of a place that hold the position of a row in its file."""
+
+MOST_ROWS: Final = 1 << 31
+"""Most rows of a file: Spark indexes arrays with 32-bit integers."""
+
+FOLDER: Final = "extents"
+FORMAT: Final = 1
+
+_REPEATED_EVERY: Final = 100
+
+Position = Mapping[str, int]
+"""Where a feed goes on after an extent, in words of the feed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file of a stream, as it was when its extent was written."""
+
+    number: int
+    """The number of the file in its stream, from 0."""
+
+    path: str
+    """Its path below the root of the stream."""
+
+    size_bytes: int
+    modified_ms: int
+    """When it was last written; 0 where the feed's own log says that files never change."""
+
+    partition_values: tuple[tuple[str, str | None], ...] = ()
+    """The values of the partition columns, which are not in the file."""
+
+    @property
+    def first_place(self) -> int:
+        """The place of its first row.
+
+        Examples
+        --------
+        >>> SourceFile(3, "part-0.parquet", 10, 0).first_place == 3 << 32
+        True
+        """
+        return self.number << ROW_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentName:
+    """The name of an extent, as an offset holds it."""
+
+    number: int
+    """Number of the extent; 0 before the first."""
+
+    file: str
+
+
+NO_EXTENT: Final = ExtentName(0, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The files that one batch brings."""
+
+    number: int
+    previous: ExtentName
+    files: tuple[SourceFile, ...]
+    position: Position
+    earlier: tuple[SourceFile, ...] | None = None
+    """All files of the extents before it, if it repeats them."""
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields that `from_fields` takes."""
+        fields: dict[str, Any] = {
+            "number": self.number,
+            "previous": [self.previous.number, self.previous.file],
+            "position": dict(self.position),
+            "files": [_file_fields(file) for file in self.files],
+        }
+        if self.earlier is not None:
+            fields["earlier"] = [_file_fields(file) for file in self.earlier]
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Extent:
+        """Return the extent of the fields that `to_fields` returned."""
+        number, file = fields["previous"]
+        earlier = fields.get("earlier")
+        return cls(
+            int(fields["number"]),
+            ExtentName(int(number), str(file)),
+            tuple(_file(each) for each in fields["files"]),
+            {str(key): int(value) for key, value in fields["position"].items()},
+            None if earlier is None else tuple(_file(each) for each in earlier),
+        )
+
+
+class Extents:
+    """The extents of one query in its control directory.
+
+    What was read or written is kept in memory, as the history of the newest extent that was asked for.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._known: dict[ExtentName, Extent] = {}
+
+    def load(self, name: ExtentName) -> Extent:
+        """Return an extent.
+
+        Raises
+        ------
+        DamagedError
+            If its file is gone, or is not as it was written.
+        """
+        if name not in self._known:
+            found = read_versioned(
+                self._directory, f"{FOLDER}/{name.file}", "the list of files", FORMAT, Extent.from_fields
+            )
+            if found is None or _name(found) != name:
+                problem = "it is gone" if found is None else "its content does not belong to its name"
+                what = f"the list of files {self._directory.path(f'{FOLDER}/{name.file}')}"
+                raise DamagedError(what, problem, RESTORE_CHECKPOINT)
+            self._known[name] = found
+        return self._known[name]
+
+    def between(self, start: ExtentName, end: ExtentName) -> list[SourceFile]:
+        """Return the files that the extents after `start` bring, up to `end`."""
+        found: list[tuple[SourceFile, ...]] = []
+        while end not in (start, NO_EXTENT):
+            extent = self.load(end)
+            found.append(extent.files)
+            end = extent.previous
+        return [file for files in reversed(found) for file in files]
+
+    def history(self, name: ExtentName) -> list[SourceFile]:
+        """Return all files of a stream up to an extent, by their number."""
+        found: list[tuple[SourceFile, ...]] = []
+        while name != NO_EXTENT:
+            extent = self.load(name)
+            found.append(extent.files)
+            if extent.earlier is not None:
+                found.append(extent.earlier)
+                break
+            name = extent.previous
+        return [file for files in reversed(found) for file in files]
+
+    def write(self, previous: ExtentName, files: list[SourceFile], position: Position) -> ExtentName:
+        """Write the extent after `previous`, and return its name."""
+        extent = Extent(previous.number + 1, previous, tuple(files), position)
+        if extent.number % _REPEATED_EVERY == 0:
+            extent = replace(extent, earlier=tuple(self.history(previous)))
+        name = _name(extent)
+        self._directory.write(f"{FOLDER}/{name.file}", versioned(FORMAT, extent.to_fields()))
+        self._known[name] = extent
+        return name
+
+
+def _name(extent: Extent) -> ExtentName:
+    digest = hashlib.sha256(versioned(FORMAT, extent.to_fields())).hexdigest()[:16]
+    return ExtentName(extent.number, f"{extent.number:012d}-{digest}")
+
+
+def _file_fields(file: SourceFile) -> list[Any]:
+    return [file.number, file.path, file.size_bytes, file.modified_ms, [list(each) for each in file.partition_values]]
+
+
+def _file(fields: list[Any]) -> SourceFile:
+    number, path, size_bytes, modified_ms, values = fields
+    partition_values = tuple((str(column), None if value is None else str(value)) for column, value in values)
+    return SourceFile(int(number), str(path), int(size_bytes), int(modified_ms), partition_values)

@@ -1,0 +1,94 @@
+"""The feed of a folder of Parquet files: every file that appears there, oldest first, as Spark's file source has it.
+
+A file must appear whole, by a rename, and never change: a folder has no log that would tell. Names that begin with a
+dot or an underscore are hidden. The values of partition columns are read from the names of folders (``day=mon/``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import unquote
+
+from pyarrow import fs
+
+from spark_throttle.files.storage import file_system
+from spark_throttle.spark.references.extents import Position
+from spark_throttle.spark.references.file_feed import FoundFile
+
+_HIDDEN: Final = (".", "_")
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+class FolderFeed:
+    """The files of a folder.
+
+    Parameters
+    ----------
+    root
+        The folder.
+    most_files
+        The most files of a batch; `None` for no bound.
+    """
+
+    def __init__(self, root: str, most_files: int | None) -> None:
+        self._root = root
+        self._most_files = most_files
+        self._files, self._path = file_system(root)
+        self._at_end: list[FoundFile] | None = None
+
+    def next_files(self, position: Position, known: set[str]) -> tuple[list[FoundFile], Position]:
+        """Return the files of the next batch in their order, and where the feed then goes on."""
+        found = self._listed() if self._at_end is None else self._at_end
+        new = [file for file in found if file.path not in known]
+        return new[: self._most_files], position
+
+    def stop_at_newest(self) -> None:
+        """Find no file that appears from now on."""
+        self._at_end = self._listed()
+
+    def changed(self, path: str, size_bytes: int, modified_ms: int) -> str | None:
+        """Return how a file differs from what an extent says of it; `None` if it does not."""
+        info = self._files.get_file_info(f"{self._path.rstrip('/')}/{path}")
+        if info.type != fs.FileType.File:
+            return "it is gone"
+        if info.size != size_bytes:
+            return f"it has {info.size} bytes and had {size_bytes}"
+        if _modified_ms(info) != modified_ms:
+            return f"it was written again (at {_modified_ms(info)} ms, before at {modified_ms} ms)"
+        return None
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the feed's settings as JSON values."""
+        return {"kind": "folder", "root": self._root, "most_files": self._most_files}
+
+    def _listed(self) -> list[FoundFile]:
+        """Return all files of the folder, oldest first."""
+        selector = fs.FileSelector(self._path, recursive=True, allow_not_found=True)
+        start = len(self._path.rstrip("/")) + 1
+        listed = []
+        for info in self._files.get_file_info(selector):
+            path = info.path[start:]
+            is_begun = info.type == fs.FileType.File and info.size > 0
+            if not is_begun or any(part.startswith(_HIDDEN) for part in path.split("/")):
+                continue
+            listed.append(FoundFile(path, info.size, _modified_ms(info), partition_values(path)))
+        return sorted(listed, key=lambda file: (file.modified_ms, file.path))
+
+
+def _modified_ms(info: fs.FileInfo) -> int:
+    return int((info.mtime_ns or 0) // 1_000_000)
+
+
+def partition_values(path: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the values of the partition columns that the folders of a path name.
+
+    Examples
+    --------
+    >>> partition_values("day=mon/kind=a%2Fb/part-0.parquet")
+    (('day', 'mon'), ('kind', 'a/b'))
+    """
+    *folders, _ = path.split("/")
+    pairs = (folder.partition("=") for folder in folders)
+    return tuple(
+        (unquote(column), None if value == _NO_VALUE else unquote(value)) for column, mark, value in pairs if mark
+    )

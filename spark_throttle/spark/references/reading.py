@@ -1,0 +1,179 @@
+"""The first reading of a batch: namespace, order and size of every row, as frames, with pyarrow and without a JVM.
+
+Spark's executors run it. A task reads pieces of files: row groups, of which it takes only the columns that decide. A
+row of a frame holds its place, and nothing of its payload: the operator decides on frames of either kind alike.
+
+Columns have the types that Spark gives them, whatever a file's own are; a column that a file lacks is null. Names are
+compared without case, as Spark does by default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_throttle.errors import SourceChangedError
+from spark_throttle.files.storage import file_system
+from spark_throttle.spark.references.deciding_values import ArrowExpression
+from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
+from spark_throttle.spark.rows.pack_frames import HelperColumns, PackFrames
+from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
+
+PLACE: Final = "place"
+"""The only column of a row's payload: its reference."""
+
+_PIECE_BYTES: Final = 32 << 20
+"""Bytes of files for which a task of its own pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """The row groups of a file whose middle lies between two positions of the file."""
+
+    file: SourceFile
+    first_byte: int
+    end_byte: int
+
+
+def tasks_of(files: Sequence[SourceFile], most_tasks: int) -> list[tuple[FilePiece, ...]]:
+    """Return the pieces of files for each task, in order, so that each task has about as many bytes.
+
+    Examples
+    --------
+    >>> files = [SourceFile(0, "a", 96 << 20, 0), SourceFile(1, "b", 32 << 20, 0)]
+    >>> [[(piece.file.path, piece.end_byte >> 20) for piece in task] for task in tasks_of(files, 2)]
+    [[('a', 64)], [('a', 96), ('b', 32)]]
+    """
+    total = sum(file.size_bytes for file in files)
+    tasks = max(1, min(most_tasks, -(-total // _PIECE_BYTES)))
+    share = -(-total // tasks) if total else 1
+    found: list[list[FilePiece]] = [[] for _ in range(tasks)]
+    before = 0
+    for file in files:
+        first = 0
+        while first < file.size_bytes or first == 0:
+            task = min((before + first) // share, tasks - 1)
+            end = file.size_bytes if task == tasks - 1 else min(file.size_bytes, (task + 1) * share - before)
+            found[task].append(FilePiece(file, first, end))
+            if end <= first:
+                break
+            first = end
+        before += file.size_bytes
+    return [tuple(pieces) for pieces in found if pieces]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReading:
+    """What is read of every file, and how a row's namespace, order and size come of it."""
+
+    root: str
+    types: Mapping[str, pa.DataType]
+    """The types of the source's columns that are read."""
+
+    namespace: ArrowExpression
+    size: ArrowExpression
+    order: tuple[ArrowExpression, ...]
+    partition_columns: Mapping[str, str]
+    """The source's column for each partition column of the sink that may refuse a value."""
+
+    shard_keys: tuple[int, ...]
+
+    def to_json(self) -> str:
+        """Return the settings as JSON; the types as an Arrow schema."""
+        return json.dumps({
+            "root": self.root,
+            "types": pa.schema(list(self.types.items())).serialize().to_pybytes().hex(),
+            "namespace": self.namespace.to_fields(),
+            "size": self.size.to_fields(),
+            "order": [each.to_fields() for each in self.order],
+            "partition_columns": dict(self.partition_columns),
+            "shard_keys": list(self.shard_keys),
+        })  # fmt: skip
+
+    @classmethod
+    def from_json(cls, text: str) -> FirstReading:
+        """Return the settings of the text that `to_json` returned."""
+        fields: dict[str, Any] = json.loads(text)
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(fields["types"])))
+        return cls(
+            fields["root"],
+            {field.name: field.type for field in schema},
+            ArrowExpression.from_fields(fields["namespace"]),
+            ArrowExpression.from_fields(fields["size"]),
+            tuple(ArrowExpression.from_fields(each) for each in fields["order"]),
+            fields["partition_columns"],
+            tuple(fields["shard_keys"]),
+        )
+
+    def frames(self, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
+        """Yield the frames of pieces of files."""
+        pack = PackFrames(self.shard_keys, derived=HelperColumns(same={TIE: PLACE}))
+        yield from pack(batch for piece in pieces for batch in self._rows(piece))
+
+    def _rows(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:
+        files, root = file_system(self.root)
+        path = f"{root.rstrip('/')}/{piece.file.path}"
+        try:
+            with (
+                files.open_input_file(path) as stream,
+                pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as parquet,
+            ):
+                for group, first_row in _row_groups(parquet.metadata, piece):
+                    table = self._deciding(parquet, group, piece.file)
+                    place = piece.file.first_place + first_row + np.arange(table.num_rows, dtype=np.int64)
+                    yield from table.add_column(0, PLACE, pa.array(place)).combine_chunks().to_batches()
+        except (FileNotFoundError, pa.ArrowException) as error:
+            problem = "it is gone" if isinstance(error, FileNotFoundError) else f"it cannot be read ({error})"
+            raise SourceChangedError(f"the file {path}", problem, "restore it, then start the query again") from error
+
+    def _deciding(self, parquet: pq.ParquetFile, group: int, file: SourceFile) -> pa.Table:
+        """Return the helper columns of a row group."""
+        values, names = dict(file.partition_values), _by_lower_name(parquet.schema_arrow.names)
+        wanted = [names[name.lower()] for name in self.types if name.lower() in names]
+        rows = parquet.read_row_group(group, columns=wanted, use_threads=False)
+        count = parquet.metadata.row_group(group).num_rows
+        columns = {}
+        for name, kind in self.types.items():
+            if name in values:
+                columns[name] = pa.repeat(pa.scalar(values[name], pa.string()).cast(kind), count)
+            elif name.lower() in names:
+                columns[name] = rows.column(names[name.lower()]).cast(kind)
+            else:
+                columns[name] = pa.nulls(count, kind)
+        table = pa.table(columns)
+        helpers = {
+            NAMESPACE: _plain(self.namespace.values(table), count),
+            SIZE: _plain(self.size.values(table), count).cast(pa.int64()),
+        }
+        helpers |= {f"{ORDER_PREFIX}{i:03d}": _plain(each.values(table), count) for i, each in enumerate(self.order)}
+        helpers |= {f"{PARTITION_PREFIX}{name}": table.column(of) for name, of in self.partition_columns.items()}
+        return pa.table(helpers)
+
+
+def _row_groups(metadata: pq.FileMetaData, piece: FilePiece) -> Iterator[tuple[int, int]]:
+    """Yield the number and the first row of the row groups whose middle lies in a piece."""
+    first_row = first_byte = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        size = sum(group.column(at).total_compressed_size for at in range(group.num_columns))
+        if piece.first_byte <= min(first_byte + size // 2, piece.file.size_bytes - 1) < piece.end_byte:
+            yield number, first_row
+        first_row += group.num_rows
+        first_byte += size
+    if first_row > MOST_ROWS:
+        raise SourceChangedError(f"the file {piece.file.path}", f"it has {first_row} rows", "split it")
+
+
+def _by_lower_name(names: Sequence[str]) -> dict[str, str]:
+    return {name.lower(): name for name in reversed(names)}
+
+
+def _plain(values: pa.ChunkedArray | pa.Array | pa.Scalar, rows: int) -> pa.ChunkedArray | pa.Array:
+    return pa.repeat(values, rows) if isinstance(values, pa.Scalar) else values

@@ -1,0 +1,88 @@
+"""The payload of a batch whose rows travel in frames: the frames are kept for the batch, and unpacked for each target.
+
+The frames are persisted, because every action on the batch would run the operator again. If a target consists of files,
+a small number of frames is unpacked by a small number of tasks, so that a small batch makes few files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import StructType
+
+from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.rows.frames import FrameKind, UnpackFrames
+from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
+
+_TASK_BYTES: Final = 4 << 20
+"""Bytes of compressed frames per task; a task with fewer would take longer to start than to unpack them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FramePayload:
+    """The schemas of the rows in a query's frames."""
+
+    schema: StructType
+    """Schema of the user's rows."""
+
+    row_schema: pa.Schema
+    rejected_schema: pa.Schema
+    verdict_type: StructType
+
+    def take(self, frames: DataFrame, batch: int) -> KeptFrames:  # noqa: ARG002 - the same for every batch
+        """Return the rows of a batch, after computing every partition of its frames once."""
+        kept = frames.persist()
+        try:
+            usage = F.when(_is(FrameKind.USAGE), F.col("frame")).alias("usage")
+            rows = kept.select("kind", F.octet_length("frame").alias("bytes"), usage).collect()
+        except BaseException:
+            kept.unpersist()
+            raise
+        size_bytes: dict[int, int] = {}
+        for row in rows:
+            size_bytes[row["kind"]] = size_bytes.get(row["kind"], 0) + row["bytes"]
+        return KeptFrames(self, kept, [bytes(row["usage"]) for row in rows if row["usage"] is not None], size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFrames:
+    """The computed frames of a batch."""
+
+    payload: FramePayload
+    frames: DataFrame
+    usage: list[bytes]
+    """The packed usage reports."""
+
+    size_bytes: dict[int, int]
+    """Bytes of the frames of each kind."""
+
+    def admitted(self, target: Target | BatchFunction) -> DataFrame:
+        """Return the admitted rows."""
+        carried = carried_schema(self.payload.schema)
+        wanted = self._of_kind(FrameKind.ADMITTED, target)
+        return from_carried(wanted.mapInArrow(UnpackFrames(self.payload.row_schema), carried), self.payload.schema)
+
+    def rejected(self, target: Target) -> DataFrame:
+        """Return the rejected rows, with the ``throttle`` column."""
+        schema = StructType([*carried_schema(self.payload.schema), *self.payload.verdict_type])
+        wanted = self._of_kind(FrameKind.REJECTED, target)
+        return from_carried(wanted.mapInArrow(UnpackFrames(self.payload.rejected_schema), schema), self.payload.schema)
+
+    def close(self) -> None:
+        """Drop the frames."""
+        self.frames.unpersist()
+
+    def _of_kind(self, kind: FrameKind, target: Target | BatchFunction) -> DataFrame:
+        """Return the frames of a kind, in no more partitions than their bytes justify for their target."""
+        found = self.frames.where(_is(kind)).select("frame")
+        if not isinstance(target, Target) or not target.is_paid_by_bytes:
+            return found
+        return found.coalesce(max(1, -(-self.size_bytes.get(kind, 0) // _TASK_BYTES)))
+
+
+def _is(kind: FrameKind) -> Column:
+    return F.col("kind") == int(kind)

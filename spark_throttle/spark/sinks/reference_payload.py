@@ -1,0 +1,245 @@
+"""The payload of a batch that was decided on references: its rows, read from their files by Spark, once.
+
+The operator's frames name the rows that leave by their places. Spark reads the files of these rows and looks each row
+up by its position in its file (`references.selection`): a join with a small table, which is broadcast, so a row of the
+payload never leaves the JVM. A file of which nothing leaves is not read. Rows that wait stay in their files.
+
+The first reading and this one must have seen the same rows. Before a sink is given anything, each file is compared with
+what its extent says of it, and Spark counts the admitted rows by its own evaluation of the user's expressions: their
+number, the sums of their places and sizes, and a checksum of their namespaces. All must be what the operator decided.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import StructType
+
+from spark_throttle.checkpoint.offset_log import source_offsets
+from spark_throttle.core.codec import unpack_usage
+from spark_throttle.core.quota import Int64s
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.references.extents import ROW_BITS, ExtentName, Extents, SourceFile
+from spark_throttle.spark.references.file_feed import FileFeed
+from spark_throttle.spark.references.reading import PLACE
+from spark_throttle.spark.references.selection import FileRows, admitted_rows, as_table, coded_rows, spark_path
+from spark_throttle.spark.rows.frames import FrameKind, decode
+from spark_throttle.spark.shard.shard_batch import THROTTLE
+
+Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
+"""The user's row-wise expressions; the columns that are named beside the rows are kept."""
+
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+"""Characters of a path that Spark would take for a pattern."""
+
+_FILE, _NUMBER, _ROW = "__throttle_file", "__throttle_number", "__throttle_row"
+_VALUES, _CODE = "__throttle_values", "__throttle_code"
+_RESTORE: Final = "restore the files as they were, then start the query again: nothing of this batch was written"
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePayload:
+    """How the payload of a query's batches is read.
+
+    Its methods run on the driver, once per attempt at a batch.
+    """
+
+    control_path: str
+    checkpoint: str
+    root: str
+    feed: FileFeed
+    schema: StructType
+    """Schema of the source."""
+
+    transform: Transform
+    """The user's row-wise expressions."""
+
+    namespace: Column
+    size: Column
+
+    def take(self, frames: DataFrame, batch: int) -> ReferenceRows:
+        """Return the rows of a batch; every partition of the frames is computed, once."""
+        places: dict[FrameKind, list[pa.Table]] = {FrameKind.ADMITTED: [], FrameKind.REJECTED: []}
+        usage = []
+        for row in frames.select("kind", "frame").collect():
+            kind = FrameKind(row["kind"])
+            if kind == FrameKind.USAGE:
+                usage.append(bytes(row["frame"]))
+            else:
+                places[kind].append(decode(bytes(row["frame"])))
+        admitted, rejected = (pa.concat_tables(tables) if tables else None for tables in places.values())
+        found = _places(admitted)
+        payload = _FilesOfBatch(self, frames.sparkSession, batch)
+        if len(found):
+            payload.check(found, [unpack_usage(block, f"a usage report of batch {batch}") for block in usage])
+        return ReferenceRows(payload, usage, found, rejected)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRows:
+    """The rows of a batch that was decided on references."""
+
+    files: _FilesOfBatch
+    usage: list[bytes]
+    """The packed usage reports."""
+
+    admitted_places: Int64s
+    explained: pa.Table | None
+    """The places of the rejected rows, with the ``throttle`` column."""
+
+    def admitted(self, target: object) -> DataFrame:  # noqa: ARG002 - the files say how many tasks there are
+        """Return the admitted rows."""
+        return self.files.admitted(self.admitted_places)
+
+    def rejected(self, target: object) -> DataFrame:  # noqa: ARG002 - as above
+        """Return the rejected rows, with the ``throttle`` column."""
+        assert self.explained is not None  # noqa: S101 - called only if rows were rejected
+        return self.files.explained(_places(self.explained), self.explained.column(THROTTLE).combine_chunks())
+
+    def close(self) -> None:
+        """Do nothing: no row was kept."""
+
+
+class _FilesOfBatch:
+    """The files to which a batch's places refer."""
+
+    def __init__(self, payload: ReferencePayload, spark: SparkSession, batch: int) -> None:
+        self._payload = payload
+        self._spark = spark
+        self._batch = batch
+        self._by_number: dict[int, SourceFile] | None = None
+
+    def check(self, places: Int64s, reports: Sequence[UsageReport]) -> None:
+        """Refuse the batch if Spark does not see the rows that were decided.
+
+        Raises
+        ------
+        SourceChangedError
+            If a file has changed, or an expression has other values in Spark.
+        """
+        payload = self._payload
+        selected = self._selected(admitted_rows(places))
+        checksum = F.crc32(payload.namespace.cast("string").cast("binary"))
+        counted = (F.lit(1), F.col(_NUMBER), F.col(_ROW), payload.size.cast("bigint"), checksum)
+        sums = [F.sum(each).alias(f"s{at}") for at, each in enumerate(counted)]
+        row = payload.transform(selected, (_NUMBER, _ROW)).select(*sums).collect()[0]
+        seen = tuple(int(row[f"s{at}"] or 0) for at in range(len(sums)))
+        file, place = places >> ROW_BITS, places & ((1 << ROW_BITS) - 1)
+        decided = (len(places), int(file.sum()), int(place.sum()), *_admitted_sums(reports))
+        if seen != decided:
+            raise SourceChangedError(
+                f"the source {payload.root}",
+                f"batch {self._batch} was decided for rows whose number and sums (of files, positions, bytes and "
+                f"checksums of namespaces) are {decided}, and Spark reads rows with {seen}",
+                "restore its files, or set option('throttle.source', 'frames') on a new checkpoint",
+            )
+
+    def admitted(self, places: Int64s) -> DataFrame:
+        """Return the rows at the places."""
+        if not len(places):
+            return self._payload.transform(self._spark.createDataFrame([], self._payload.schema), ())
+        return self._payload.transform(self._selected(admitted_rows(places)).drop(_NUMBER, _ROW), ())
+
+    def explained(self, places: Int64s, throttle: pa.StructArray) -> DataFrame:
+        """Return the rows at the places, each with its value of the ``throttle`` column."""
+        distinct, codes = distinct_values(throttle)
+        table = pa.table({_CODE: pa.array(np.arange(1, len(distinct) + 1)), THROTTLE: distinct})
+        explanations = F.broadcast(self._spark.createDataFrame(table))
+        coded = self._joined(coded_rows(places, codes))
+        code = F.get(F.col(_VALUES), F.col(_ROW).cast("int"))
+        found = coded.withColumn(_CODE, code).where(F.col(_CODE) > 0).join(explanations, _CODE)
+        return self._payload.transform(found.select(*self._own_columns(), THROTTLE), (THROTTLE,))
+
+    def _selected(self, rows: Sequence[FileRows]) -> DataFrame:
+        """Return the admitted rows of the source's columns, with the numbers of their files and their positions."""
+        joined = self._joined(rows)
+        word = F.get(F.col(_VALUES), F.shiftright(F.col(_ROW), 6).cast("int"))
+        bit = F.getbit(word, F.col(_ROW).bitwiseAND(F.lit(63)).cast("int"))
+        return joined.where(bit == 1).select(*self._own_columns(), _NUMBER, _ROW)
+
+    def _own_columns(self) -> list[Column]:
+        return [F.col(_quoted(field.name)) for field in self._payload.schema]
+
+    def _joined(self, rows: Sequence[FileRows]) -> DataFrame:
+        """Return all rows of the files, with their numbers, positions and values."""
+        files = [self._file(each.number) for each in rows]
+        root = self._payload.root.rstrip("/")
+        locations = [f"{root}/{file.path}" for file in files]
+        table = as_table(rows, [spark_path(location) for location in locations])
+        wanted = self._spark.createDataFrame(table.rename_columns([_FILE, _NUMBER, _VALUES]))
+        reader = self._spark.read.schema(self._payload.schema).option("basePath", root)
+        reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+        read = reader.parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
+        metadata = [F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index").alias(_ROW)]
+        return read.select("*", *metadata).join(F.broadcast(wanted), _FILE)
+
+    def _file(self, number: int) -> SourceFile:
+        """Return a file by its number, after comparing it with what its extent says."""
+        file = self._files()[number]
+        problem = self._payload.feed.changed(file.path, file.size_bytes, file.modified_ms)
+        if problem is not None:
+            raise SourceChangedError(f"the file {self._payload.root.rstrip('/')}/{file.path}", problem, _RESTORE)
+        return file
+
+    def _files(self) -> dict[int, SourceFile]:
+        if self._by_number is None:
+            offsets = source_offsets(Directory(self._payload.checkpoint), self._batch)
+            names = [ExtentName(int(each["extent"]), str(each["file"])) for each in offsets if "extent" in each]
+            if len(names) != 1:
+                what = f"the offsets of batch {self._batch} in {self._payload.checkpoint}"
+                raise DamagedError(what, "they name no list of files", RESTORE_CHECKPOINT)
+            history = Extents(Directory(self._payload.control_path)).history(names[0])
+            self._by_number = {file.number: file for file in history}
+        return self._by_number
+
+
+def distinct_values(values: pa.StructArray) -> tuple[pa.StructArray, Int64s]:
+    """Return the distinct values of a column of structs, and the position among them of each row's value.
+
+    Examples
+    --------
+    >>> rows = pa.array([{"a": 1, "b": "x"}, {"a": None, "b": "x"}, {"a": 1, "b": "x"}])
+    >>> distinct, codes = distinct_values(rows)
+    >>> distinct.to_pylist(), codes.tolist()
+    ([{'a': None, 'b': 'x'}, {'a': 1, 'b': 'x'}], [1, 0, 1])
+    """
+    code = np.zeros(len(values), dtype=np.int64)
+    for field in values.flatten():
+        coded = field.dictionary_encode()
+        part = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        _, code = np.unique(code * (len(coded.dictionary) + 1) + part, return_inverse=True)
+    _, first, found = np.unique(code, return_index=True, return_inverse=True)
+    return values.take(pa.array(first)), found.astype(np.int64)
+
+
+def _places(table: pa.Table | None) -> Int64s:
+    if table is None:
+        return np.zeros(0, dtype=np.int64)
+    found: Int64s = table.column(PLACE).to_numpy()
+    return found
+
+
+def _admitted_sums(reports: Sequence[UsageReport]) -> tuple[int, int]:
+    """Return the bytes of the admitted rows, and the sum of the checksums of their namespaces."""
+    size_bytes = checksum = 0
+    for report in reports:
+        at = np.flatnonzero(report.admitted[:, 0])
+        size_bytes += int(report.admitted[at, 1].sum())
+        names = report.names.take(pa.array(at)).cast(pa.binary()).to_pylist()
+        messages = report.admitted[at, 0].tolist()
+        checksum += sum(zlib.crc32(name) * count for name, count in zip(names, messages, strict=True))
+    return size_bytes, checksum
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,200 @@
+"""Queries that decide on references: rows wait in their files, and their payload reaches the sink unharmed, once."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark import Throttle
+from spark_throttle.spark.reference_stream import ReferenceStream
+from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+REFERENCES, FRAMES = "references", "frames"
+BOUNDED = policies(
+    namespaces={
+        "good/a": publish(messages_per_second=20, burst_seconds=1),
+        "bad/a": publish(messages_per_second=0, on_excess="reject"),
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_throttle.spark.writer")
+
+
+def stream(lake: Lake, throttle: Throttle, *, most_files: int = 1) -> ReferenceStream:
+    """Return the stream of the offered events, as `Lake.events` does."""
+    (lake.root / "events").mkdir(exist_ok=True)
+    reader = throttle.read_stream(lake.spark).schema(SCHEMA).option("maxFilesPerTrigger", most_files)
+    return reader.parquet(lake.path("events"))
+
+
+def run(lake: Lake, document: Any, *, source: str | None = None, **settings: Any) -> StreamingQuery:
+    """Run a query until it ends by itself, and keep its rows by batch."""
+    throttle = lake.throttle(document, **settings)
+    writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
+    if source is not None:
+        writer = writer.option("throttle.source", source)
+    return finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
+
+
+def rows(namespace: str, ids: Iterable[int]) -> list[Event]:
+    return [(number, namespace, 10 + number) for number in ids]
+
+
+def test_rows_wait_leave_in_order_and_are_rejected(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    lake.offer([*rows("good/a", range(29, -1, -1)), *rows("bad/a", [100]), (101, None, 5), (102, "free/a", None)])
+    lake.offer([*rows("good/a", range(30, 45)), *rows("free/a", range(200, 203))])
+    run(lake, BOUNDED)
+    assert "decides on references" in caplog.text
+    batches = [sorted(row for row in kept if row[1] == "good/a") for _, kept in sorted(lake.kept.items())]
+    assert [row for kept in batches for row in kept] == rows("good/a", range(45))
+    assert len(batches[0]) == 21, "the burst, and one into debt; the others wait in their file"
+    assert sorted(row[0] for row in lake.admitted if row[1] == "free/a") == [200, 201, 202]
+    assert lake.rejected_ids == [100, 101, 102]
+    assert lake.reasons == {"quota", "namespace_missing", "size_missing"}
+    (dead,) = [row for row in lake.rejected if row["id"] == 100]
+    assert (dead["ns"], dead["size"], dead["throttle"]["scope"]) == ("bad/a", 110, "bad/a")
+
+
+def test_batch_that_runs_again_admits_the_same_rows(lake: Lake) -> None:
+    lake.offer(rows("good/a", range(30)))
+    run(lake, BOUNDED)
+    before = dict(lake.kept)
+    lake.crash_in(1)
+    lake.kept.clear()
+    lake.offer(rows("good/a", range(30, 33)))
+    run(lake, BOUNDED)
+    assert lake.kept[1] == before[1]
+    assert lake.admitted == [row for batch, kept in before.items() if batch > 0 for row in kept] + rows(
+        "good/a", range(30, 33)
+    )
+
+
+def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: Lake) -> None:
+    source, out = lake.path("source"), lake.path("out")
+    made = lake.spark.range(60).selectExpr(
+        "id", "id % 3 AS kind", "concat('t/', id % 2) ns", "named_struct('a', array(id, null), 'm', map('k', id)) deep"
+    )
+    made.where("id < 40").write.format("delta").partitionBy("kind").save(source)
+    document = policies(namespaces={"t/1": publish(messages_per_second=20, burst_seconds=1)})
+    throttle = Throttle(document, namespace="ns", size="10", order_by=["id"], shards=1)
+
+    def start() -> None:
+        events = throttle.read_stream(lake.spark).format("delta").load(source)
+        events = events.withColumn("double", F.expr("id * 2")).withColumnRenamed("kind", "sort")
+        writer = throttle.write_stream(events).format("delta").partitionBy("sort").usage(lake.path("usage"))
+        writer = writer.option("checkpointLocation", lake.checkpoint).option("throttle.source", REFERENCES)
+        finish(writer.trigger(availableNow=True).start(out))
+
+    start()
+    made.where("id >= 40").write.format("delta").mode("append").save(source)
+    start()
+    found = lake.spark.read.format("delta").load(out)
+    wanted = made.withColumn("double", F.expr("id * 2")).withColumnRenamed("kind", "sort").select(*found.columns)
+    assert sorted(map(str, found.collect())) == sorted(map(str, wanted.collect()))
+    admitted = lake.usage("namespace", "t/1")
+    assert sum(row["admitted_messages"] for row in admitted) == 30
+
+
+@pytest.mark.parametrize("name", ["a b%25é#?.parquet", "{a}[b]*.parquet", "day=1/c.parquet"])
+def test_file_of_any_name_is_read_twice(lake: Lake, name: str) -> None:
+    path = Path(lake.path("events")) / name
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2], "ns": ["a/b"] * 2, "size": [1, 2]}), path)
+    run(lake, policies(), source=REFERENCES)
+    assert lake.admitted_ids == [1, 2]
+
+
+@pytest.mark.parametrize("harm", ["gone", "written again"])
+def test_file_that_changes_before_its_waiting_rows_leave_stops_the_query_with_its_name(lake: Lake, harm: str) -> None:
+    lake.offer(rows("good/a", range(30)))
+    file = next(Path(lake.path("events")).glob("*.parquet"))
+    throttle = lake.throttle(BOUNDED)
+
+    def keep(batch_rows: Any, batch: int) -> None:
+        lake.keep(batch_rows, batch)
+        if harm == "gone":
+            file.unlink(missing_ok=True)
+        else:
+            os.utime(file)
+
+    writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
+    query = writer.trigger(availableNow=True).foreachBatch(keep).start()
+    with pytest.raises(Exception, match=r"000000\.parquet is not as it was"):
+        query.awaitTermination(120)
+    assert len(lake.admitted) == 21, "nothing of the next batch was given to the function"
+
+
+def test_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was replaced within its length and time of writing is still noticed, by its rows."""
+    lake.offer(rows("free/a", [1, 2, 3]))
+    file = next(Path(lake.path("events")).glob("*.parquet"))
+    from spark_throttle.spark.references.folder_feed import FolderFeed
+
+    def changed(*_: Any) -> None:
+        lake.spark.createDataFrame(rows("free/a", [1, 2, 4]), SCHEMA).coalesce(1).write.parquet(lake.path("other"))
+        next(Path(lake.path("other")).glob("part-*.parquet")).replace(file)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(FolderFeed, "changed", changed)
+    with pytest.raises(Exception, match="Spark reads rows with"):
+        run(lake, policies())
+    assert lake.kept == {}
+
+
+def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.offer(rows("good/a", range(4)))
+    run(lake, policies(), namespace="lower(ns)")
+    assert "decides on frames (namespace is 'lower(ns)', which takes Spark to compute)" in caplog.text
+    assert lake.admitted_ids == [0, 1, 2, 3]
+    with pytest.raises(ConfigurationError, match="began with 'frames'"):
+        run(lake, policies(), source=REFERENCES)
+
+
+@pytest.mark.parametrize(
+    ("stands_against", "why"),
+    [
+        (lambda events: events.where("id > 3"), "drops rows by a condition"),
+        (lambda events: events.withColumn("size", F.expr("size + 1")), "size is 'size'"),
+        (lambda events: events.selectExpr("id", "upper(ns) AS ns", "size"), "namespace is 'ns'"),
+    ],
+)
+def test_expression_on_a_deciding_column_stands_against_references(lake: Lake, stands_against: Any, why: str) -> None:
+    throttle = lake.throttle(policies())
+    writer = throttle.write_stream(stands_against(stream(lake, throttle))).option("throttle.source", REFERENCES)
+    with pytest.raises(ConfigurationError, match=why):
+        writer.format("noop").start()
+
+
+def test_columns_that_are_selected_or_renamed_still_decide(lake: Lake) -> None:
+    throttle = lake.throttle(policies(), namespace="name", size="bytes")
+    events = stream(lake, throttle).selectExpr("id", "ns AS name", "size AS bytes").select("name", "bytes", "id")
+    lake.offer(rows("good/a", [7]))
+    writer = throttle.write_stream(events.drop("nothing")).option("throttle.source", REFERENCES)
+    finish(
+        writer.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True).foreachBatch(lake.keep).start()
+    )
+    assert lake.admitted == [("good/a", 17, 7)]
+
+
+def test_stream_of_spark_cannot_be_decided_on_by_references(lake: Lake) -> None:
+    writer = lake.throttle(policies()).write_stream(lake.events()).option("throttle.source", REFERENCES)
+    with pytest.raises(ConfigurationError, match="read_stream"):
+        writer.format("noop").start()
