@@ -213,15 +213,20 @@ class DemandMeter:
             least, end = rate, begin
         return np.zeros((flows.count, 2), dtype=np.int64)
 
-    def _want(self, ids: Int64s, now_ms: int) -> None:
-        """Note that the scopes `ids`, which ascend, are wanted."""
+    def keep(self, ids: Int64s, until_ms: Int64s) -> None:
+        """Note that the scopes `ids`, which ascend, are not given up before `until_ms`, wanted or not."""
+        self._want(ids, until_ms - self._patience_ms)
+
+    def _want(self, ids: Int64s, now_ms: Int64s | int) -> None:
+        """Note that the scopes `ids`, which ascend, are wanted; what was noted for a later time stays."""
         held, wanted_ms = self._wanted
         if not found_in(ids, held).all():
             both = np.union1d(held, ids)
             moved = np.zeros(len(both), dtype=np.int64)
             moved[np.searchsorted(both, held)] = wanted_ms
             held, wanted_ms = both, moved
-        wanted_ms[np.searchsorted(held, ids)] = now_ms
+        at = np.searchsorted(held, ids)
+        wanted_ms[at] = np.maximum(wanted_ms[at], now_ms)
         self._wanted = held, wanted_ms
 
     def _by_scope(

@@ -268,8 +268,9 @@ class ControlPlane:
         if left is None:
             left = _Left(Buckets.full(in_force, now_ms=now_ms))
         buckets = left.buckets
-        if share is not None:
+        if self._shared is not None and share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
+            self._shared.keep_until_repaid(policy, buckets.balance_micro, share, now_ms=now_ms)
         claims = claims_of(reports, policy)
         outlook = self._settling.outlook(reports, policy, interval_ms=left.interval_ms)
         lending = lent_turn(

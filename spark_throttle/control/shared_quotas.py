@@ -76,6 +76,17 @@ class SharedQuotas:
             self._pinned = file, steady_ms, now_ms
             self._keeper.end_pin(share)
 
+    def keep_until_repaid(self, policy: CompiledPolicy, balance_micro: Int64s, share: Int64s, *, now_ms: int) -> None:
+        """Keep the scopes that are in debt until the share that an epoch pins has repaid it.
+
+        A scope that was given up earns nothing. Its debt would wait with the next message, however long that is away.
+        """
+        scopes = self._meter.scopes(policy)
+        rate, debt_micro = share[scopes.position], np.maximum(-balance_micro[scopes.position], 0)
+        repaid_ms = np.where(rate > 0, -(-debt_micro // np.maximum(rate, 1)), 0).max(axis=1)
+        owes = repaid_ms > 0
+        self._meter.keep(scopes.ids[owes], now_ms + repaid_ms[owes])
+
     def has_pinned(self, file: str) -> bool:
         """Return whether this process wrote the epoch, and no later one."""
         return self._pinned is not None and self._pinned[0] == file

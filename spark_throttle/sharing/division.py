@@ -77,9 +77,13 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
         weight = np.concatenate([own.bin_weight, rows.bin_weight]).astype(np.int64)
         rank = np.concatenate([np.full(scopes, others.own_rank), others.rank[live]])
         part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available, rank)[:scopes]
+    elif settings.policy == "static":
+        seats = np.bincount(scope, minlength=scopes)
+        earlier = np.bincount(others.scope[live], others.rank[live] < others.own_rank, scopes).astype(np.int64)
+        part = _equal(available, seats[:, None], earlier[:, None])
     else:
         usage = np.concatenate([decode(own.usage), decode(rows.usage)])
-        part = _by_usage(settings, scope, usage, available if settings.policy == "static" else whole)
+        part = _by_usage(settings, scope, usage, whole)
     return np.where(whole == PLENTY, 0, np.minimum(part, whole)), members
 
 
@@ -97,21 +101,35 @@ def most_kept(settings: ShareSettings, quota: Int64s) -> Int64s:
     return np.where(quota == UNLIMITED, 0, settings.floor_percent * (quota // _PERCENT))
 
 
+def _equal(available: Int64s, seats: Int64s, earlier: Int64s) -> Int64s:
+    """Return this job's equal parts; of fewer units than seats, the first in rank get one each.
+
+    Parameters
+    ----------
+    earlier
+        The number of live jobs before this one in rank, by scope.
+    """
+    part = static(available, seats)
+    return np.where((part == 0) & (earlier < available), 1, part)
+
+
 def _by_usage(settings: ShareSettings, scope: Int64s, usage: Int64s, quota: Int64s) -> Int64s:
-    """Return this job's parts by a policy other than `max_min`, in whole tokens per second; its seats come first."""
+    """Return this job's parts by one of PIP-82's policies, in whole tokens per second; its seats come first.
+
+    A quota of less than one token counts as one: cut to none, it would never be used.
+    """
     scopes = len(quota)
     part = np.zeros((scopes, 2), dtype=np.int64)
     for dimension in range(2):
         whole, used = quota[:, dimension] // _MILLI, usage[:, dimension] // _MILLI
+        whole = np.where(quota[:, dimension] > 0, np.maximum(whole, 1), whole)
         total = sums(scope, used, scopes)
         if settings.policy == "proportional":
             part[:, dimension] = proportional(whole, used[:scopes], total)
         elif settings.policy == "residual":
             part[:, dimension] = residual(whole, used[:scopes], total)
-        elif settings.policy == "steal":
-            part[:, dimension] = steal(scope, whole[scope], used, total[scope])[:scopes]
         else:
-            part[:, dimension] = static(whole, np.bincount(scope, minlength=scopes))
+            part[:, dimension] = steal(scope, whole[scope], used, total[scope])[:scopes]
     return part * _MILLI
 
 

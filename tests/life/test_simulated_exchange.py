@@ -93,6 +93,22 @@ def test_message_whose_scope_is_not_leased_yet_waits_even_where_the_excess_is_re
     assert {(letter.row.namespace, letter.reason) for letter in job.rejected} == {("busy/x", "quota")}
 
 
+def test_debt_of_a_shared_quota_is_repaid_while_its_job_wants_nothing(exchange: SimulatedExchange) -> None:
+    # Twelve cycles without demand give the scope up; the message is repaid in 60 of the 100 seconds that follow it.
+    quota = {"publish": {"bytes_per_second": 1_000, "burst_seconds": 10}}
+    job = SimulatedJob({"version": 1, "tenants": {"acme": quota}}, shards=1, exchange=exchange)
+    for messages in range(1, 4):
+        job.offer([("acme/a", 60_000)])
+        for _ in range(6):
+            job.trigger(2_000)
+        assert len(job.admitted) == messages
+        for _ in range(50):
+            job.trigger(2_000)
+    job.pass_time(30_000)
+    job.trigger()
+    assert ("tenant", "acme") not in job.leased(), "a scope whose debt is repaid is given up"
+
+
 @pytest.mark.parametrize("by_ms", [86_400_000, -86_400_000])
 def test_wall_clocks_that_differ_by_days_pass_no_quota(exchange: SimulatedExchange, by_ms: int) -> None:
     job = SimulatedJob(policies(), shards=2, exchange=exchange)

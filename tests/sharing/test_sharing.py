@@ -395,6 +395,35 @@ def test_static_part_waits_until_the_others_have_given_way() -> None:
     assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("quota", "wants"),
+    [
+        pytest.param(500, [250, 250], id="half a message a second"),
+        pytest.param(3_000, [1_500, 1_500], id="three messages a second"),
+        pytest.param(1, [0, 1], id="a unit, which one of them has"),
+    ],
+)
+def test_static_divides_a_small_quota_into_parts_of_a_message_a_second(quota: int, wants: list[int]) -> None:
+    settings = replace(SETTINGS, policy="static")
+    jobs = [SimulatedJob(f"job{n}", 0, settings=settings, demands={GOLD: quota}, quota=quota) for n in range(2)]
+    world = World(jobs)
+    for _ in range(10):
+        world.cycle(1)
+        assert sum(world.used()) <= quota
+    assert sorted(world.used()) == wants
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["proportional", "residual", "steal"])
+def test_policy_of_whole_tokens_gives_out_a_quota_of_less_than_one(policy: str) -> None:
+    settings = replace(SETTINGS, policy=policy)  # type: ignore[arg-type]
+    jobs = [SimulatedJob(f"job{n}", 0, settings=settings, demands={GOLD: 500}, quota=500) for n in range(2)]
+    world = World(jobs, gives_out_more=True)
+    world.cycle(8)
+    assert min(world.used()) > 0
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
