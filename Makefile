@@ -101,10 +101,11 @@ kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on 
 KILLS ?= 30
 SEED ?= 1
 SINK ?= delta
+SOURCE ?= frames
 
 .PHONY: crash
-crash: setup jars $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, writing to SINK; recount; one line of JSON
-	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --sink $(SINK) $(ARGS)
+crash: setup jars $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE to SINK; recount; one line of JSON
+	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) $(ARGS)
 
 MINUTES ?= 30
 

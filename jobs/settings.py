@@ -39,6 +39,12 @@ class SourceSettings(_Settings):
     schema_ddl: str | None = Field(default=None, alias="schema")
     options: dict[str, Option] = {}
     select: list[str] = []
+    decide_on: Literal["auto", "references", "frames"] = "auto"
+
+    @property
+    def may_be_referred_to(self) -> bool:
+        """Whether the job asks the throttle to decide on references."""
+        return self.decide_on == "references" or (self.decide_on == "auto" and self.format == "delta")
 
     @model_validator(mode="after")
     def _check_needs(self) -> Self:

@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.settings import JobSettings, load_settings
-from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
+from jobs.wiring import make_throttle, open_session, read_stream, start_query, stop_between_batches, wait_for_end
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreError
 from spark_throttle.spark import Throttle
 from spark_throttle.store.policy_location import load_policies
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.error("%s", error)  # noqa: TRY400 - a wrong setting is not a failure of the program
         return 2
     spark = open_session(settings)
-    query = start_query(throttle, read_events(spark, settings.source), settings)
+    query = start_query(throttle, read_stream(throttle, spark, settings.source), settings)
     logger.info("query %s (%s) is running", settings.query_name, query.id)
     _follow(query, throttle, settings)
     return 0

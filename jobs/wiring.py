@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobs.settings import ExchangeSettings, JobSettings, SourceSettings, ThrottleSettings
 from spark_throttle.load.source import ThrottleLoadSource
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.reference_stream import ReferenceStream
 
 
 def open_session(settings: JobSettings) -> SparkSession:
@@ -39,6 +40,17 @@ def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:
     return events.selectExpr(*source.select) if source.select else events
 
 
+def read_stream(throttle: Throttle, spark: SparkSession, source: SourceSettings) -> DataFrame | ReferenceStream:
+    """Return the source's stream in the form in which the throttle decides on it: by references, or in frames."""
+    if not source.may_be_referred_to:
+        return read_events(spark, source)
+    reader = throttle.read_stream(spark).format(source.format).options(**source.options)
+    if source.schema_ddl is not None:
+        reader = reader.schema(source.schema_ddl)
+    events = reader.load(source.path)
+    return events.selectExpr(*source.select) if source.select else events
+
+
 def make_throttle(settings: ThrottleSettings, exchange: ExchangeSettings | None = None) -> Throttle:
     """Return the throttle that the settings describe."""
     return Throttle(
@@ -52,7 +64,7 @@ def make_throttle(settings: ThrottleSettings, exchange: ExchangeSettings | None 
     )
 
 
-def start_query(throttle: Throttle, events: DataFrame, settings: JobSettings) -> StreamingQuery:
+def start_query(throttle: Throttle, events: DataFrame | ReferenceStream, settings: JobSettings) -> StreamingQuery:
     """Start the throttled query."""
     sink, trigger = settings.sink, settings.trigger
     kind: dict[str, Any] = (
@@ -66,6 +78,8 @@ def start_query(throttle: Throttle, events: DataFrame, settings: JobSettings) ->
         .queryName(settings.query_name)
         .trigger(**kind)
     )
+    if isinstance(events, ReferenceStream):
+        writer = writer.option("throttle.source", settings.source.decide_on)
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     if settings.rejected is not None:

@@ -16,9 +16,10 @@ from tests.ledger import read_batch_times_ms
 
 
 def read_offsets(checkpoint: Path, batch: int) -> list[dict[str, Any]]:
-    """Return the offsets of a batch, of those sources that have had one."""
+    """Return the offsets of a batch, of those sources that have had one; the epoch's beside that of references."""
     lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]
-    return [json.loads(line) for line in lines if line != "-"]
+    offsets = [json.loads(line) for line in lines if line != "-"]
+    return [each for offset in offsets for each in (offset, offset.get("control")) if each is not None]
 
 
 def read_epoch_file(checkpoint: Path, batch: int) -> str:

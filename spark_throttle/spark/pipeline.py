@@ -56,6 +56,9 @@ from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.store.policy_location import PolicyLocation
 
 _BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
+FRAME_SHARDS: Final = 8
+"""The shards of a query whose user gives no number."""
+
 _VERDICT_SCHEMA: Final = pa.schema([(THROTTLE, VERDICT_TYPE)])
 
 
@@ -68,7 +71,7 @@ class ThrottleSettings:
     size: ColumnLike | None
     order_by: Sequence[ColumnLike] | None
     direction: Direction
-    shards: int
+    shards: int | None
     exchange: ExchangeOptions | None
 
 
@@ -112,7 +115,7 @@ class Pipeline:
         are given, the control source checks them when the query starts (`start_check`).
         """
         events, given = self.events, self.settings
-        keys = shard_keys(events.sparkSession, given.shards)
+        keys = shard_keys(events.sparkSession, given.shards or FRAME_SHARDS)
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
         helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))

@@ -42,6 +42,9 @@ _TIES = "places 1"
 
 _PROBE_ROWS = 1 << 20
 
+REFERENCE_SHARDS = 1
+"""The shards of a query whose user gives no number: one decides on millions of references a second, exactly."""
+
 
 @dataclass(frozen=True)
 class ReferencePipeline:
@@ -91,7 +94,7 @@ class ReferencePipeline:
         spark, given, found = self.stream.spark, self.settings, self._deciding(partition_columns)
         if isinstance(found, str):
             raise ConfigurationError(f"the query cannot decide on references: {found}")
-        keys = shard_keys(spark, given.shards)
+        keys = shard_keys(spark, given.shards or REFERENCE_SHARDS)
         reading = FirstReading(
             self.stream.root(), found.types, found.namespace, found.size, found.order, found.partition_columns, keys
         )
@@ -131,6 +134,7 @@ class ReferencePipeline:
             stream.transform,
             as_column(given.namespace),
             as_column(given.size),
+            tuple(as_column(column) for column in given.order_by or ()),
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
 

@@ -56,8 +56,8 @@ class Throttle:
     direction
         The quotas of a policy that this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
     shards
-        Number of parallel parts of the state; fixed for the life of a checkpoint. Set
-        ``spark.sql.shuffle.partitions`` to the same number.
+        Number of parallel parts of the state; fixed for the life of a checkpoint. The default is 8, or 1 if the query
+        decides on references. Set ``spark.sql.shuffle.partitions`` to the same number.
     exchange
         Place where this job meets the jobs with which it shares the quotas of its tenants and groups: a directory,
         ``delta:`` and a table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default the
@@ -78,12 +78,12 @@ class Throttle:
         size: ColumnLike | None = None,
         order_by: Sequence[ColumnLike] | None = None,
         direction: Direction = "publish",
-        shards: int = 8,
+        shards: int | None = None,
         exchange: str | Mapping[str, Any] | None = None,
     ) -> None:
         if direction not in ("publish", "dispatch"):
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
-        if not 1 <= shards <= MOST_SHARDS:
+        if shards is not None and not 1 <= shards <= MOST_SHARDS:
             raise ConfigurationError(f"shards is {shards}; give a number from 1 to {MOST_SHARDS}")
         if isinstance(order_by, str):
             raise ConfigurationError(f"order_by is {order_by!r}; give a list of columns: [{order_by!r}]")
@@ -99,7 +99,9 @@ class Throttle:
     def read_stream(self, spark: SparkSession) -> ThrottledStreamReader:
         """Return a reader to use in place of ``spark.readStream``, for a source whose rows can be read again.
 
-        Its stream can be decided on by references (`reference_stream`), which costs far less than to move its rows.
+        A query over its stream can decide on references: it reads the columns that decide, and Spark reads the rest of
+        each row once, when it leaves. Rows that wait stay in their files, so a file must stay, unchanged, until its
+        rows have left.
         """
         return ThrottledStreamReader(spark)
 

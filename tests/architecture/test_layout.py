@@ -78,7 +78,10 @@ def test_library_touches_no_jvm_object(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rows.frames", "sources.control_source", "sinks.delta_sink", "sinks.file_outlet"])
+@pytest.mark.parametrize(
+    "name",
+    ["rows.frames", "sources.control_source", "sources.reference_source", "sinks.delta_sink", "sinks.file_outlet"],
+)
 def test_modules_of_workers_load_neither_pandas_nor_the_policies_model(name: str) -> None:
     """Every Python worker that Spark starts would pay half a second for the one, and a quarter for the other."""
     code = f"import sys, spark_throttle.spark.{name}; sys.exit(bool({{'pandas', 'pydantic'}} & set(sys.modules)))"

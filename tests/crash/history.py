@@ -99,8 +99,11 @@ def read_batches(root: Path, policies: Mapping[str, str]) -> list[Batch]:
     found: list[Batch] = []
     files, before = 0, ""
     for number, paid_ms in read_paying_times_ms(checkpoint).items():
-        ends = (int(offset["logOffset"]) + 1 for offset in read_offsets(checkpoint, number) if "logOffset" in offset)
-        files = next(ends, files)
+        # Spark counts the batches of its file source from 0, and an extent is counted from 1: a file each.
+        offsets = read_offsets(checkpoint, number)
+        ends = [int(offset["logOffset"]) + 1 for offset in offsets if "logOffset" in offset]
+        ends += [int(offset["extent"]) for offset in offsets if "extent" in offset]
+        files = next(iter(ends), files)
         named = read_epoch_file(checkpoint, number)
         epoch = read_epoch(checkpoint, named)
         has_news = named != before and epoch.settled_batch == number - 1

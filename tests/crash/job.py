@@ -1,8 +1,8 @@
 """The job that the crash program kills: Parquet files through a throttle into a sink.
 
-Run as ``python -m tests.crash.job DIRECTORY SINK [--master MASTER] [--writer WRITER] [--shared]``.
-It ends when everything that was there at its start
-has been admitted or rejected, so to run it again after a kill is to finish it.
+Run as ``python -m tests.crash.job DIRECTORY SINK [--source SOURCE] [--master MASTER] [--writer WRITER] [--shared]``.
+It ends when everything that was there at its start has been admitted or rejected, so to run it again after a kill is to
+finish it. A job that decides on references has one writer, Spark's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_throttle.spark.reference_stream import ReferenceStream
+
 SHARDS: Final = 3
+REFERENCES: Final = "references"
 SCHEMA: Final = "id long, namespace string, size long, note string, part string"
 
 
-def start_delta(throttle: Throttle, events: DataFrame, root: Path, writer: str) -> StreamingQuery:
+def start_delta(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, writer: str) -> StreamingQuery:
     """Admitted rows, rejected rows and usage in Delta tables."""
     return (
         throttle.write_stream(events)
@@ -43,7 +46,9 @@ def start_delta(throttle: Throttle, events: DataFrame, root: Path, writer: str) 
     )
 
 
-def start_delta_alone(throttle: Throttle, events: DataFrame, root: Path, writer: str) -> StreamingQuery:
+def start_delta_alone(
+    throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, writer: str
+) -> StreamingQuery:
     """Admitted rows in a Delta table, rejected rows where they go if nothing is said."""
     return (
         throttle.write_stream(events)
@@ -57,7 +62,7 @@ def start_delta_alone(throttle: Throttle, events: DataFrame, root: Path, writer:
 
 
 def start_file_sink(throttle: Throttle, events: DataFrame, root: Path, _writer: str) -> StreamingQuery:
-    """Decided rows through Spark's own streaming file sink."""
+    """Decided rows through Spark's own streaming file sink, which a stream of Spark's feeds."""
     decided = throttle.apply(events, control_path=str(root / "checkpoint" / "throttle"))
     return (
         decided.writeStream.format("parquet")
@@ -67,7 +72,7 @@ def start_file_sink(throttle: Throttle, events: DataFrame, root: Path, _writer: 
     )
 
 
-def start_parquet(throttle: Throttle, events: DataFrame, root: Path, _writer: str) -> StreamingQuery:
+def start_parquet(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _writer: str) -> StreamingQuery:
     """Admitted rows by Spark's batch writer, which cannot know whether it wrote a batch before."""
     return (
         throttle.write_stream(events)
@@ -78,7 +83,7 @@ def start_parquet(throttle: Throttle, events: DataFrame, root: Path, _writer: st
     )
 
 
-def start_function(throttle: Throttle, events: DataFrame, root: Path, _writer: str) -> StreamingQuery:
+def start_function(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _writer: str) -> StreamingQuery:
     """Admitted rows by a function that writes each batch into a folder of its own, over what was there."""
 
     def write(rows: DataFrame, batch: int) -> None:
@@ -93,7 +98,7 @@ def start_function(throttle: Throttle, events: DataFrame, root: Path, _writer: s
     )
 
 
-SINKS: Final[dict[str, Callable[[Throttle, DataFrame, Path, str], StreamingQuery]]] = {
+SINKS: Final[dict[str, Callable[[Throttle, Any, Path, str], StreamingQuery]]] = {
     "delta": start_delta,
     "delta-alone": start_delta_alone,
     "file-sink": start_file_sink,
@@ -102,12 +107,15 @@ SINKS: Final[dict[str, Callable[[Throttle, DataFrame, Path, str], StreamingQuery
 }
 
 
-def start(spark: SparkSession, root: Path, sink: str, writer: str, *, is_shared: bool) -> StreamingQuery:
+def start(spark: SparkSession, root: Path, sink: str, writer: str, *, source: str, is_shared: bool) -> StreamingQuery:
     """Start the query; its quotas are shared with a peer, or its own."""
     throttle = Throttle(
         policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=SHARDS,
         exchange=exchange_of(root) if is_shared else None,
     )  # fmt: skip
+    if source == REFERENCES:
+        reader = throttle.read_stream(spark).schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return SINKS[sink](throttle, reader.parquet(str(root / "source")), root, "spark")
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
     return SINKS[sink](throttle, events, root, writer)
 
@@ -119,6 +127,7 @@ def main() -> None:
     parser.add_argument("sink", choices=SINKS)
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
+    parser.add_argument("--source", choices=("frames", REFERENCES), default="frames")
     parser.add_argument("--shared", action="store_true")
     asked = parser.parse_args()
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))
@@ -138,7 +147,8 @@ def main() -> None:
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    start(spark, asked.root, asked.sink, asked.writer, is_shared=asked.shared).awaitTermination()
+    query = start(spark, asked.root, asked.sink, asked.writer, source=asked.source, is_shared=asked.shared)
+    query.awaitTermination()
     spark.stop()
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark import pipeline
+from spark_throttle.spark import pipeline, reference_pipeline
 from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.rows.frames import FrameKind
@@ -30,12 +30,17 @@ from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDel
 from spark_throttle.spark.sinks.destination import Destination
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
+from spark_throttle.spark.sources.reference_source import (
+    FilePartition,
+    ThrottleReferenceReader,
+    ThrottleReferenceSource,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.datasource import WriterCommitMessage
+    from pyspark.sql.datasource import InputPartition, WriterCommitMessage
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import StructType
@@ -43,6 +48,9 @@ if TYPE_CHECKING:
 EPOCH_HALF_WRITTEN: Final = "epoch-half-written"
 EPOCH_WRITTEN: Final = "epoch-written"
 """An epoch is written, and the offset that names it is not yet logged."""
+
+EXTENT_HALF_WRITTEN: Final = "extent-half-written"
+"""The list of a batch's files is half written; only a job that decides on references writes one."""
 
 ROWS_PACKED: Final = "rows-packed"
 """A task has sent some of the frames that it packs."""
@@ -70,6 +78,11 @@ OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
 OF_EVERY_SINK: Final = (EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, SHARD_DECIDED, FEEDBACK_HALF_WRITTEN)
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
 
+_HALF_WRITTEN: Final = {
+    "/epochs/": EPOCH_HALF_WRITTEN,
+    "/extents/": EXTENT_HALF_WRITTEN,
+    "/feedback/": FEEDBACK_HALF_WRITTEN,
+}
 _DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
 
 
@@ -78,7 +91,9 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     os.environ[_DIRECTORY] = str(root)
     pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
     pipeline.PackFrames = StoppablePackFrames  # type: ignore[attr-defined]
-    pipeline.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
+    reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
+    for module in (pipeline, reference_pipeline):
+        module.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
     pipeline.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
     pipeline.UnpackDecided = StoppableUnpackDecided  # type: ignore[attr-defined]
     _make_files_stoppable()
@@ -117,7 +132,7 @@ def _make_files_stoppable() -> None:
         return
 
     def half_then_whole(self: Directory, path: str, content: bytes) -> None:
-        for folder, point in (("/epochs/", EPOCH_HALF_WRITTEN), ("/feedback/", FEEDBACK_HALF_WRITTEN)):
+        for folder, point in _HALF_WRITTEN.items():
             if folder in path:
                 write(self, path, content[: len(content) // 2])
                 stop_at(point)
@@ -142,6 +157,30 @@ class StoppableControlSource(ThrottleControlSource):
 
     def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802 - Spark's name
         return StoppableControlReader(dict(self.options))
+
+
+class StoppableReferenceReader(ThrottleReferenceReader):
+    """Can write an epoch or an extent and not return its offset, and can stop after its first frames of rows."""
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        _make_files_stoppable()
+        offset = super().latestOffset(start, limit)
+        if offset != start:
+            stop_at(EPOCH_WRITTEN)
+        return offset
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for frames in super().read(partition):
+            yield frames
+            if isinstance(partition, FilePartition):
+                stop_at(ROWS_PACKED)
+
+
+class StoppableReferenceSource(ThrottleReferenceSource):
+    """A source of references whose reader can stop."""
+
+    def streamReader(self, schema: StructType) -> ThrottleReferenceReader:  # noqa: N802 - Spark's name
+        return StoppableReferenceReader(dict(self.options))
 
 
 class StoppableUnpackDecided(UnpackDecided):

@@ -19,10 +19,16 @@ from pathlib import Path
 from typing import Final
 
 from tests.crash.account import Account, Evidence, Happened, take_account
-from tests.crash.job import SINKS
+from tests.crash.job import REFERENCES, SINKS
 from tests.crash.peer import Peer
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
-from tests.crash.points import OF_A_BATCH_SINK, OF_EVERY_SINK, OF_THE_NATIVE_WRITER, REJECTED_WRITTEN
+from tests.crash.points import (
+    EXTENT_HALF_WRITTEN,
+    OF_A_BATCH_SINK,
+    OF_EVERY_SINK,
+    OF_THE_NATIVE_WRITER,
+    REJECTED_WRITTEN,
+)
 from tests.crash.policies import AMPLE, text_of
 from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
 from tests.crash.workload import add_files
@@ -47,9 +53,10 @@ _WORDS: Final = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorB
 class Lives:
     """Runs the job from life to life in one directory."""
 
-    def __init__(self, root: Path, sink: str, seed: int) -> None:
+    def __init__(self, root: Path, sink: str, seed: int, source: str) -> None:
         self.root = root
         self.sink = sink
+        self.source = source
         self._peer = None if seed % 2 else Peer(root)
         self._dice = random.Random(seed)
         self._job: Job | None = None
@@ -168,7 +175,7 @@ class Lives:
             (self.root / mark).unlink(missing_ok=True)
         if batches:
             add_files(self.root, newest_planned(self.root) + 1 + batches + _FILES_AHEAD)
-        arguments = [str(self.root), self.sink, "--master", master, "--writer", writer]
+        arguments = [str(self.root), self.sink, "--source", self.source, "--master", master, "--writer", writer]
         arguments += [] if self._peer is None else ["--shared"]
         self._job = Job("tests.crash.job", arguments, self.root / "job.log")
         return self._job
@@ -179,11 +186,18 @@ class Lives:
             self._job = None
 
 
-def crash(root: Path, sink: str, kills: int, seed: int) -> Account:
+def points_of(sink: str, source: str) -> tuple[str, ...]:
+    """Return the points that a job comes by."""
+    if source == REFERENCES:
+        return (*(point for point in POINTS[sink] if point not in OF_THE_NATIVE_WRITER), EXTENT_HALF_WRITTEN)
+    return POINTS[sink]
+
+
+def crash(root: Path, sink: str, kills: int, seed: int, source: str = "frames") -> Account:
     """Run the job in `root` with so many kills, let it drain, and recount."""
     root.mkdir(parents=True)
-    lives = Lives(root, sink, seed)
-    plan = draw_lives(kills, seed, POINTS[sink], OF_THE_NATIVE_WRITER, PUT_BACKS[sink])
+    lives = Lives(root, sink, seed, source)
+    plan = draw_lives(kills, seed, points_of(sink, source), OF_THE_NATIVE_WRITER, PUT_BACKS[sink])
     started = time.monotonic()
     try:
         for number, life in enumerate(plan):
@@ -212,11 +226,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sink", choices=SINKS, default="delta")
+    parser.add_argument("--source", choices=("frames", REFERENCES), default="frames")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
     asked = parser.parse_args()
-    root: Path = asked.out / f"{asked.sink}-{asked.seed}"
+    root: Path = asked.out / f"{asked.source}-{asked.sink}-{asked.seed}"
     shutil.rmtree(root, ignore_errors=True)
-    account = crash(root, asked.sink, asked.kills, asked.seed)
+    account = crash(root, asked.sink, asked.kills, asked.seed, asked.source)
     print(account.to_json(), flush=True)  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1
 

@@ -26,6 +26,14 @@ def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_no
     assert min(account.admitted, account.rejected) > 0
 
 
+@pytest.mark.timeout(900)
+def test_job_that_decides_on_references_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    account = crash(tmp_path / "delta", "delta", kills=3, seed=7, source="references")
+    assert account.keeps_the_laws, account
+    assert account.admitted + account.rejected == account.offered
+    assert min(account.admitted, account.rejected) > 0
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_half_of_the_kills_stand_at_points_and_every_point_has_one(seed: int) -> None:
     lives = draw_lives(30, seed, POINTS["delta"])

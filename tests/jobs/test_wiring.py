@@ -10,7 +10,7 @@ import pytest
 from demos.demo import offered_rows
 from jobs import throttle_stream
 from jobs.settings import JobSettings, parse_settings
-from jobs.wiring import read_events, start_query, stop_between_batches
+from jobs.wiring import read_events, read_stream, start_query, stop_between_batches
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark import Throttle
 from spark_throttle.store import policy_location
@@ -121,6 +121,30 @@ def test_files_are_read_with_their_schema_from_their_path_through_the_selection(
     ]
 
 
+@pytest.mark.parametrize(
+    ("format_name", "decide_on", "is_referred_to"),
+    [
+        ("delta", "auto", True),
+        ("delta", "frames", False),
+        ("parquet", "auto", False),
+        ("parquet", "references", True),
+        ("json", "auto", False),
+    ],
+)
+def test_source_is_read_for_references_where_that_is_asked_for_or_safe(
+    format_name: str, decide_on: str, is_referred_to: bool
+) -> None:
+    spark, throttle = Session(), Recorder()
+    source = {"format": format_name, "path": "in", "schema": "a INT", "select": ["a"], "decide_on": decide_on}
+    read_stream(cast("Any", throttle), cast("Any", spark), settings_of(source=source).source)
+    assert bool(throttle.called("read_stream")) == is_referred_to
+    assert bool(spark.readStream.calls) != is_referred_to
+    assert (throttle if is_referred_to else spark.readStream).calls[-2:] == [
+        ("load", ("in",), {}),
+        ("selectExpr", ("a",), {}),
+    ]
+
+
 def test_query_is_written_as_the_settings_say() -> None:
     throttle = started(
         settings_of(
@@ -215,7 +239,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[Throttle]:
         return Query()
 
     monkeypatch.setattr(throttle_stream, "open_session", lambda _settings: Session())
-    monkeypatch.setattr(throttle_stream, "read_events", lambda *_: "the events")
+    monkeypatch.setattr(throttle_stream, "read_stream", lambda *_: "the events")
     monkeypatch.setattr(throttle_stream, "start_query", keep)
     monkeypatch.setattr(throttle_stream, "_follow", lambda *_: None)
     monkeypatch.setattr(Query, "id", "0", raising=False)

@@ -15,10 +15,15 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.quota import Int64s
 from spark_throttle.spark.references.extents import ROW_BITS
 
 _WORD_BITS: Final = 64
+_MOST_COUNTED: Final = 1 << 20
+"""Widest range of numbers in which counting is faster than sorting."""
+
+_IN_FILE: Final = (1 << ROW_BITS) - 1
 _KEPT: Final = "/_-!.~'()*,;:$&+=@"
 """Characters beside letters and digits that Java leaves as they are in the path of a URI."""
 
@@ -67,12 +72,26 @@ def coded_rows(places: Int64s, codes: Int64s) -> list[FileRows]:
 
 def _by_file(places: Int64s) -> list[tuple[int, Int64s, Int64s]]:
     """Return each file's number, the positions of its rows in the file, and their positions among the places."""
-    order = np.argsort(places >> ROW_BITS, kind="stable")
-    file = (places >> ROW_BITS)[order]
-    row = (places & ((1 << ROW_BITS) - 1))[order]
-    starts = np.flatnonzero(np.diff(file, prepend=-1))
-    ends = [*starts[1:].tolist(), len(file)]
-    return [(int(file[a]), row[a:b], order[a:b]) for a, b in zip(starts.tolist(), ends, strict=True)]
+    file, row = file_numbers(places), positions(places)
+    numbers, key = _distinct(file)
+    if len(numbers) == 1:
+        return [(int(numbers[0]), row, np.arange(len(row)))]
+    layout = Segments.by_key(key, len(numbers))
+    row = row[layout.order]
+    bounds = zip(numbers.tolist(), layout.starts.tolist(), layout.counts.tolist(), strict=True)
+    return [(number, row[at : at + count], layout.order[at : at + count]) for number, at, count in bounds]
+
+
+def _distinct(file: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the distinct numbers of files, ascending, and the position among them of each row's file."""
+    first = int(file.min())
+    if int(file.max()) - first >= _MOST_COUNTED:
+        numbers, key = np.unique(file, return_inverse=True)
+        return numbers, key
+    numbers = np.flatnonzero(np.bincount(file - first)) + first
+    key = np.zeros(int(numbers[-1]) - first + 1, dtype=np.int64)
+    key[numbers - first] = np.arange(len(numbers))
+    return numbers, key[file - first]
 
 
 def as_table(rows: Sequence[FileRows], paths: Sequence[str]) -> pa.Table:
@@ -82,6 +101,16 @@ def as_table(rows: Sequence[FileRows], paths: Sequence[str]) -> pa.Table:
     lists = pa.ListArray.from_arrays(pa.array(np.cumsum(counts, dtype=np.int32)), pa.array(content))
     numbers = pa.array([each.number for each in rows], pa.int64())
     return pa.table({"path": pa.array(paths, pa.string()), "number": numbers, "values": lists})
+
+
+def file_numbers(places: Int64s) -> Int64s:
+    """Return the number of the file of each place."""
+    return places >> ROW_BITS
+
+
+def positions(places: Int64s) -> Int64s:
+    """Return the position of each place in its file."""
+    return places & _IN_FILE
 
 
 def spark_path(location: str) -> str:

@@ -6,19 +6,22 @@ payload never leaves the JVM. A file of which nothing leaves is not read. Rows t
 
 The first reading and this one must have seen the same rows. Before a sink is given anything, each file is compared with
 what its extent says of it, and Spark counts the admitted rows by its own evaluation of the user's expressions: their
-number, the sums of their places and sizes, and a checksum of their namespaces. All must be what the operator decided.
+number, and the sums of their positions, their sizes and the lengths of their namespaces. All must be what was decided.
+
+Rows have no order within a batch, as in any table. Only a sink that is no table and no file, such as a topic, is given
+the rows of each namespace in the order in which they were admitted, which takes a shuffle.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
@@ -29,12 +32,21 @@ from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.references.extents import ROW_BITS, ExtentName, Extents, SourceFile
+from spark_throttle.spark.references.extents import ExtentName, Extents, SourceFile
 from spark_throttle.spark.references.file_feed import FileFeed
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import FileRows, admitted_rows, as_table, coded_rows, spark_path
+from spark_throttle.spark.references.selection import (
+    FileRows,
+    admitted_rows,
+    as_table,
+    coded_rows,
+    file_numbers,
+    positions,
+    spark_path,
+)
 from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.shard.shard_batch import THROTTLE
+from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 
 Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 """The user's row-wise expressions; the columns that are named beside the rows are kept."""
@@ -66,6 +78,7 @@ class ReferencePayload:
 
     namespace: Column
     size: Column
+    order: tuple[Column, ...]
 
     def take(self, frames: DataFrame, batch: int) -> ReferenceRows:
         """Return the rows of a batch; every partition of the frames is computed, once."""
@@ -97,11 +110,12 @@ class ReferenceRows:
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
 
-    def admitted(self, target: object) -> DataFrame:  # noqa: ARG002 - the files say how many tasks there are
-        """Return the admitted rows."""
-        return self.files.admitted(self.admitted_places)
+    def admitted(self, target: Target | BatchFunction) -> DataFrame:
+        """Return the admitted rows, in their order if the target may depend on it."""
+        is_ordered = isinstance(target, Target) and not target.is_paid_by_bytes
+        return self.files.admitted(self.admitted_places, is_ordered=is_ordered)
 
-    def rejected(self, target: object) -> DataFrame:  # noqa: ARG002 - as above
+    def rejected(self, target: Target) -> DataFrame:  # noqa: ARG002 - the files say how many tasks there are
         """Return the rejected rows, with the ``throttle`` column."""
         assert self.explained is not None  # noqa: S101 - called only if rows were rejected
         return self.files.explained(_places(self.explained), self.explained.column(THROTTLE).combine_chunks())
@@ -129,26 +143,32 @@ class _FilesOfBatch:
         """
         payload = self._payload
         selected = self._selected(admitted_rows(places))
-        checksum = F.crc32(payload.namespace.cast("string").cast("binary"))
-        counted = (F.lit(1), F.col(_NUMBER), F.col(_ROW), payload.size.cast("bigint"), checksum)
+        letters = F.octet_length(payload.namespace)
+        counted = (F.lit(1), F.col(_NUMBER), F.col(_ROW), payload.size.cast("bigint"), letters)
         sums = [F.sum(each).alias(f"s{at}") for at, each in enumerate(counted)]
         row = payload.transform(selected, (_NUMBER, _ROW)).select(*sums).collect()[0]
         seen = tuple(int(row[f"s{at}"] or 0) for at in range(len(sums)))
-        file, place = places >> ROW_BITS, places & ((1 << ROW_BITS) - 1)
-        decided = (len(places), int(file.sum()), int(place.sum()), *_admitted_sums(reports))
+        of_places = (len(places), int(file_numbers(places).sum()), int(positions(places).sum()))
+        decided = (*of_places, *_admitted_sums(reports))
         if seen != decided:
             raise SourceChangedError(
                 f"the source {payload.root}",
-                f"batch {self._batch} was decided for rows whose number and sums (of files, positions, bytes and "
-                f"checksums of namespaces) are {decided}, and Spark reads rows with {seen}",
+                f"batch {self._batch} was decided for rows whose number and sums (of files, positions, sizes and "
+                f"lengths of namespaces) are {decided}, and Spark reads rows with {seen}",
                 "restore its files, or set option('throttle.source', 'frames') on a new checkpoint",
             )
 
-    def admitted(self, places: Int64s) -> DataFrame:
-        """Return the rows at the places."""
+    def admitted(self, places: Int64s, *, is_ordered: bool) -> DataFrame:
+        """Return the rows at the places; if they are to be in order, those of a namespace are in one partition."""
+        payload = self._payload
         if not len(places):
-            return self._payload.transform(self._spark.createDataFrame([], self._payload.schema), ())
-        return self._payload.transform(self._selected(admitted_rows(places)).drop(_NUMBER, _ROW), ())
+            return payload.transform(self._spark.createDataFrame([], payload.schema), ())
+        selected = self._selected(admitted_rows(places))
+        if not is_ordered:
+            return payload.transform(selected.drop(_NUMBER, _ROW), ())
+        rows = payload.transform(selected, (_NUMBER, _ROW)).repartition(payload.namespace)
+        order = [column.asc_nulls_last() for column in payload.order]
+        return rows.sortWithinPartitions(*order, _NUMBER, _ROW).drop(_NUMBER, _ROW)
 
     def explained(self, places: Int64s, throttle: pa.StructArray) -> DataFrame:
         """Return the rows at the places, each with its value of the ``throttle`` column."""
@@ -230,15 +250,13 @@ def _places(table: pa.Table | None) -> Int64s:
 
 
 def _admitted_sums(reports: Sequence[UsageReport]) -> tuple[int, int]:
-    """Return the bytes of the admitted rows, and the sum of the checksums of their namespaces."""
-    size_bytes = checksum = 0
+    """Return the bytes of the admitted rows, and the bytes of their namespaces."""
+    size_bytes = name_bytes = 0
     for report in reports:
-        at = np.flatnonzero(report.admitted[:, 0])
-        size_bytes += int(report.admitted[at, 1].sum())
-        names = report.names.take(pa.array(at)).cast(pa.binary()).to_pylist()
-        messages = report.admitted[at, 0].tolist()
-        checksum += sum(zlib.crc32(name) * count for name, count in zip(names, messages, strict=True))
-    return size_bytes, checksum
+        size_bytes += int(report.admitted[:, 1].sum())
+        lengths = pc.binary_length(report.names).to_numpy(zero_copy_only=False).astype(np.int64)
+        name_bytes += int((lengths * report.admitted[:, 0]).sum())
+    return size_bytes, name_bytes
 
 
 def _quoted(name: str) -> str:
