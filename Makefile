@@ -158,6 +158,10 @@ bench-operators: setup jars ## compare the job with no throttle, an identity, an
 bench-sink: setup jars ## compare both Delta writers with a job without a throttle
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.sink --out build/bench-sink.json $(ARGS)
 
+.PHONY: bench-references
+bench-references: setup jars ## compare a job that decides on references with rows in frames, and with no throttle
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.references --out build/bench-references.json $(ARGS)
+
 .PHONY: bench-overload
 bench-overload: setup jars ## measure a batch with 0 to 1,000,000 waiting rows
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.overload --out build/bench-overload.json $(ARGS)

@@ -30,9 +30,9 @@ from tests.benchmarks.growth_plot import plot_growth
 from tests.benchmarks.results import save
 from tests.sessions import ROOT
 
-PARTS: Final = ("kernel", "peers", "operators", "sink", "overload", "growth", "division")
+PARTS: Final = ("kernel", "peers", "operators", "sink", "references", "overload", "growth", "division")
 _ONE_CORE: Final = ("kernel", "peers")
-_WITH_REPEATS: Final = ("peers", "operators", "sink", "overload", "growth")
+_WITH_REPEATS: Final = ("peers", "operators", "sink", "references", "overload", "growth")
 _PICTURE_PART: Final = 5
 """Growth is a picture, and its parts are many: a fifth of the rounds will do."""
 

@@ -73,6 +73,7 @@ def figures(results: Results) -> list[Figure]:
         "peers": _peers,
         "operators": _operators,
         "sink": _sink,
+        "references": _references,
         "overload": _overload,
         "division": _division,
     }
@@ -143,6 +144,16 @@ def _sink(part: Mapping[str, Any]) -> list[Figure]:
     return [
         _ratio(part, workload, "unthrottled", "throttled, native writer", "job_vs_unthrottled", 0.8, "to Delta, ")
         for workload in ("narrow", "wide", "small")
+    ]
+
+
+def _references(part: Mapping[str, Any]) -> list[Figure]:
+    key, bounds = "reference_vs_unthrottled", {"nothing": 0.5, "delta": 0.8, "parquet": 0.8, "function": 0.5}
+    return [
+        _ratio(part, sink, opponent, "references", key, bound, f"{words}, to ")
+        for opponent, words in (("shuffle", "with a shuffle"), ("plain", "without one"))
+        for sink, bound in ((sink, 0.9 if opponent == "shuffle" else bound) for sink, bound in bounds.items())
+        if sink in part
     ]
 
 

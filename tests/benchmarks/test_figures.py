@@ -61,5 +61,12 @@ def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> N
     assert (large.value, large.is_reached) == (2.5, False)
 
 
+def test_references_are_compared_with_the_job_without_a_throttle_with_a_shuffle_and_without() -> None:
+    part = {"delta": {"references": costs(4), "frames": costs(9), "shuffle": costs(5), "plain": costs(3)}}
+    by_words = {each.of: each for each in figures({"references": part})}
+    assert (by_words["with a shuffle, to delta"].value, by_words["with a shuffle, to delta"].is_reached) == (1.25, True)
+    assert (by_words["without one, to delta"].value, by_words["without one, to delta"].is_reached) == (0.75, False)
+
+
 def test_a_part_that_was_not_measured_has_no_figure() -> None:
     assert figures({}) == []

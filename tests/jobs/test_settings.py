@@ -108,7 +108,10 @@ def test_override_replaces_one_setting(override: str, expected: Any) -> None:
         ("throttle.shard=3", r"^throttle.shard: unknown key; did you mean shards\?$"),
         ("sources.format=kafka", r"^sources: unknown key; did you mean source\?$"),
         ("rejected.formats=delta", r"^rejected.formats: unknown key; did you mean format\?$"),
-        ("source.zzz=1", r"^source.zzz: unknown key; the keys here are format, path, schema, options, select, decide_on$"),
+        (
+            "source.zzz=1",
+            r"^source.zzz: unknown key; the keys here are format, path, schema, options, select, decide_on$",
+        ),
         ("throttle.shards=many", r"^throttle.shards: 'many': Input should be a valid integer"),
         ("throttle.shards=0", r"^throttle.shards: 0: Input should be greater than or equal to 1"),
         ("throttle.order_by=ts", r"^throttle.order_by: 'ts': Input should be a valid list"),

@@ -1,0 +1,97 @@
+"""What a contract costs if a job decides on references: Parquet in, four sinks, beside the job without a throttle.
+
+Run as ``python -m tests.benchmarks.references [PART]... [--repeats N] [--out FILE]``. 3,000,000 rows of some 200 bytes
+in three batches, nothing held back. `job_costs` says what is measured.
+
+============  ==========================================================================================
+``nothing``   Spark's sink that takes rows and keeps none
+``delta``     a Delta table
+``parquet``   files
+``function``  a function for `foreachBatch` that counts the rows
+============  ==========================================================================================
+
+The opponents: `references`; `frames`, the throttled job in which whole rows travel; `shuffle`, the job without a
+throttle that shuffles its rows by namespace; `plain`, the job without either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, main, throttle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SINKS: Final = ("nothing", "delta", "parquet", "function")
+_FORMATS: Final[Mapping[str, str]] = {"nothing": "noop", "delta": "delta", "parquet": "parquet"}
+
+
+def start(writer: Any, sink: str, place: Path) -> StreamingQuery:
+    """Start a query into a sink."""
+    writer = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True)
+    if sink == "function":
+        return writer.foreachBatch(count).start()
+    return writer.format(_FORMATS[sink]).start(str(place / "out"))
+
+
+def count(rows: DataFrame, _batch: int) -> None:
+    """Count the rows of a batch."""
+    rows.count()
+
+
+def unthrottled(sink: str, *, has_shuffle: bool) -> Start:
+    """Return what starts the job without a throttle."""
+    return lambda events, place: start(
+        (events.repartition(SHARDS, "ns") if has_shuffle else events).writeStream, sink, place
+    )
+
+
+def in_frames(sink: str) -> Start:
+    """Return what starts the throttled job in which whole rows travel."""
+    return lambda events, place: start(throttle({}).write_stream(events), sink, place)
+
+
+def by_references(sink: str) -> Start:
+    """Return what starts the throttled job that decides on references; it reads the same folder."""
+
+    def begin(events: DataFrame, place: Path) -> StreamingQuery:
+        spark, work = events.sparkSession, WORKLOADS["narrow"]
+        limiter = throttle({}, shards=1)
+        reader = limiter.read_stream(spark).schema(events.schema).option("maxFilesPerTrigger", work.files_a_batch)
+        writer = limiter.write_stream(reader.parquet(str(place.parent / sink)))
+        return start(writer.option("throttle.source", "references"), sink, place)
+
+    return begin
+
+
+def check_rows(place: Path, work: Workload) -> None:
+    """Raise if a table or files do not have every row."""
+    from pyarrow import dataset
+
+    if (place / "out").exists():
+        found = sum(dataset.dataset(path).count_rows() for path in (place / "out").glob("*.parquet"))
+        if found != work.rows:
+            raise AssertionError(f"{found} rows of {work.rows} were written")
+
+
+PARTS: Final = {
+    sink: Part(
+        WORKLOADS["narrow"],
+        {
+            "references": by_references(sink),
+            "frames": in_frames(sink),
+            "shuffle": unthrottled(sink, has_shuffle=True),
+            "plain": unthrottled(sink, has_shuffle=False),
+        },
+        "references",
+        check_rows,
+    )
+    for sink in SINKS
+}
+
+if __name__ == "__main__":
+    main(PARTS, __doc__ or "")
