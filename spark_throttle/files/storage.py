@@ -96,6 +96,13 @@ class Directory:
         except FileNotFoundError:
             return
 
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder and all that is in it; a missing folder is no error."""
+        try:
+            self._files.delete_dir(self.path(name))
+        except FileNotFoundError:
+            return
+
 
 def file_system(location: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a path or URI, and the path in it.

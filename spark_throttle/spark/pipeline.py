@@ -174,7 +174,7 @@ def control_options(
         **given.policies.to_options(),
         "controlPath": control_path,
         "direction": given.direction,
-        "batchesRetained": str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED))),
+        "batchesRetained": str(batches_retained(spark)),
         "shardKeys": json.dumps(keys),
     }
     if given.exchange is not None:
@@ -182,6 +182,11 @@ def control_options(
     if sinks is not None:
         options["sinks"] = sinks.to_json()
     return options
+
+
+def batches_retained(spark: SparkSession) -> int:
+    """Return the number of batches by which a checkpoint can be put back."""
+    return int(str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED))))
 
 
 def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | None:

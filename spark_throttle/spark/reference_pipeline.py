@@ -25,7 +25,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.columns.payload_columns import as_column, check_columns
 from spark_throttle.spark.columns.stream_definition import stream_definition
-from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings, control_options, queue_room
+from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings, batches_retained, control_options, queue_room
 from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references.deciding_columns import DecidingColumns, deciding_columns_of
 from spark_throttle.spark.references.reading import FirstReading
@@ -33,6 +33,7 @@ from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.payload_reader import PayloadSource
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
 from spark_throttle.spark.start.start_check import Sinks
@@ -105,7 +106,11 @@ class ReferencePipeline:
             **options, feed=json.dumps(self.stream.feed().to_fields()), reading=reading.to_json(), tasks=str(tasks)
         )
         operator = ShardOperator(
-            keys, is_explained, queue_room(given.policies, spark), None, tuple(found.partition_columns)
+            keys,
+            is_explained,
+            queue_room(given.policies, spark),
+            partition_columns=tuple(found.partition_columns),
+            tells_waiting=True,
         )
         return (
             rows.load()
@@ -125,16 +130,14 @@ class ReferencePipeline:
         stream, given = self.stream, self.settings
         checkpoint = control_path.rpartition("/")[0]
         assert given.size is not None  # noqa: S101 - `problem` asks for it
+        source = PayloadSource(control_path, checkpoint, stream.root(), stream.feed(), stream.source_schema)
         payload = ReferencePayload(
-            control_path,
-            checkpoint,
-            stream.root(),
-            stream.feed(),
-            stream.source_schema,
+            source,
             stream.transform,
             as_column(given.namespace),
             as_column(given.size),
             tuple(as_column(column) for column in given.order_by or ()),
+            batches_retained(stream.spark),
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
 

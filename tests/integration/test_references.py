@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.reference_stream import ReferenceStream
+from spark_throttle.spark.references.folder_feed import FolderFeed
+from spark_throttle.spark.sinks.reference_payload import ReferencePayload, ReferenceRows
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -120,31 +123,51 @@ def test_file_of_any_name_is_read_twice(lake: Lake, name: str) -> None:
     assert lake.admitted_ids == [1, 2]
 
 
-@pytest.mark.parametrize("harm", ["gone", "written again"])
-def test_file_that_changes_before_its_waiting_rows_leave_stops_the_query_with_its_name(lake: Lake, harm: str) -> None:
-    lake.offer(rows("good/a", range(30)))
+def test_source_may_lose_a_file_once_the_batch_that_brought_it_is_committed(lake: Lake) -> None:
+    lake.offer([*rows("good/a", range(60)), *rows("good/b", range(100, 103))])
     file = next(Path(lake.path("events")).glob("*.parquet"))
     throttle = lake.throttle(BOUNDED)
 
     def keep(batch_rows: Any, batch: int) -> None:
         lake.keep(batch_rows, batch)
+        if batch == 1:
+            file.unlink()
+
+    writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).foreachBatch(keep).start())
+    assert lake.admitted_ids == [*range(60), 100, 101, 102]
+    assert len(lake.kept) > 2
+    (folder,) = (lake.control / "waiting").iterdir()
+    assert sorted(pq.read_table(folder).column("id").to_pylist()) == list(range(21, 60)), "copied once"
+
+
+@pytest.mark.parametrize("harm", ["gone", "written again"])
+def test_file_that_changes_between_the_two_readings_stops_the_query_with_its_name(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    lake.offer(rows("free/a", range(3)))
+    file = next(Path(lake.path("events")).glob("*.parquet"))
+    take = ReferencePayload.take
+
+    def take_of_changed(self: ReferencePayload, frames: Any, batch: int) -> ReferenceRows:
+        frames = frames.persist()
+        frames.count()
         if harm == "gone":
             file.unlink(missing_ok=True)
         else:
             os.utime(file)
+        return take(self, frames, batch)
 
-    writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
-    query = writer.trigger(availableNow=True).foreachBatch(keep).start()
-    with pytest.raises(Exception, match=r"000000\.parquet is not as it was"):
-        query.awaitTermination(120)
-    assert len(lake.admitted) == 21, "nothing of the next batch was given to the function"
+    monkeypatch.setattr(ReferencePayload, "take", take_of_changed)
+    with pytest.raises(StreamingQueryException, match=r"000000\.parquet is not as it was"):
+        run(lake, policies())
+    assert lake.kept == {}, "nothing was given to the function"
 
 
 def test_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that was replaced within its length and time of writing is still noticed, by its rows."""
     lake.offer(rows("free/a", [1, 2, 3]))
     file = next(Path(lake.path("events")).glob("*.parquet"))
-    from spark_throttle.spark.references.folder_feed import FolderFeed
 
     def changed(*_: Any) -> None:
         lake.spark.createDataFrame(rows("free/a", [1, 2, 4]), SCHEMA).coalesce(1).write.parquet(lake.path("other"))
@@ -152,7 +175,7 @@ def test_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: 
         monkeypatch.undo()
 
     monkeypatch.setattr(FolderFeed, "changed", changed)
-    with pytest.raises(Exception, match="Spark reads rows with"):
+    with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
         run(lake, policies())
     assert lake.kept == {}
 

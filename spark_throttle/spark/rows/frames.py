@@ -62,6 +62,9 @@ class FrameKind(IntEnum):
     FILES = 5
     """Output of the operator: the names of files that hold rows (`file_outlet`)."""
 
+    WAITING = 6
+    """Output of the operator: the rows that join the queue in the batch, for a sink that keeps their payload."""
+
 
 def encode(table: pa.Table) -> list[bytes]:
     """Return a table as frames of at most about `FRAME_BYTES` before compression; no frame if there are no rows.

@@ -51,6 +51,9 @@ class ShardOperator:
     partition_columns: tuple[str, ...] = ()
     """Partition columns of the sink."""
 
+    tells_waiting: bool = False
+    """Whether the rows that join the queue are returned too."""
+
     def __call__(
         self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
@@ -78,6 +81,9 @@ class ShardOperator:
         state.update((version_of(outcome.state), outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
             yield from self._leave(kind, tables)
+        if self.tells_waiting and outcome.joined is not None:
+            for frame in encode(outcome.joined):
+                yield _row(FrameKind.WAITING, frame)
         yield _row(FrameKind.USAGE, outcome.usage)
 
     def _leave(self, kind: FrameKind, tables: list[pa.Table]) -> Iterator[pd.DataFrame]:

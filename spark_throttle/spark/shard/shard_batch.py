@@ -63,6 +63,8 @@ class ShardOutcome:
     admitted: list[pa.Table]
     rejected: list[pa.Table]
     usage: bytes
+    joined: pa.Table | None = None
+    """The rows that joined the queue."""
 
 
 _MATCHES: Final = MatchMemory()
@@ -124,7 +126,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying
     )
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
-    return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage))
+    return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage), joining)
 
 
 def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPolicy:

@@ -1,12 +1,12 @@
-"""The payload of a batch that was decided on references: its rows, read from their files by Spark, once.
+"""The payload of a batch that was decided on references: its rows, read by Spark when they leave, once.
 
-The operator's frames name the rows that leave by their places. Spark reads the files of these rows and looks each row
-up by its position in its file (`references.selection`): a join with a small table, which is broadcast, so a row of the
-payload never leaves the JVM. A file of which nothing leaves is not read. Rows that wait stay in their files.
+The operator's frames name the rows by their places. Before a sink is given anything, three things happen:
 
-The first reading and this one must have seen the same rows. Before a sink is given anything, each file is compared with
-what its extent says of it, and Spark counts the admitted rows by its own evaluation of the user's expressions: their
-number, and the sums of their positions, their sizes and the lengths of their namespaces. All must be what was decided.
+- The two readings are compared. Each file must be what its extent says of it, and Spark counts the admitted rows by its
+  own evaluation of the user's expressions: their number, and the sums of their positions, their sizes and the lengths
+  of their namespaces. All must be what was decided.
+- Rows that join the queue are copied to the control directory (`references.waiting_rows`), and the copies are counted.
+- The account of waiting rows is written.
 
 Rows have no order within a batch, as in any table. Only a sink that is no table and no file, such as a topic, is given
 the rows of each namespace in the order in which they were admitted, which takes a shuffle.
@@ -14,7 +14,6 @@ the rows of each namespace in the order in which they were admitted, which takes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,41 +21,28 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.types import StructType
 
-from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
+from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.references.extents import ExtentName, Extents, SourceFile
-from spark_throttle.spark.references.file_feed import FileFeed
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import (
-    FileRows,
-    admitted_rows,
-    as_table,
-    coded_rows,
-    file_numbers,
-    positions,
-    spark_path,
-)
+from spark_throttle.spark.references.selection import admitted_rows, coded_rows, file_numbers, positions
+from spark_throttle.spark.references.waiting_rows import FOLDER, WaitingRows
 from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
+from spark_throttle.spark.sinks.payload_reader import FILE, ROW, PayloadReader, PayloadSource
 
 Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 """The user's row-wise expressions; the columns that are named beside the rows are kept."""
 
-_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
-"""Characters of a path that Spark would take for a pattern."""
-
-_FILE, _NUMBER, _ROW = "__throttle_file", "__throttle_number", "__throttle_row"
-_VALUES, _CODE = "__throttle_values", "__throttle_code"
-_RESTORE: Final = "restore the files as they were, then start the query again: nothing of this batch was written"
+_CODE: Final = "__throttle_code"
+_KINDS: Final = (FrameKind.ADMITTED, FrameKind.REJECTED, FrameKind.WAITING)
+_REMEDY: Final = "restore its files, or set option('throttle.source', 'frames') on a new checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,43 +52,62 @@ class ReferencePayload:
     Its methods run on the driver, once per attempt at a batch.
     """
 
-    control_path: str
-    checkpoint: str
-    root: str
-    feed: FileFeed
-    schema: StructType
-    """Schema of the source."""
-
+    source: PayloadSource
     transform: Transform
-    """The user's row-wise expressions."""
-
     namespace: Column
     size: Column
     order: tuple[Column, ...]
+    batches_retained: int
 
     def take(self, frames: DataFrame, batch: int) -> ReferenceRows:
-        """Return the rows of a batch; every partition of the frames is computed, once."""
-        places: dict[FrameKind, list[pa.Table]] = {FrameKind.ADMITTED: [], FrameKind.REJECTED: []}
+        """Return the rows of a batch; every partition of the frames is computed, once.
+
+        Raises
+        ------
+        SourceChangedError
+            If Spark does not see the rows that were decided.
+        """
+        tables: dict[FrameKind, list[pa.Table]] = {kind: [] for kind in _KINDS}
         usage = []
         for row in frames.select("kind", "frame").collect():
             kind = FrameKind(row["kind"])
             if kind == FrameKind.USAGE:
                 usage.append(bytes(row["frame"]))
             else:
-                places[kind].append(decode(bytes(row["frame"])))
-        admitted, rejected = (pa.concat_tables(tables) if tables else None for tables in places.values())
-        found = _places(admitted)
-        payload = _FilesOfBatch(self, frames.sparkSession, batch)
-        if len(found):
-            payload.check(found, [unpack_usage(block, f"a usage report of batch {batch}") for block in usage])
-        return ReferenceRows(payload, usage, found, rejected)
+                tables[kind].append(decode(bytes(row["frame"])))
+        admitted, rejected, joined = (pa.concat_tables(found) if found else None for found in tables.values())
+        waiting = WaitingRows(Directory(self.source.control_path), self.batches_retained)
+        before = waiting.before(batch)
+        reader = PayloadReader(frames.sparkSession, batch, self.source, before)
+        rows = ReferenceRows(self, reader, usage, _places(admitted), rejected)
+        rows.check([unpack_usage(block, f"a usage report of batch {batch}") for block in usage])
+        self._copy(reader, batch, _places(joined))
+        left = file_numbers(np.concatenate([rows.admitted_places, _places(rejected)]))
+        waiting.settle(before, batch, left, file_numbers(_places(joined)))
+        return rows
+
+    def _copy(self, reader: PayloadReader, batch: int, places: Int64s) -> None:
+        """Copy the rows that join the queue; an earlier attempt at the batch copied the same rows."""
+        if not len(places):
+            return
+        folder = f"{FOLDER}/batch={batch}"
+        reader.admitted(admitted_rows(places)).write.mode("overwrite").parquet(f"{self.source.control_path}/{folder}")
+        seen = _sums(reader.copies(folder), [F.lit(1), F.col(FILE), F.col(ROW)])
+        if seen != _of_places(places):
+            raise SourceChangedError(
+                f"the source {self.source.root}",
+                f"rows whose number and sums of files and positions are {_of_places(places)} wait after batch {batch}, "
+                f"and Spark reads rows with {seen}",
+                _REMEDY,
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRows:
     """The rows of a batch that was decided on references."""
 
-    files: _FilesOfBatch
+    payload: ReferencePayload
+    reader: PayloadReader
     usage: list[bytes]
     """The packed usage reports."""
 
@@ -112,115 +117,45 @@ class ReferenceRows:
 
     def admitted(self, target: Target | BatchFunction) -> DataFrame:
         """Return the admitted rows, in their order if the target may depend on it."""
-        is_ordered = isinstance(target, Target) and not target.is_paid_by_bytes
-        return self.files.admitted(self.admitted_places, is_ordered=is_ordered)
+        payload = self.payload
+        if not len(self.admitted_places):
+            return payload.transform(self.reader.nothing(), ())
+        selected = self.reader.admitted(admitted_rows(self.admitted_places))
+        if not isinstance(target, Target) or target.is_paid_by_bytes:
+            return payload.transform(selected.drop(FILE, ROW), ())
+        rows = payload.transform(selected, (FILE, ROW)).repartition(payload.namespace)
+        order = [column.asc_nulls_last() for column in payload.order]
+        return rows.sortWithinPartitions(*order, FILE, ROW).drop(FILE, ROW)
 
     def rejected(self, target: Target) -> DataFrame:  # noqa: ARG002 - the files say how many tasks there are
         """Return the rejected rows, with the ``throttle`` column."""
         assert self.explained is not None  # noqa: S101 - called only if rows were rejected
-        return self.files.explained(_places(self.explained), self.explained.column(THROTTLE).combine_chunks())
+        distinct, codes = distinct_values(self.explained.column(THROTTLE).combine_chunks())
+        table = pa.table({_CODE: pa.array(np.arange(1, len(distinct) + 1)), THROTTLE: distinct})
+        coded = self.reader.coded(coded_rows(_places(self.explained), codes), _CODE)
+        explanations = F.broadcast(coded.sparkSession.createDataFrame(table))
+        found = coded.join(explanations, _CODE).select(*self.reader.columns, THROTTLE)
+        return self.payload.transform(found, (THROTTLE,))
 
     def close(self) -> None:
         """Do nothing: no row was kept."""
 
-
-class _FilesOfBatch:
-    """The files to which a batch's places refer."""
-
-    def __init__(self, payload: ReferencePayload, spark: SparkSession, batch: int) -> None:
-        self._payload = payload
-        self._spark = spark
-        self._batch = batch
-        self._by_number: dict[int, SourceFile] | None = None
-
-    def check(self, places: Int64s, reports: Sequence[UsageReport]) -> None:
-        """Refuse the batch if Spark does not see the rows that were decided.
-
-        Raises
-        ------
-        SourceChangedError
-            If a file has changed, or an expression has other values in Spark.
-        """
-        payload = self._payload
-        selected = self._selected(admitted_rows(places))
-        letters = F.octet_length(payload.namespace)
-        counted = (F.lit(1), F.col(_NUMBER), F.col(_ROW), payload.size.cast("bigint"), letters)
-        sums = [F.sum(each).alias(f"s{at}") for at, each in enumerate(counted)]
-        row = payload.transform(selected, (_NUMBER, _ROW)).select(*sums).collect()[0]
-        seen = tuple(int(row[f"s{at}"] or 0) for at in range(len(sums)))
-        of_places = (len(places), int(file_numbers(places).sum()), int(positions(places).sum()))
-        decided = (*of_places, *_admitted_sums(reports))
+    def check(self, reports: Sequence[UsageReport]) -> None:
+        """Refuse the batch if Spark does not see the rows that were admitted."""
+        if not len(self.admitted_places):
+            return
+        payload = self.payload
+        rows = payload.transform(self.reader.admitted(admitted_rows(self.admitted_places)), (FILE, ROW))
+        size, letters = payload.size.cast("bigint"), F.octet_length(payload.namespace)
+        seen = _sums(rows, [F.lit(1), F.col(FILE), F.col(ROW), size, letters])
+        decided = (*_of_places(self.admitted_places), *_admitted_sums(reports))
         if seen != decided:
             raise SourceChangedError(
-                f"the source {payload.root}",
-                f"batch {self._batch} was decided for rows whose number and sums (of files, positions, sizes and "
-                f"lengths of namespaces) are {decided}, and Spark reads rows with {seen}",
-                "restore its files, or set option('throttle.source', 'frames') on a new checkpoint",
+                f"the source {payload.source.root}",
+                f"a batch was decided for rows whose number and sums (of files, positions, sizes and lengths of "
+                f"namespaces) are {decided}, and Spark reads rows with {seen}",
+                _REMEDY,
             )
-
-    def admitted(self, places: Int64s, *, is_ordered: bool) -> DataFrame:
-        """Return the rows at the places; if they are to be in order, those of a namespace are in one partition."""
-        payload = self._payload
-        if not len(places):
-            return payload.transform(self._spark.createDataFrame([], payload.schema), ())
-        selected = self._selected(admitted_rows(places))
-        if not is_ordered:
-            return payload.transform(selected.drop(_NUMBER, _ROW), ())
-        rows = payload.transform(selected, (_NUMBER, _ROW)).repartition(payload.namespace)
-        order = [column.asc_nulls_last() for column in payload.order]
-        return rows.sortWithinPartitions(*order, _NUMBER, _ROW).drop(_NUMBER, _ROW)
-
-    def explained(self, places: Int64s, throttle: pa.StructArray) -> DataFrame:
-        """Return the rows at the places, each with its value of the ``throttle`` column."""
-        distinct, codes = distinct_values(throttle)
-        table = pa.table({_CODE: pa.array(np.arange(1, len(distinct) + 1)), THROTTLE: distinct})
-        explanations = F.broadcast(self._spark.createDataFrame(table))
-        coded = self._joined(coded_rows(places, codes))
-        code = F.get(F.col(_VALUES), F.col(_ROW).cast("int"))
-        found = coded.withColumn(_CODE, code).where(F.col(_CODE) > 0).join(explanations, _CODE)
-        return self._payload.transform(found.select(*self._own_columns(), THROTTLE), (THROTTLE,))
-
-    def _selected(self, rows: Sequence[FileRows]) -> DataFrame:
-        """Return the admitted rows of the source's columns, with the numbers of their files and their positions."""
-        joined = self._joined(rows)
-        word = F.get(F.col(_VALUES), F.shiftright(F.col(_ROW), 6).cast("int"))
-        bit = F.getbit(word, F.col(_ROW).bitwiseAND(F.lit(63)).cast("int"))
-        return joined.where(bit == 1).select(*self._own_columns(), _NUMBER, _ROW)
-
-    def _own_columns(self) -> list[Column]:
-        return [F.col(_quoted(field.name)) for field in self._payload.schema]
-
-    def _joined(self, rows: Sequence[FileRows]) -> DataFrame:
-        """Return all rows of the files, with their numbers, positions and values."""
-        files = [self._file(each.number) for each in rows]
-        root = self._payload.root.rstrip("/")
-        locations = [f"{root}/{file.path}" for file in files]
-        table = as_table(rows, [spark_path(location) for location in locations])
-        wanted = self._spark.createDataFrame(table.rename_columns([_FILE, _NUMBER, _VALUES]))
-        reader = self._spark.read.schema(self._payload.schema).option("basePath", root)
-        reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
-        read = reader.parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
-        metadata = [F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index").alias(_ROW)]
-        return read.select("*", *metadata).join(F.broadcast(wanted), _FILE)
-
-    def _file(self, number: int) -> SourceFile:
-        """Return a file by its number, after comparing it with what its extent says."""
-        file = self._files()[number]
-        problem = self._payload.feed.changed(file.path, file.size_bytes, file.modified_ms)
-        if problem is not None:
-            raise SourceChangedError(f"the file {self._payload.root.rstrip('/')}/{file.path}", problem, _RESTORE)
-        return file
-
-    def _files(self) -> dict[int, SourceFile]:
-        if self._by_number is None:
-            offsets = source_offsets(Directory(self._payload.checkpoint), self._batch)
-            names = [ExtentName(int(each["extent"]), str(each["file"])) for each in offsets if "extent" in each]
-            if len(names) != 1:
-                what = f"the offsets of batch {self._batch} in {self._payload.checkpoint}"
-                raise DamagedError(what, "they name no list of files", RESTORE_CHECKPOINT)
-            history = Extents(Directory(self._payload.control_path)).history(names[0])
-            self._by_number = {file.number: file for file in history}
-        return self._by_number
 
 
 def distinct_values(values: pa.StructArray) -> tuple[pa.StructArray, Int64s]:
@@ -249,6 +184,15 @@ def _places(table: pa.Table | None) -> Int64s:
     return found
 
 
+def _sums(rows: DataFrame, columns: Sequence[Column]) -> tuple[int, ...]:
+    found = rows.select(*(F.sum(column).alias(f"s{at}") for at, column in enumerate(columns))).collect()[0]
+    return tuple(int(value or 0) for value in found)
+
+
+def _of_places(places: Int64s) -> tuple[int, ...]:
+    return len(places), int(file_numbers(places).sum()), int(positions(places).sum())
+
+
 def _admitted_sums(reports: Sequence[UsageReport]) -> tuple[int, int]:
     """Return the bytes of the admitted rows, and the bytes of their namespaces."""
     size_bytes = name_bytes = 0
@@ -257,7 +201,3 @@ def _admitted_sums(reports: Sequence[UsageReport]) -> tuple[int, int]:
         lengths = pc.binary_length(report.names).to_numpy(zero_copy_only=False).astype(np.int64)
         name_bytes += int((lengths * report.admitted[:, 0]).sum())
     return size_bytes, name_bytes
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
