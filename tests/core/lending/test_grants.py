@@ -33,7 +33,7 @@ JOB, GOLD, IRON = 0, 1, 2
 START_MS = 1_760_000_000_000
 
 Demand = tuple[int, int, int, int, int]
-"""Of one flow: shard, group (-1 for none), weight, messages, bytes."""
+"""Shard, group (-1 for none), weight, messages and bytes of one flow."""
 
 
 def claims_of(demands: list[Demand]) -> Claims:
