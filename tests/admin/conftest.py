@@ -26,7 +26,7 @@ from spark_throttle.store.store import Author, PolicyStore
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-    from tests.admin.shown_page import Shown
+    from tests.admin.shown_page import ShownPage
 
 ROLES = ("admin", "tenant_admin", "viewer")
 START_MS = 1_795_266_764_070
@@ -113,11 +113,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 @pytest.fixture
-def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[Shown]:
+def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[ShownPage]:
     """The page of a server that watches a job: a group, a tenant in it, and three namespaces that offer too much."""
     from tests.admin.browser import listening
     from tests.admin.made_up_job import MadeUpJob
-    from tests.admin.shown_page import OFFERED, Faults, Shown, browser_log
+    from tests.admin.shown_page import OFFERED, Faults, ShownPage, browser_log
 
     store = MemoryStore()
     service = PolicyService(store, clock_ms=lambda: 0)
@@ -132,7 +132,7 @@ def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> It
     served = serve(store, watch=watch)
     faults = Faults(served.app)
     with listening(faults) as address:
-        yield Shown(driver, address, served, job, faults)
+        yield ShownPage(driver, address, served, job, faults)
         faults.goes_on.set()
         driver.execute_script("sessionStorage.clear()")
         driver.get("about:blank")

@@ -25,7 +25,7 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
-from spark_throttle.spark.rows.frames import FrameKind, UnpackFrames
+from spark_throttle.spark.rows.frames import FrameKind, FrameUnpacker
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
 from spark_throttle.spark.sinks.destination import Destination
@@ -183,9 +183,9 @@ class BatchSink:
         carried = carried_schema(self.schema)
         if kind == FrameKind.REJECTED:
             schema = StructType([*carried, *self.verdict_type])
-            rows = wanted.mapInArrow(UnpackFrames(self.rejected_schema), schema)
+            rows = wanted.mapInArrow(FrameUnpacker(self.rejected_schema), schema)
         else:
-            rows = wanted.mapInArrow(UnpackFrames(self.row_schema), carried)
+            rows = wanted.mapInArrow(FrameUnpacker(self.row_schema), carried)
         return from_carried(rows, self.schema)
 
     def _write_rejected(self, rows: DataFrame, mark: BatchMark) -> None:
