@@ -185,6 +185,7 @@ def test_commit_without_changes_is_refused(store: DeltaStore) -> None:
         commit(store, [])
 
 
+@pytest.mark.slow
 def test_snapshot_is_made_when_the_log_has_grown_and_reads_are_the_same(
     store: DeltaStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

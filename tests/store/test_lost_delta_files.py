@@ -34,7 +34,7 @@ REVISIONS = 6
 RESTORE = "restore it from a backup of the store"
 
 
-@pytest.fixture(params=["disk", "object store"])
+@pytest.fixture(params=["disk", pytest.param("object store", marks=pytest.mark.slow)])
 def folder(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     if request.param == "object store":
         monkeypatch.setattr(open_table, "local_log", lambda _: None)

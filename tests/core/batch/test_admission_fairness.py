@@ -16,6 +16,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -165,6 +166,7 @@ GROUP_RATES = st.lists(st.sampled_from((100_000, 100_000, 300_000, 2_000_000)), 
 GROUP_LIMITS = st.sampled_from(("bytes", "messages", "both"))
 
 
+@pytest.mark.slow
 @law
 @given(
     st.sampled_from(("job", "tenant")),
