@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute, _EffectiveRouteContext
 from starlette.testclient import TestClient
 from typer.main import get_command
 
@@ -37,6 +38,25 @@ def _commands_are_built_once() -> Iterator[None]:
     """Build the command line from its functions' signatures once: a runner builds it for every command that it runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _routes_are_built_once() -> Iterator[None]:
+    """Build each call from its function's signature once: an application builds a router's calls at its first request.
+
+    All applications include the same routers in the same way, and none overrides a dependency.
+    """
+    build, built = _EffectiveRouteContext.from_api_route, dict[int, _EffectiveRouteContext]()
+
+    def once(*, original_route: APIRoute, **context: Any) -> _EffectiveRouteContext:
+        # The routers are in modules, so no route is ever freed and its identity taken by another.
+        if id(original_route) not in built:
+            built[id(original_route)] = build(original_route=original_route, **context)
+        return built[id(original_route)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_EffectiveRouteContext, "from_api_route", once)
         yield
 
 

@@ -170,6 +170,12 @@ def test_grant_that_stands_for_a_minute_or_a_century_at_the_greatest_rate_is_ful
     assert later.headroom_micro.tolist() == [[0, 0]]
 
 
+def test_bucket_that_holds_more_than_its_burst_lends_grants_that_do_not_grow() -> None:
+    policy = make_policy(job=limit(messages_per_second=10, bytes_per_second=1_000, burst_seconds=1))
+    lending = lend(holding(policy, {JOB: (15 * MICRO, 1_000 * MICRO)}), claims_of([]), policy, shards=2, turn=0)
+    assert lending.headroom_micro.tolist() == [[[0, 0]], [[0, 0]]]
+
+
 def test_idle_shards_get_what_is_spare_equally() -> None:
     policy = make_policy(job=limit(messages_per_second=10, bytes_per_second=600))
     buckets = holding(policy, {JOB: (9 * MICRO, 600 * MICRO)})
