@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.units import MAX_TOKENS_PER_SECOND
-from spark_throttle.core.lending.grants import Buckets, Lending, lend, used_by_scope
+from spark_throttle.core.lending.grants import Buckets, Lending, _divided, lend, used_by_scope
 from spark_throttle.core.lending.shard_parts import Claims
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.quota import (
@@ -168,6 +168,14 @@ def test_grant_that_stands_for_a_minute_or_a_century_at_the_greatest_rate_is_ful
     later = grant.grown(policy, now_ms=START_MS + stands_ms, shards=1)
     assert later.balance_micro.tolist() == burst
     assert later.headroom_micro.tolist() == [[0, 0]]
+
+
+def test_parts_that_are_rounded_up_to_more_than_there_is_take_nothing_from_others() -> None:
+    """2,001 parts of 999.5 thousandths are at most 2,000 tokens; rounded up, each is a token."""
+    part_milli = np.array([1_000] * 2_001 + [0], dtype=np.int64)
+    lent = _divided(2_000, part_milli, np.zeros_like(part_milli), 0)
+    assert lent.sum() == 2_000
+    assert lent.min() == 0
 
 
 def test_bucket_that_holds_more_than_its_burst_lends_grants_that_do_not_grow() -> None:
