@@ -45,12 +45,13 @@ autoapi_ignore = [
     str(path)
     for path in _LIBRARY.rglob("*.py")
     if path.name != "__init__.py"
+    and str(path.parent.relative_to(ROOT)) not in _READ  # a package that is named is read whole
     and not any(each.startswith(str(path.relative_to(ROOT).with_suffix(""))) for each in _READ)
 ]
 autoapi_generate_api_docs = False
 autoapi_add_toctree_entry = False
 autoapi_keep_files = False
-autoapi_options = ["members", "undoc-members", "show-inheritance"]
+autoapi_options = ["members", "undoc-members", "show-inheritance", "imported-members"]
 autoapi_python_class_content = "class"
 autodoc_typehints = "signature"
 add_module_names = False

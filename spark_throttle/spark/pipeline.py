@@ -2,7 +2,7 @@
 
 ::
 
-    events -> PackFrames ----.
+    events -> FramePacker ---.
                              +-> groupBy(shard) -> ShardOperator -> frames: rows that leave, usage
     ThrottleControlSource ---'
 
@@ -43,11 +43,11 @@ from spark_throttle.spark.columns.payload_columns import (
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.columns.volatile import volatile_columns
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
-from spark_throttle.spark.rows.pack_frames import PackFrames
+from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
 from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
-from spark_throttle.spark.sinks.decided_stream import UnpackDecided
+from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
 from spark_throttle.spark.sinks.frame_payload import FramePayload
@@ -119,7 +119,7 @@ class Pipeline:
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
         helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
-        pack = PackFrames(keys, tuple(helped.columns), derived)
+        pack = FramePacker(keys, tuple(helped.columns), derived)
         packed = numbered.mapInArrow(pack, FRAME_DDL)
         together = packed.unionByName(self._control(keys, control_path, sinks))
         outlet = FileOutlet(plan) if plan is not None else None
@@ -134,7 +134,7 @@ class Pipeline:
         """Return the decided rows: the user's columns and the ``throttle`` column."""
         frames = self.frames(control_path=control_path, is_explained=True)
         schema = StructType([*carried_schema(self.events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
-        unpack = UnpackDecided(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())
+        unpack = DecisionUnpacker(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())
         return from_carried(frames.mapInArrow(unpack, schema), self.events.schema)
 
     def batch_sink(

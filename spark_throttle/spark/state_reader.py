@@ -50,7 +50,7 @@ def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | No
     rows = carried_schema(schema) if schema is not None else _newest_schema(blocks)
     taken = {name.lower() for name in rows.names}
     beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in _BESIDE])
-    unpack = UnpackQueues(to_arrow_schema(rows, timezone="UTC"), tuple(beside.names))
+    unpack = QueueUnpacker(to_arrow_schema(rows, timezone="UTC"), tuple(beside.names))
     found = blocks.mapInArrow(unpack, StructType([*rows, *beside]))
     return found if schema is None else from_carried(found, schema)
 
@@ -84,7 +84,7 @@ def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackQueues:
+class QueueUnpacker:
     """A function from blocks of state to the rows that wait in them; `mapInArrow` runs it once per task."""
 
     schema: pa.Schema

@@ -197,7 +197,8 @@ class PolicyService:
             values = edited(expected_values(self.store, kind, name, revision, expected) or {})
             return change_of(self.store, kind, name, values, revision, author)
 
-        return self._noted(kind, name, values, self._changes.commit(plan, author))
+        made = self._changes.commit(plan, author)  # which sets the values
+        return self._noted(kind, name, values, made)
 
     def delete(self, kind: Kind, name: str, author: Author, *, expected: Expected = None) -> CommitResult:
         """Remove an entry; `defaults`, `job` and `queue` then have their default values.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute, _EffectiveRouteContext
 from starlette.testclient import TestClient
 from typer.main import get_command
 
@@ -26,7 +27,7 @@ from spark_throttle.store.store import Author, PolicyStore
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-    from tests.admin.shown_page import Shown
+    from tests.admin.shown_page import ShownPage
 
 ROLES = ("admin", "tenant_admin", "viewer")
 START_MS = 1_795_266_764_070
@@ -37,6 +38,25 @@ def _commands_are_built_once() -> Iterator[None]:
     """Build the command line from its functions' signatures once: a runner builds it for every command that it runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _routes_are_built_once() -> Iterator[None]:
+    """Build each call from its function's signature once: an application builds a router's calls at its first request.
+
+    All applications include the same routers in the same way, and none overrides a dependency.
+    """
+    build, built = _EffectiveRouteContext.from_api_route, dict[int, _EffectiveRouteContext]()
+
+    def once(*, original_route: APIRoute, **context: Any) -> _EffectiveRouteContext:
+        # The routers are in modules, so no route is ever freed and its identity taken by another.
+        if id(original_route) not in built:
+            built[id(original_route)] = build(original_route=original_route, **context)
+        return built[id(original_route)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_EffectiveRouteContext, "from_api_route", once)
         yield
 
 
@@ -113,11 +133,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 @pytest.fixture
-def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[Shown]:
+def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> Iterator[ShownPage]:
     """The page of a server that watches a job: a group, a tenant in it, and three namespaces that offer too much."""
     from tests.admin.browser import listening
     from tests.admin.made_up_job import MadeUpJob
-    from tests.admin.shown_page import OFFERED, Faults, Shown, browser_log
+    from tests.admin.shown_page import OFFERED, Faults, ShownPage, browser_log
 
     store = MemoryStore()
     service = PolicyService(store, clock_ms=lambda: 0)
@@ -132,7 +152,7 @@ def shown(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> It
     served = serve(store, watch=watch)
     faults = Faults(served.app)
     with listening(faults) as address:
-        yield Shown(driver, address, served, job, faults)
+        yield ShownPage(driver, address, served, job, faults)
         faults.goes_on.set()
         driver.execute_script("sessionStorage.clear()")
         driver.get("about:blank")

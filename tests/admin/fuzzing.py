@@ -29,7 +29,7 @@ class Tally:
     """What was asked and answered."""
 
     requests: Counter[str] = field(default_factory=Counter)
-    """By the token's role; `nobody` is none."""
+    """Number of requests by the token's role; `nobody` has no token."""
 
     statuses: Counter[int] = field(default_factory=Counter)
 

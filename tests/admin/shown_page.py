@@ -47,7 +47,7 @@ class Faults:
         await self.app(scope, receive, send)
 
 
-class Shown:
+class ShownPage:
     """A browser on the page of a server that watches a job."""
 
     def __init__(self, driver: Chrome, address: str, served: ServedApp, job: MadeUpJob, faults: Faults) -> None:

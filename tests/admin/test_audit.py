@@ -132,6 +132,7 @@ def test_stranger_cannot_fill_the_log_and_what_is_left_out_is_counted(in_memory:
     assert in_memory.audited[-1]["omitted"] == REFUSALS_AT_ONCE + 25 - recorded
 
 
+@pytest.mark.slow
 def test_every_change_that_is_made_is_recorded_however_many_there_are(in_memory: ServedApp) -> None:
     admin = in_memory.client()
     for number in range(2 * REFUSALS_AT_ONCE):

@@ -282,6 +282,7 @@ def test_provider_that_is_away_is_named_in_the_audit_log(believing: tuple[Served
     assert provider.issuer not in answer.text
 
 
+@pytest.mark.slow
 def test_provider_that_is_away_when_the_server_starts_is_in_the_servers_log(tmp_path: Path) -> None:
     from spark_throttle.admin.tokens import TokenFile
 

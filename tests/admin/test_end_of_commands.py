@@ -28,6 +28,7 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("acme", Exit.DONE), ("other", Exit.NOT_FOUND)])
 def test_command_on_a_delta_store_ends_whole_and_before_the_interpreter(tmp_path: Path, name: str, code: Exit) -> None:
     store = DeltaStore.create(str(tmp_path / "store"))

@@ -6,12 +6,12 @@ import pytest
 
 from spark_throttle.store.store import Author
 from tests.admin.browser import MISSING
-from tests.admin.shown_page import OFFERED, Shown
+from tests.admin.shown_page import OFFERED, ShownPage
 
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.filterwarnings("ignore")]
 
 
-def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
+def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     assert shown.wait_for("[data-group=gold] .figures").text.split("\n")[5] == "20/s"
@@ -32,7 +32,7 @@ def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: Shown) -> None:
     assert shown.complaints() == []
 
 
-def test_dead_job_is_shown_as_silent_and_a_change_finds_no_job_listening(shown: Shown) -> None:
+def test_dead_job_is_shown_as_silent_and_a_change_finds_no_job_listening(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("#facts", text="reporting · sign of life 0 s ago · batch 14, 0 s ago")
     shown.job.now_ms += 60_000
@@ -45,7 +45,7 @@ def test_dead_job_is_shown_as_silent_and_a_change_finds_no_job_listening(shown: 
     assert shown.complaints() == []
 
 
-def test_throttled_namespaces_are_shown_with_their_reason_and_as_text(shown: Shown) -> None:
+def test_throttled_namespaces_are_shown_with_their_reason_and_as_text(shown: ShownPage) -> None:
     shown.sign_in("viewer")
     row = shown.wait_for("#throttled tbody tr", text="acme/a")
     assert "group gold (messages" in row.text
@@ -55,13 +55,13 @@ def test_throttled_namespaces_are_shown_with_their_reason_and_as_text(shown: Sho
     assert shown.complaints() == []
 
 
-def test_viewer_cannot_edit(shown: Shown) -> None:
+def test_viewer_cannot_edit(shown: ShownPage) -> None:
     shown.sign_in("viewer")
     shown.wait_for("[data-group=gold] canvas")
     assert not shown.driver.find_element("css selector", "[data-group=gold] .quotas button").is_displayed()
 
 
-def test_wrong_number_is_pointed_at_and_nothing_is_saved(shown: Shown) -> None:
+def test_wrong_number_is_pointed_at_and_nothing_is_saved(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit("publish.bytes_per_second", "many")
     shown.wait_for("form.edit .problem", text='publish.bytes_per_second: "many" is not a number of bytes')
@@ -77,7 +77,7 @@ def test_wrong_number_is_pointed_at_and_nothing_is_saved(shown: Shown) -> None:
     assert shown.served.store.revision() == 2
 
 
-def test_edit_that_another_overtook_is_refused(shown: Shown) -> None:
+def test_edit_that_another_overtook_is_refused(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] .quotas button").click()
     shown.served.service.put("resource_group", "gold", {"publish": {"messages_per_second": 99}}, Author("bob"))
@@ -88,7 +88,7 @@ def test_edit_that_another_overtook_is_refused(shown: Shown) -> None:
     assert shown.served.service.get("resource_group", "gold").values == {"publish": {"messages_per_second": 99}}
 
 
-def test_change_that_costs_protection_is_shown_and_confirmed(shown: Shown) -> None:
+def test_change_that_costs_protection_is_shown_and_confirmed(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit("publish.messages_per_second", "0")
     shown.wait_for("#confirmation[open] .losses li", text="messages_per_second becomes 0 (it was 20)")
@@ -102,7 +102,7 @@ def test_change_that_costs_protection_is_shown_and_confirmed(shown: Shown) -> No
     assert [message for message in shown.complaints() if "428" not in message] == []
 
 
-def test_rollback_shows_the_difference_first(shown: Shown) -> None:
+def test_rollback_shows_the_difference_first(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[aria-label='Roll back to revision 1']").click()
     rows = [shown.wait_for(f"#confirmation[open] tbody tr:nth-child({at})").text for at in (1, 2)]
@@ -113,7 +113,7 @@ def test_rollback_shows_the_difference_first(shown: Shown) -> None:
     assert shown.complaints() == []
 
 
-def test_locked_entries_are_shown_and_every_character_of_a_name(shown: Shown) -> None:
+def test_locked_entries_are_shown_and_every_character_of_a_name(shown: ShownPage) -> None:
     shown.served.service.put("namespace", "acme/x", {"locked": True}, Author("ann"))
     shown.served.service.put("namespace", "acme/\u200by", {"locked": True}, Author("ann"))
     shown.sign_in("viewer")
@@ -121,14 +121,14 @@ def test_locked_entries_are_shown_and_every_character_of_a_name(shown: Shown) ->
     shown.wait_for("#locks tbody th", text="acme/\\u{200b}y")
 
 
-def test_wrong_token_is_refused_and_not_kept(shown: Shown) -> None:
+def test_wrong_token_is_refused_and_not_kept(shown: ShownPage) -> None:
     shown.served.tokens["admin"] = "throttle_000000000000_" + "A" * 43
     shown.sign_in()
     shown.wait_for("#sign-in-problem", text="The token is unknown or has expired.")
     assert shown.driver.execute_script("return sessionStorage.length") == 0
 
 
-def test_signing_out_forgets_the_token_and_the_numbers(shown: Shown) -> None:
+def test_signing_out_forgets_the_token_and_the_numbers(shown: ShownPage) -> None:
     shown.served.service.put("namespace", "acme/x", {"locked": True}, Author("ann"))
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
@@ -143,7 +143,7 @@ def test_signing_out_forgets_the_token_and_the_numbers(shown: Shown) -> None:
     assert shown.driver.execute_script("return sessionStorage.length") == 0
 
 
-def test_page_loads_nothing_from_elsewhere(shown: Shown) -> None:
+def test_page_loads_nothing_from_elsewhere(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     loaded = shown.driver.execute_script("return performance.getEntriesByType('resource').map(r => r.name)")
@@ -151,7 +151,7 @@ def test_page_loads_nothing_from_elsewhere(shown: Shown) -> None:
     assert all(name.startswith(shown.address) for name in loaded)
 
 
-def test_every_field_and_button_has_a_name_and_the_keyboard_reaches_them(shown: Shown) -> None:
+def test_every_field_and_button_has_a_name_and_the_keyboard_reaches_them(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] .quotas button").click()
     nameless = shown.driver.execute_script(
@@ -168,7 +168,7 @@ def test_every_field_and_button_has_a_name_and_the_keyboard_reaches_them(shown: 
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_page_is_no_wider_than_its_window(shown: Shown, width: int) -> None:
+def test_page_is_no_wider_than_its_window(shown: ShownPage, width: int) -> None:
     shown.resize(width)
     shown.sign_in()
     shown.wait_for("#throttled tbody tr")
@@ -176,7 +176,7 @@ def test_page_is_no_wider_than_its_window(shown: Shown, width: int) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(shown: Shown, scheme: str) -> None:
+def test_text_stands_out_from_its_ground(shown: ShownPage, scheme: str) -> None:
     """WCAG 2.2 asks for 4.5 to 1."""
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     shown.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)

@@ -14,7 +14,7 @@ from spark_throttle.store.store import Author
 from tests.admin.browser import MISSING, listening
 from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import MadeUpJob
-from tests.admin.shown_page import OFFERED, Faults, Shown
+from tests.admin.shown_page import OFFERED, Faults, ShownPage
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -30,7 +30,7 @@ def wide(driver: Chrome) -> None:
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
-def test_every_setting_of_a_tenant_is_edited(shown: Shown) -> None:
+def test_every_setting_of_a_tenant_is_edited(shown: ShownPage) -> None:
     shown.served.service.put("resource_group", "iron", {}, Author("ann"))
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {
@@ -63,7 +63,7 @@ def test_every_setting_of_a_tenant_is_edited(shown: Shown) -> None:
     assert [each for each in shown.complaints() if "428" not in each] == []
 
 
-def test_tenant_is_added_only_if_it_is_new(shown: Shown) -> None:
+def test_tenant_is_added_only_if_it_is_new(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-entries=tenants] tbody tr")
     for name, said in (
@@ -83,7 +83,7 @@ def test_tenant_is_added_only_if_it_is_new(shown: Shown) -> None:
     assert shown.served.service.get("tenant", "acme").values == {"resource_group": "gold"}
 
 
-def test_form_of_a_namespace_keeps_what_it_does_not_edit(shown: Shown) -> None:
+def test_form_of_a_namespace_keeps_what_it_does_not_edit(shown: ShownPage) -> None:
     shown.served.service.put("namespace", "acme/a", {"write_throttling": "20*delay*100", "locked": True}, Author("ann"))
     shown.sign_in()
     shown.edit_entry("namespaces", "acme/a", {"dispatch.weight": "2"})
@@ -95,7 +95,7 @@ def test_form_of_a_namespace_keeps_what_it_does_not_edit(shown: Shown) -> None:
     }  # fmt: skip
 
 
-def test_viewer_sees_entries_and_cannot_edit_them(shown: Shown) -> None:
+def test_viewer_sees_entries_and_cannot_edit_them(shown: ShownPage) -> None:
     shown.sign_in("viewer")
     row = shown.wait_for("[data-entries=tenants] tbody tr", text="acme")
     assert "gold" in row.text
@@ -108,7 +108,7 @@ def test_viewer_sees_entries_and_cannot_edit_them(shown: Shown) -> None:
     assert not any(button.is_displayed() for button in edits)
 
 
-def test_edit_of_an_entry_that_another_overtook_is_refused(shown: Shown) -> None:
+def test_edit_of_an_entry_that_another_overtook_is_refused(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {"publish.weight": "2"})
     shown.served.service.put("tenant", "acme", {"resource_group": "gold", "publish": {"weight": 9}}, Author("bob"))
@@ -118,7 +118,7 @@ def test_edit_of_an_entry_that_another_overtook_is_refused(shown: Shown) -> None
 
 
 @pytest.mark.parametrize("key", ["messages_per_second", "burst_seconds", "weight"])
-def test_number_that_is_none_of_bytes_refuses_their_units(shown: Shown, key: str) -> None:
+def test_number_that_is_none_of_bytes_refuses_their_units(shown: ShownPage, key: str) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {f"publish.{key}": "8MiB"})
     shown.save()
@@ -129,7 +129,7 @@ def test_number_that_is_none_of_bytes_refuses_their_units(shown: Shown, key: str
 
 @pytest.mark.parametrize("width", [400, 800, 1400])
 @pytest.mark.parametrize("place", ["card", "dialog"])
-def test_reason_of_a_refusal_is_seen_where_the_reader_looks(shown: Shown, width: int, place: str) -> None:
+def test_reason_of_a_refusal_is_seen_where_the_reader_looks(shown: ShownPage, width: int, place: str) -> None:
     shown.resize(width)
     shown.sign_in()
     if place == "card":
@@ -164,7 +164,7 @@ def test_reason_of_a_refusal_is_seen_where_the_reader_looks(shown: Shown, width:
 
 
 @pytest.mark.parametrize("width", [400, 800, 1400])
-def test_large_numbers_of_a_group_have_room(shown: Shown, width: int) -> None:
+def test_large_numbers_of_a_group_have_room(shown: ShownPage, width: int) -> None:
     shown.resize(width)
     shown.sign_in()
     shown.wait_for("[data-group=gold] .figures dd")
@@ -180,7 +180,7 @@ def test_large_numbers_of_a_group_have_room(shown: Shown, width: int) -> None:
     shown.faults.goes_on.set()
 
 
-def test_dialog_that_is_longer_than_the_window_begins_at_its_top_and_its_buttons_are_seen(shown: Shown) -> None:
+def test_dialog_that_is_longer_than_the_window_begins_at_its_top_and_its_buttons_are_seen(shown: ShownPage) -> None:
     shown.resize(400)
     shown.sign_in()
     shown.wait_for("#throttled tbody tr button.name", text="acme/a").click()
@@ -193,7 +193,7 @@ def test_dialog_that_is_longer_than_the_window_begins_at_its_top_and_its_buttons
     assert (top, scrolled > height, bottom <= 900) == (0, True, True)
 
 
-def test_quota_of_zero_under_delay_says_what_it_does(shown: Shown) -> None:
+def test_quota_of_zero_under_delay_says_what_it_does(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {"publish.messages_per_second": "0"})
     shown.wait_for(
@@ -211,7 +211,7 @@ def test_quota_of_zero_under_delay_says_what_it_does(shown: Shown) -> None:
     shown.wait_for("[data-entries=tenants] tbody tr", text="0 admits nothing: rows wait until a bound")
 
 
-def test_confirmation_shows_before_and_after_in_a_narrow_window(shown: Shown) -> None:
+def test_confirmation_shows_before_and_after_in_a_narrow_window(shown: ShownPage) -> None:
     shown.resize(400)
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {"publish.messages_per_second": "0"})
@@ -230,7 +230,7 @@ def test_confirmation_shows_before_and_after_in_a_narrow_window(shown: Shown) ->
 
 
 @pytest.mark.parametrize("width", [400, 800, 1400])
-def test_long_names_leave_the_buttons_of_the_history_in_the_window(shown: Shown, width: int) -> None:
+def test_long_names_leave_the_buttons_of_the_history_in_the_window(shown: ShownPage, width: int) -> None:
     author = Author(SUBJECT, 200 * "w", None, "api", f"signed in as {SUBJECT}")
     shown.served.service.put("tenant", "blue" + 190 * "e", {"resource_group": "gold"}, author)
     shown.served.service.put("tenant", "acme", {"resource_group": "gold", "publish": {"weight": 2}}, author)
@@ -245,7 +245,7 @@ def test_long_names_leave_the_buttons_of_the_history_in_the_window(shown: Shown,
     assert shown.driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-def test_history_goes_back_to_the_first_revision(shown: Shown) -> None:
+def test_history_goes_back_to_the_first_revision(shown: ShownPage) -> None:
     for weight in range(2, 24):
         values = {"publish": {"messages_per_second": 20, "weight": weight}}
         shown.served.service.put("resource_group", "gold", values, Author("ann", f"weight {weight}"))
@@ -266,7 +266,7 @@ def test_history_goes_back_to_the_first_revision(shown: Shown) -> None:
     shown.wait_for("#history tbody tr", text="first customers")
 
 
-def test_small_print_of_every_field_is_the_key_of_the_document(shown: Shown) -> None:
+def test_small_print_of_every_field_is_the_key_of_the_document(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {})
     script = (
@@ -292,7 +292,7 @@ def test_page_of_many_and_of_no_namespaces(
     served = serve(store)
     faults = Faults(served.app)
     with listening(faults) as address:
-        shown = Shown(driver, address, served, MadeUpJob(tmp_path / "unused", store), faults)
+        shown = ShownPage(driver, address, served, MadeUpJob(tmp_path / "unused", store), faults)
         shown.sign_in()
         about = {
             0: "No namespace and no glob has an entry: the defaults apply to every namespace.",

@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from spark_throttle.errors import StoreUnavailableError
 from spark_throttle.store.store import Author
 from tests.admin.browser import MISSING
-from tests.admin.shown_page import Shown
+from tests.admin.shown_page import ShownPage
 
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.filterwarnings("ignore")]
 
@@ -27,7 +27,7 @@ def problem(status: int, detail: str) -> Response:
         (HTMLResponse("<h1>Sign in</h1>"), "What answered is not the admin API. The page tries again by itself."),
     ],
 )
-def test_page_that_gets_no_news_says_so_and_goes_on(shown: Shown, answer: Response, said: str) -> None:
+def test_page_that_gets_no_news_says_so_and_goes_on(shown: ShownPage, answer: Response, said: str) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     shown.faults.answers["GET"] = answer
@@ -44,7 +44,7 @@ def test_page_that_gets_no_news_says_so_and_goes_on(shown: Shown, answer: Respon
         (403, "This page needs a token of an admin or a viewer. No."),
     ],
 )
-def test_page_whose_token_counts_no_longer_signs_out_and_says_why(shown: Shown, status: int, said: str) -> None:
+def test_page_whose_token_counts_no_longer_signs_out_and_says_why(shown: ShownPage, status: int, said: str) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     shown.faults.answers["GET"] = problem(status, "no")
@@ -52,7 +52,7 @@ def test_page_whose_token_counts_no_longer_signs_out_and_says_why(shown: Shown, 
     assert shown.driver.execute_script("return sessionStorage.length") == 0
 
 
-def test_reload_while_the_server_fails_keeps_the_token(shown: Shown) -> None:
+def test_reload_while_the_server_fails_keeps_the_token(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     shown.faults.answers["GET"] = problem(500, "the server failed")
@@ -73,7 +73,7 @@ def test_reload_while_the_server_fails_keeps_the_token(shown: Shown) -> None:
         (504, "No. It is unknown whether the change was made: look at the list of changes"),
     ],
 )
-def test_change_that_fails_says_whether_it_was_made(shown: Shown, status: int, said: str) -> None:
+def test_change_that_fails_says_whether_it_was_made(shown: ShownPage, status: int, said: str) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {"publish.weight": "2"})
     shown.faults.answers["PUT"] = problem(status, "no")
@@ -85,7 +85,7 @@ def test_change_that_fails_says_whether_it_was_made(shown: Shown, status: int, s
     shown.wait_for("[data-entries=tenants] .acted", text="Revision 3 is committed")
 
 
-def test_change_that_must_be_confirmed_and_still_is_not_taken_says_so(shown: Shown) -> None:
+def test_change_that_must_be_confirmed_and_still_is_not_taken_says_so(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {"publish.weight": "2"})
     shown.faults.answers["PUT"] = problem(428, "no")
@@ -94,7 +94,7 @@ def test_change_that_must_be_confirmed_and_still_is_not_taken_says_so(shown: Sho
     shown.wait_for("#editor .problem", text="No. Nothing was changed. It must be confirmed.")
 
 
-def test_store_that_could_not_be_read_is_read_anew(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_could_not_be_read_is_read_anew(shown: ShownPage, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> int:
         raise StoreUnavailableError("the store", "its disk is gone")
 
@@ -112,7 +112,7 @@ def test_store_that_could_not_be_read_is_read_anew(shown: Shown, monkeypatch: py
     shown.wait_for("[data-entries=tenants] tbody tr", text="blue")
 
 
-def test_slow_server_is_said_to_be_slow(shown: Shown) -> None:
+def test_slow_server_is_said_to_be_slow(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     shown.faults.goes_on.clear()
@@ -123,7 +123,7 @@ def test_slow_server_is_said_to_be_slow(shown: Shown) -> None:
     shown.wait_until_empty("#alerts")
 
 
-def test_slow_change_shows_that_it_is_under_way(shown: Shown) -> None:
+def test_slow_change_shows_that_it_is_under_way(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {"publish.weight": "2"})
     shown.faults.goes_on.clear()
@@ -134,7 +134,7 @@ def test_slow_change_shows_that_it_is_under_way(shown: Shown) -> None:
     shown.wait_for("[data-entries=tenants] .acted", text="Revision 3 is committed")
 
 
-def test_answers_that_come_after_signing_out_are_not_shown(shown: Shown) -> None:
+def test_answers_that_come_after_signing_out_are_not_shown(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
     shown.faults.goes_on.clear()

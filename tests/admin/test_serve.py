@@ -115,6 +115,7 @@ def test_tokens_are_made_listed_and_revoked_by_commands(tmp_path: Path) -> None:
     assert TokenFile(file, clock_ms=lambda: 0).caller(text) is None
 
 
+@pytest.mark.slow
 def test_token_file_that_is_damaged_is_told_of_once_and_in_words(tmp_path: Path) -> None:
     path, tokens = tmp_path / "tokens.json", TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
     tokens.create("ann", "admin")

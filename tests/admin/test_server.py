@@ -128,6 +128,7 @@ server.run()
 """
 
 
+@pytest.mark.slow
 def test_store_that_never_answers_does_not_keep_the_server_from_ending() -> None:
     with subprocess.Popen([sys.executable, "-c", _HANGING], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

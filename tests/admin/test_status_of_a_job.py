@@ -26,7 +26,7 @@ from tests.admin.made_up_job import MadeUpJob
 RUNNER = CliRunner()
 
 
-class Interrupted:
+class PauseOfAUser:
     """In place of the pause of --watch: it lets a few looks pass, and then interrupts as a user does."""
 
     def __init__(self, looks: int, between: Callable[[], object] = lambda: None) -> None:
@@ -143,7 +143,7 @@ def test_watch_without_a_terminal_writes_lines(job: MadeUpJob, monkeypatch: pyte
     def dies() -> None:
         job.now_ms += 31_000
 
-    pauses = SimpleNamespace(Event=lambda: Interrupted(2, dies))
+    pauses = SimpleNamespace(Event=lambda: PauseOfAUser(2, dies))
     monkeypatch.setattr("spark_throttle.admin.cli.watch.threading", pauses)
     lines = run("--watch", "--level", "job").stdout.splitlines()
     assert [line.partition(" ")[2].partition(" ")[2] for line in lines] == [

@@ -33,6 +33,7 @@ def server(tmp_path: Path, tokens: TokenFile, token: str) -> Iterator[ServerProc
         yield started
 
 
+@pytest.mark.slow
 def test_silent_connections_lock_nobody_out(server: ServerProcess, token: str) -> None:
     with ExitStack() as stack:
         silent(stack, server.port, 205)
@@ -52,6 +53,7 @@ def test_a_thousand_requests_at_once_are_answered_or_told_when_to_come_again(
     assert Counter(got.status if got else None for got in answers) == {200: 1000}
 
 
+@pytest.mark.slow
 def test_half_a_body_does_not_keep_the_server_from_ending(server: ServerProcess, token: str) -> None:
     with ExitStack() as stack:
         half = stack.enter_context(connected(server.port))
@@ -106,6 +108,7 @@ def test_body_with_two_lengths_is_refused(server: ServerProcess, token: str, is_
     assert (got.status, got.headers["connection"]) == (400, "close")
 
 
+@pytest.mark.slow
 def test_bad_chunk_in_the_middle_of_a_request_is_one_problem(server: ServerProcess, token: str) -> None:
     head = request(token, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", "Transfer-Encoding: chunked")
     assert asked(server.port, head + b"2\r\n{}\r\nnonsense\r\n").problem["status"] == 400

@@ -41,6 +41,7 @@ def tenants_of(store: str) -> list[str]:
     return [entry.name for entry in open_store(store).page("tenant")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full"])
 def test_change_with_a_stream_that_nobody_reads_is_done(store: str, streams: str) -> None:
     assert run(CREATE, streams, store)[0] == Exit.DONE
@@ -48,6 +49,7 @@ def test_change_with_a_stream_that_nobody_reads_is_done(store: str, streams: str
     assert run("tenant get nobody", streams, store)[0] == Exit.NOT_FOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["", "-o json"])
 def test_change_whose_answer_cannot_be_written_says_that_it_was_made(store: str, form: str) -> None:
     code, _, said = run(f"{CREATE} {form}", ">/dev/full", store)
@@ -59,17 +61,20 @@ def test_change_whose_answer_cannot_be_written_says_that_it_was_made(store: str,
     assert tenants_of(store) == ["acme", "blue"]
 
 
+@pytest.mark.slow
 def test_refused_command_keeps_its_code_where_the_answer_would_be_lost(store: str) -> None:
     assert run("tenant get nobody", ">/dev/full", store)[0] == Exit.NOT_FOUND
     assert run("tenant get nobody", ">/dev/full 2>/dev/full", store)[0] == Exit.NOT_FOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_answer_that_nobody_reads_to_its_end_is_no_failure(store: str, form: str) -> None:
     code, _, said = run(f"{CREATE} -o {form}", "| true; exit ${PIPESTATUS[0]}", store)
     assert (code, said) == (Exit.DONE, "")
 
 
+@pytest.mark.slow
 def test_version_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli --version > /dev/full"
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
@@ -81,6 +86,7 @@ def test_version_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 READ_STDIN = ["policy validate -", "policy apply -", "policy apply - --dry-run", "import pegasus -", "import kafka -"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stdin", ["<&-", "0>/dev/null"])
 @pytest.mark.parametrize("command", READ_STDIN)
 def test_stdin_that_cannot_be_read_is_told_in_words(tmp_path: Path, command: str, stdin: str) -> None:

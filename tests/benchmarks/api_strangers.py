@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 SLOW: Final = ("headers", "body", "headers", "answers")
 OPENED_PER_SECOND: Final = 500
-"""At the beginning."""
+"""Connections opened per second when the run begins."""
 
 BACK_SECONDS: Final = 1.0
-"""After which a stranger that was cut off comes back."""
+"""How long a stranger that was cut off stays away."""
 
 DRIP_SECONDS: Final = 1.0
 

@@ -32,7 +32,7 @@ _NEAR = 0.01
 _FLOOR = QUOTA * 3 // 100 // JOBS
 
 Divide = Callable[[Int64s, Int64s], Int64s]
-"""From demand and usage of the last cycle to the parts of the next."""
+"""Takes the demand and the usage of the last cycle, and returns the parts of the next."""
 
 
 def _alone(demand: Int64s, floor: int) -> Int64s:
@@ -102,12 +102,12 @@ class Result:
 
     policy: str
     reached: int
-    """Of the steady cases."""
+    """How many of the steady cases reach the goal."""
 
     cycles_median: float | None
     cycles_worst: int | None
     utilisation: float
-    """Of the dynamic run: what was used, of what could have been."""
+    """What the dynamic run used, as a part of what it could have used."""
 
     over_admission_worst: float
     """The most that was used beyond the quota in one cycle, steady or dynamic, as a part of the quota."""

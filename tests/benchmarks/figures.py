@@ -26,10 +26,10 @@ class Figure:
 
     key: str
     of: str
-    """What of: a workload, a unit."""
+    """What it was measured on: a workload, a unit."""
 
     values: tuple[float, ...]
-    """By CPU time, round by round."""
+    """The figure of each round, by CPU time."""
 
     bound: float
     is_least: bool

@@ -36,7 +36,7 @@ from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 REPEATS = 7
 NOW_MS = 1_760_000_000_000
 MEMORY = MatchMemory()
-"""As a worker has one."""
+"""Every worker keeps one too."""
 TENANTS = 100
 DEFAULTS = limit(messages_per_second=50, bytes_per_second=65_536, burst_seconds=2)
 

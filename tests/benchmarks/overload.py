@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ADMITTED: Final = 10_000
 WAITING: Final = (0, 10_000, 100_000, 1_000_000)
 BATCHES: Final = 10
-"""Of which the first fills the queue."""
+"""The first of them fills the queue."""
 
 _SPARE_FILES: Final = 3
 """So that the queue does not drain before the query is stopped."""
@@ -54,7 +54,7 @@ class Backlog:
 
     batch_ms: float
     cpu_ms: float
-    """Of the whole process tree, a batch."""
+    """CPU time of the whole process tree for one batch."""
 
 
 def run(spark: SparkSession, source: Path, waiting: int) -> Backlog:

@@ -49,7 +49,7 @@ BURST_SECONDS: Final = 2
 START_MS: Final = 1_760_000_000_000
 MESSAGES_A_MS: Final = 10
 SLOW_MESSAGES: Final = 20_000
-"""Of the stream, through the libraries that take microseconds a message."""
+"""How many messages of the stream pass through the libraries that take microseconds a message."""
 
 _BUILD: Final = ROOT / "build" / "peers"
 
@@ -64,7 +64,7 @@ class Pass:
     cpu_ns: int
     wall_ns: int
     crc32: str | None = None
-    """Of the decisions, a byte a message."""
+    """Checksum of the decisions, one byte a message."""
 
 
 def passes(repeats: int) -> Iterator[Pass]:

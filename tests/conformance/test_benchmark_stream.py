@@ -40,7 +40,7 @@ LIMITS = limit(messages_per_second=50, bytes_per_second=65_536, burst_seconds=2,
 POLICY = make_policy(default=Namespace(LIMITS))
 
 Balances = dict[int, tuple[int, int]]
-"""By namespace that has been debited: its balances in micro-tokens."""
+"""Balances in micro-tokens of the namespaces that have been debited."""
 
 
 @dataclass

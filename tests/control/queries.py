@@ -30,7 +30,7 @@ START_MS = 1_760_000_000_000
 SHARDS = 2
 
 Usage = dict[str, tuple[int, int]]
-"""By namespace: messages and bytes that were admitted."""
+"""Admitted messages and bytes of each namespace."""
 
 
 def snapshot(document: dict[str, object]) -> PolicySnapshot:
@@ -66,7 +66,7 @@ class Query:
     policies: FakePolicies = field(default_factory=FakePolicies)
     now_ms: int = START_MS
     shift_ms: int = 0
-    """By how much the wall clock is ahead."""
+    """How far the wall clock is ahead."""
 
     name: EpochName = NO_EPOCH
     next_batch: int = 0

@@ -34,7 +34,7 @@ class WholeJob:
     """What time it really is."""
 
     shift_ms: int = 0
-    """By how much the wall clock is ahead of it."""
+    """How far the wall clock is ahead of true time."""
 
     machine: str = "one"
     name: EpochName = NO_EPOCH

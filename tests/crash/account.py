@@ -15,7 +15,7 @@ from typing import Final
 
 import pandas as pd
 
-from tests.crash.fairness import LARGEST, Apart, Starved, compare, starvation
+from tests.crash.fairness import LARGEST, Apart, Starvation, compare, starvation
 from tests.crash.history import Batch, Flows, contracts_of, read_batches, read_policies, reigns
 from tests.crash.job import SHARDS
 from tests.crash.tables import MISSING, NO_SIZE, is_partitioned, read_decided, read_offered
@@ -27,7 +27,7 @@ _MOST_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class RunFacts:
     """What was done to the job."""
 
     kills: int
@@ -53,7 +53,7 @@ class Account:
     admitted: int
     rejected: int
     lost: int
-    """Offered rows that are in no table as they were offered."""
+    """The number of offered rows that no table holds as they were offered."""
 
     doubled: int
     """Rows beyond the one that each offered row may have."""
@@ -113,14 +113,14 @@ class Evidence:
         )
 
 
-def take_account(evidence: Evidence, happened: Happened) -> Account:
+def take_account(evidence: Evidence, happened: RunFacts) -> Account:
     """Recount a run, and say on standard error what breaks a law."""
     offered, admitted, rejected = evidence.offered, evidence.admitted, evidence.rejected
     found = pd.concat([admitted[COLUMNS], rejected[COLUMNS]])
     matches = found.merge(offered[COLUMNS].assign(is_offered=True), on=COLUMNS, how="left")["is_offered"].notna()
     distinct = found.reset_index(drop=True)[matches.to_numpy()]["id"].nunique()
     over_limit, wrong = list(excesses(evidence)), list(wrong_reasons(evidence))
-    apart, starved = list[Apart](), list[Starved]()
+    apart, starved = list[Apart](), list[Starvation]()
     if (admitted[BATCH] >= 0).all():  # else the sink does not say in which batch a row came
         flows = Flows.of(evidence.batches, offered, admitted, rejected)
         apart = compare(evidence.batches, flows, evidence.contracts)
@@ -216,7 +216,7 @@ def wrong_reasons(evidence: Evidence) -> Iterator[str]:
 
 def main() -> int:
     """Take the account of a directory again; what was done to the job is not known any more."""
-    account = take_account(Evidence.read(Path(sys.argv[1])), Happened(0))
+    account = take_account(Evidence.read(Path(sys.argv[1])), RunFacts(0))
     print(account.to_json())  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1
 

@@ -21,7 +21,7 @@ from tests.life.contract import MICRO, Contracts, Key, Limit, Scope
 from tests.life.gap import Gap
 
 LARGEST: Final = (1, LARGEST_BYTES)
-"""By dimension: what the largest message costs."""
+"""What the largest message costs in each dimension."""
 
 _BATCHES_TO_LEARN: Final = 3 + SHARDS
 """Tokens may be divided in a batch before it is known who wants some, and be passed on from shard to shard."""
@@ -38,7 +38,7 @@ class Apart:
 
     names: tuple[str, str]
     batch: int
-    """In which they were furthest apart."""
+    """The batch in which they were furthest apart."""
 
     messages: Fraction
     """How far, in messages of the largest size, of a weight of 1."""
@@ -119,7 +119,7 @@ def _is_steady(flows: Flows, of_domain: list[int], at: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Starved:
+class Starvation:
     """A namespace that got nothing for longer than its contract justifies."""
 
     name: str
@@ -134,14 +134,14 @@ class _Hunger:
     earned: dict[tuple[Key, int], int] = field(default_factory=lambda: defaultdict(int))
 
 
-def starvation(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, Contracts]) -> list[Starved]:
+def starvation(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, Contracts]) -> list[Starvation]:
     """Return who waited, got nothing, and should have had their turn.
 
     That is: since the change of policy, or their last turn, each scope that holds them has earned what it can owe, and
     after that enough for a turn of everyone else in it, and for theirs; and batches enough have passed to learn of it.
     """
     debts = _debts(contracts)
-    found: list[Starved] = []
+    found: list[Starvation] = []
     for reign in reigns(batches):
         policy = contracts[batches[reign[0]].revision]
         for n, name in enumerate(flows.names):
@@ -162,7 +162,7 @@ def _starved_in(
     reign: list[int],
     n: int,
     needed: dict[tuple[Key, int], int],
-) -> Iterator[Starved]:
+) -> Iterator[Starvation]:
     name = flows.names[n]
     hunger: _Hunger | None = None
     for at in reign:
@@ -184,7 +184,7 @@ def _starved_in(
                         hunger.earned[scope.key, dimension] += rate * min(elapsed_ms, full_ms)
         hunger.batches += 1
         if hunger.batches > _BATCHES_TO_LEARN and all(hunger.earned[scope] > least for scope, least in needed.items()):
-            yield Starved(name, hunger.first, batches[at].number)
+            yield Starvation(name, hunger.first, batches[at].number)
             return
 
 

@@ -20,7 +20,7 @@ from tests.paying_times import read_epoch, read_epoch_file, read_offsets, read_p
 
 DIRECTION: Final = "publish"
 Shares = Mapping[Key, tuple[int | None, int | None]]
-"""By shared scope: micro-tokens a millisecond, by dimension."""
+"""Micro-tokens a millisecond of each shared scope, in each dimension."""
 
 
 @dataclass(frozen=True, slots=True)

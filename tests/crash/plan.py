@@ -61,7 +61,7 @@ class Kill:
     """How many batches are planned in this life before."""
 
     delay_ms: int
-    """From the planning of that batch to the kill, where there is no point."""
+    """Time from the planning of that batch to the kill, if no point is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ class Life:
 
     master: str
     losses: tuple[Kill, ...]
-    """Of workers or executors, which it survives, or which end it early."""
+    """Workers or executors that are killed; the job survives it, or ends early."""
 
     end: Kill
     policies: tuple[str, ...]
     """Which are put in force: one before it starts, and one on the way to each of its first kills."""
 
     writer: Writer
-    """By which Delta is written in this life."""
+    """The writer of Delta tables in this life."""
 
     peer_percent: int
     """The part of every quota that the job which shares them wants meanwhile, if the run has one."""

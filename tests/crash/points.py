@@ -21,11 +21,11 @@ from spark_throttle.spark import pipeline, reference_pipeline
 from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.rows.frames import FrameKind
-from spark_throttle.spark.rows.pack_frames import PackFrames
+from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.shard.operator import ShardOperator
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.decided_stream import UnpackDecided
+from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
 from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.sinks.destination import Destination
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
@@ -90,12 +90,12 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     """Wrap what writes, in this process and in those that Spark starts for it."""
     os.environ[_DIRECTORY] = str(root)
     pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
-    pipeline.PackFrames = StoppablePackFrames  # type: ignore[attr-defined]
+    pipeline.FramePacker = StoppableFramePacker  # type: ignore[attr-defined]
     reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
     for module in (pipeline, reference_pipeline):
         module.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
     pipeline.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
-    pipeline.UnpackDecided = StoppableUnpackDecided  # type: ignore[attr-defined]
+    pipeline.DecisionUnpacker = StoppableDecisionUnpacker  # type: ignore[attr-defined]
     _make_files_stoppable()
     stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
     write = Target.write
@@ -183,7 +183,7 @@ class StoppableReferenceSource(ThrottleReferenceSource):
         return StoppableReferenceReader(dict(self.options))
 
 
-class StoppableUnpackDecided(UnpackDecided):
+class StoppableDecisionUnpacker(DecisionUnpacker):
     """Can stop in the middle of the feedback, which a decided stream writes on the executors."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -191,7 +191,7 @@ class StoppableUnpackDecided(UnpackDecided):
         yield from super().__call__(batches)
 
 
-class StoppablePackFrames(PackFrames):
+class StoppableFramePacker(FramePacker):
     """Can stop after its first frames."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

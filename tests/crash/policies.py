@@ -40,7 +40,7 @@ AMPLE: Final[Document] = {
     "tenants": {"gold": {"resource_group": "later"}, "silver": {"resource_group": "later"}},
     "queue": {"messages": 4000},
 }
-"""For the end, so that what waits drains."""
+"""The last policies, under which the queue drains."""
 
 _FACTORS: Final = (0.001, 0.001, 0.25, 4, 1_000, 1_000)
 _RATES: Final = {"messages_per_second": (0.1, 1e6, 150), "bytes_per_second": (10, 1e8, 15_000)}

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.crash.account import Account, Evidence, Happened, take_account
+from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.job import REFERENCES, SINKS
 from tests.crash.peer import Peer
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
@@ -213,7 +213,7 @@ def crash(root: Path, sink: str, kills: int, seed: int, source: str = "frames") 
     finally:
         lives.leave()
     _say(f"{time.monotonic() - started:6.0f} s  drained")
-    return take_account(Evidence.read(root), Happened(lives.kills, lives.put_back, lives.refused))
+    return take_account(Evidence.read(root), RunFacts(lives.kills, lives.put_back, lives.refused))
 
 
 def _say(text: str) -> None:

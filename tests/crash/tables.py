@@ -29,7 +29,7 @@ _VERDICT: Final = ["verdict", "reason", "scope"]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """What is known of a file beside its rows."""
 
     batch: int
@@ -71,15 +71,15 @@ def read_table(path: Path) -> pd.DataFrame:
         file for file in sorted(path.rglob("*.parquet"))
         if not any(part.startswith((".", "_temporary")) for part in file.relative_to(path).parts)
     )  # fmt: skip
-    return _concat([_read_file(file, Written(_batch_of(file))) for file in files])
+    return _concat([_read_file(file, WrittenFile(_batch_of(file))) for file in files])
 
 
-def live_files(table: Path) -> dict[str, Written]:
+def live_files(table: Path) -> dict[str, WrittenFile]:
     """Return the files of a Delta table as it is, in the order in which they were written.
 
     A table that was put back may list its files anew; their batch is that of their first commit.
     """
-    first: dict[str, Written] = {}
+    first: dict[str, WrittenFile] = {}
     live: dict[str, None] = {}
     for log in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in log.read_text().splitlines() if line]
@@ -87,7 +87,7 @@ def live_files(table: Path) -> dict[str, Written]:
         for action in actions:
             if "add" in action:
                 file = unquote(action["add"]["path"])
-                first.setdefault(file, Written(batch, action["add"]["partitionValues"].get("part")))
+                first.setdefault(file, WrittenFile(batch, action["add"]["partitionValues"].get("part")))
                 live[file] = None
             elif "remove" in action:
                 live.pop(unquote(action["remove"]["path"]), None)
@@ -116,10 +116,10 @@ def _read_file_sink(path: Path) -> pd.DataFrame:
             # A compacted log repeats what the logs before it said.
             batch = int(log.name.partition(".")[0])
             first[file] = min(batch, first.get(file, batch))
-    return _concat([_read_file(file, Written(batch)) for file, batch in first.items()])
+    return _concat([_read_file(file, WrittenFile(batch)) for file, batch in first.items()])
 
 
-def _read_file(path: Path, written: Written) -> pd.DataFrame:
+def _read_file(path: Path, written: WrittenFile) -> pd.DataFrame:
     with pq.ParquetFile(path) as file:
         rows = _frame(file.read())
     # A partitioned table keeps the partition's value in its log alone.

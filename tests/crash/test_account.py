@@ -14,7 +14,7 @@ from spark_throttle.core import policy_change
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import Row
-from tests.crash.account import Account, Evidence, Happened, take_account
+from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.fairness import shard_of
 from tests.crash.history import DIRECTION, Batch
 from tests.crash.job import SHARDS
@@ -75,7 +75,7 @@ def run(shares: tuple[int, ...] = (7, 7, 7), names: tuple[str, ...] = TOGETHER, 
 
 
 def account(evidence: Evidence) -> Account:
-    return take_account(evidence, Happened(0))
+    return take_account(evidence, RunFacts(0))
 
 
 def faults(found: Account) -> dict[str, int]:

@@ -42,7 +42,7 @@ class Block:
 
     page: Path
     line: int
-    """Of the fence above its text."""
+    """Line of the fence above its text."""
 
     language: str
     text: str

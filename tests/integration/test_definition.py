@@ -204,7 +204,7 @@ def test_definition_may_change_over_a_batch_that_its_table_does_not_have(
 
 @pytest.mark.parametrize("control", ["checkpoint/throttle", "elsewhere"])
 def test_decided_stream_is_refused_under_another_definition(lake: Lake, control: str) -> None:
-    """Of a sink of the user's own nobody knows what it has."""
+    """Nobody knows what a sink of the user's own holds."""
     lake.offer((row_id, "t/n", 10) for row_id in range(12))
     calls: list[tuple[int, list[int]]] = []
 

@@ -237,7 +237,7 @@ DEEP = {
 
 
 def test_values_that_differ_at_any_depth_are_told_apart(spark: SparkSession) -> None:
-    """By what the operator orders rows by: the digest of what travels."""
+    """The operator orders rows by the digest of what travels, so that must differ."""
     cases = [
         f"case row {' '.join(f'when {n} then {value}' for n, value in enumerate(values))} end c{place}"
         for place, values in enumerate(DEEP.values())

@@ -40,7 +40,7 @@ class Scope:
 
     key: Key
     limits: tuple[Limit | None, Limit | None]
-    """By messages, by bytes."""
+    """The limits of messages and of bytes."""
 
     on_excess: str
     max_message_bytes: int = MAX_SIZE_BYTES

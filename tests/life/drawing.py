@@ -47,7 +47,7 @@ class Drawing:
     tempers: Tempers
     names: tuple[str, ...]
     sizes: dict[str, tuple[int, ...]]
-    """Of every namespace: the sizes of its rows."""
+    """The sizes of the rows of each namespace."""
 
     document: Document
     past: list[Document]

@@ -41,7 +41,7 @@ class World:
     job: SimulatedJob
     account: Account
     waiting: dict[str, list[Row]] = field(default_factory=dict)
-    """By namespace, in order, after the last batch."""
+    """The rows of each namespace that wait after the last batch, in order."""
 
     waited: dict[str, list[Row]] = field(default_factory=dict)
     """The same before it."""
@@ -62,7 +62,7 @@ class World:
     """Tells the revisions that other jobs go by."""
 
     asked_revision: str = ""
-    """Of the policies that were in force when the batch was planned."""
+    """Revision of the policies that were in force when the batch was planned."""
 
     held_until_ms: dict[str, int] = field(default_factory=dict)
     """True time up to which a Pegasus rule may hold rows, by namespace."""

@@ -21,7 +21,7 @@ REMEMBERED_MS: Final = 2_000
 another policy did not limit it."""
 
 Costs: TypeAlias = tuple[int, int]
-"""In messages and in bytes, in micro-tokens."""
+"""Micro-tokens of messages and of bytes."""
 
 
 @dataclass(slots=True)

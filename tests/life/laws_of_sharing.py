@@ -16,7 +16,7 @@ SHARING: Final = "Sharing"
 _LEVELS: Final[dict[str, str]] = {"tenant": "tenant", "resource_group": "group"}
 _DIMENSIONS: Final = ("messages", "bytes")
 _LEASES: Final = 2
-"""After so many a job has its floor again, whatever happened."""
+"""The number of leases after which a job has its floor again, whatever happened."""
 
 _LONGEST_GAP_MS: Final = 2_000
 """Between two looks of a job that goes on."""

@@ -242,10 +242,10 @@ RULES: Final[dict[str, Rule]] = {
     **RULES_OF_RUNS,
     **RULES_OF_SHARING,
 }
-"""By name."""
+"""All rules of lives, by name."""
 
 ALWAYS: Final = frozenset({"run", "burst", "flood"})
-"""Of every life; each other rule is in about half of them."""
+"""The rules of every life; about half of all lives have any other rule."""
 
 
 def draw_step(drawing: Drawing, rules: tuple[str, ...]) -> Step:

@@ -263,4 +263,4 @@ RULES_OF_RUNS: Final[dict[str, Rule]] = {
     "clone": (1, _clone, _cloned),
     "twin": (1, _twin, _twinned),
 }
-"""By name."""
+"""The rules of runs, by name."""

@@ -137,4 +137,4 @@ RULES_OF_SHARING: Final[dict[str, Rule]] = {
     "copy": (1, _copy, _copied),
     "settle": (3, _settled, _settles),
 }
-"""By name."""
+"""The rules of sharing, by name."""

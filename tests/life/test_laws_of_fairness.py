@@ -28,7 +28,7 @@ ONE, OTHER, THIRD = "acme/a", "blue/a", "solo"
 
 
 @dataclass
-class Told:
+class ToldHistory:
     """A history that is told to a law, not played: who was served what, in batches of one second."""
 
     law: Law
@@ -72,9 +72,11 @@ def test_the_namespaces_of_these_tests_live_in_different_shards() -> None:
     assert shard_of(ONE, 2) != shard_of(OTHER, 2)
 
 
-def told(policy: Mapping[str, Any] = GROUP, law: type[Law] = Fairness, names: Sequence[str] = (ONE, OTHER)) -> Told:
+def told(
+    policy: Mapping[str, Any] = GROUP, law: type[Law] = Fairness, names: Sequence[str] = (ONE, OTHER)
+) -> ToldHistory:
     """Return a history in which some have a backlog."""
-    history = Told(law(), policy)
+    history = ToldHistory(law(), policy)
     assert not history.batch({}, dict.fromkeys(names, 20))
     assert not history.batch({}, {})
     return history

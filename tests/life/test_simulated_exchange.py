@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 GOLD: Final[ScopeName] = ("resource_group", "gold")
 QUOTA = 50_000
-"""Of gold: micro-tokens a millisecond."""
+"""The quota of gold in micro-tokens a millisecond."""
 
 
 def policies() -> dict[str, Any]:

@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -42,7 +43,7 @@ PACKAGE: Final = "spark_throttle"
 MUTATED: Final = ("core", "sharing")
 COPIED: Final = (PACKAGE, "tests", "conf", "docs", "pyproject.toml", "README.md")
 TIMEOUT_SECONDS: Final = 300
-"""A mutant that loops for ever counts as noticed."""
+"""A mutant that loops for ever counts as noticed, and apart: on a busy machine the tests alone may take that long."""
 
 _NO_JVM: Final = "not jvm and not kafka"
 _NOTHING_TO_RUN: Final = 5
@@ -135,18 +136,27 @@ def copy_tree(folder: Path) -> None:
             shutil.copy(ROOT / name, folder / name)
 
 
-def is_noticed(mutant: Mutant, python: Path, folder: Path) -> bool:
+class Outcome(Enum):
+    """What the tests make of a mutant."""
+
+    NOTICED = "noticed"
+    ENDLESS = f"noticed, or the tests take longer than {TIMEOUT_SECONDS} s here"
+    SURVIVED = "SURVIVES"
+
+
+def outcome_of(mutant: Mutant, python: Path, folder: Path) -> Outcome:
     """Try a mutant in a copy of the tree, and put back what it changed."""
     path = folder / mutant.module
     source = path.read_text(encoding="utf-8")
     path.write_text(mutant.code, encoding="utf-8")
     try:
-        return any(not passes(run, python, folder) for run in mutant.runs)
+        outcomes = (outcome_of_run(run, python, folder) for run in mutant.runs)
+        return next((outcome for outcome in outcomes if outcome is not Outcome.SURVIVED), Outcome.SURVIVED)
     finally:
         path.write_text(source, encoding="utf-8")
 
 
-def passes(run: Sequence[str], python: Path, folder: Path) -> bool:
+def outcome_of_run(run: Sequence[str], python: Path, folder: Path) -> Outcome:
     """Run tests in a copy of the tree, until one fails."""
     options = ("-x", "-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider")
     environment = os.environ | {
@@ -158,8 +168,8 @@ def passes(run: Sequence[str], python: Path, folder: Path) -> bool:
             check=False, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode in {0, _NOTHING_TO_RUN}
+        return Outcome.ENDLESS
+    return Outcome.SURVIVED if done.returncode in {0, _NOTHING_TO_RUN} else Outcome.NOTICED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,25 +188,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             copy_tree(Path(folder) / str(number))
             copies.put(Path(folder) / str(number))
 
-        def tried(mutant: Mutant) -> bool:
+        def tried(mutant: Mutant) -> Outcome:
             copy = copies.get()
             try:
-                return is_noticed(mutant, options.python.absolute(), copy)
+                return outcome_of(mutant, options.python.absolute(), copy)
             finally:
                 copies.put(copy)
 
-        survivors, explained = [], 0
-        for mutant, noticed in zip(mutants, workers.map(tried, mutants), strict=True):
-            reason = None if noticed else reason_of(mutant.module, mutant.before, mutant.after)
+        survivors, explained, endless = [], 0, 0
+        for mutant, outcome in zip(mutants, workers.map(tried, mutants), strict=True):
+            survives = outcome is Outcome.SURVIVED
+            reason = reason_of(mutant.module, mutant.before, mutant.after) if survives else None
             explained += reason is not None
-            if not noticed and reason is None:
+            endless += outcome is Outcome.ENDLESS
+            if survives and reason is None:
                 survivors.append(mutant)
-            verdict = "noticed" if noticed else f"makes no difference: {reason}" if reason else "SURVIVES"
+            verdict = f"makes no difference: {reason}" if reason else outcome.value
             sys.stdout.write(f"{mutant}\n    {verdict}\n")
             sys.stdout.flush()
     killed = len(mutants) - explained - len(survivors)
     result = {
-        "seed": options.seed, "mutants": len(mutants), "noticed": killed, "equivalent": explained,
+        "seed": options.seed, "mutants": len(mutants), "noticed": killed, "of these by time": endless,
+        "equivalent": explained,
         "survivors": [f"{mutant.module}:{mutant.line}" for mutant in survivors],
     }  # fmt: skip
     sys.stdout.write(json.dumps(result) + "\n")

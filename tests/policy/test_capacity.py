@@ -16,7 +16,7 @@ PERCENT = st.decimals(min_value=Decimal("0.001"), max_value=500, places=3)
 
 
 def test_115_tenants_of_32_cores_are_promised_what_there_is() -> None:
-    """Rounded half up, they were promised 6,405.5 % of 6,400 %."""
+    """If shares are rounded half up, the tenants are promised 6,405.5 % of 6,400 %."""
     division = divide(6400, 115)
     assert division.variable_percent == Decimal("55.6")
     assert (division.promised_percent, division.unpromised_percent) == (Decimal("6394.0"), Decimal("6.0"))

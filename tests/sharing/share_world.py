@@ -51,7 +51,7 @@ class Store:
     """Registers, with all that was ever in them."""
 
     history: dict[str, list[tuple[int, ShareReport]]] = field(default_factory=lambda: defaultdict(list))
-    """By member, all runs of it in the order of their writes."""
+    """The reports of each member, of all its runs, in the order of their writes."""
 
     deleted: list[tuple[int, str | None]] = field(default_factory=list)
     """When which member's registers were deleted; `None` is all members'."""

@@ -155,6 +155,7 @@ def test_log_is_short_after_cleaning_when_its_entries_are_old(location: str, mak
         assert [each.read(name) for name in "012"] == [b"45", b"46", b"47"]
 
 
+@pytest.mark.slow
 def test_reader_that_is_behind_reads_on_while_others_clean(location: str) -> None:
     exchange, behind = DeltaExchange(location), DeltaExchange(location)
     for name in "012":
@@ -181,6 +182,7 @@ def test_log_is_cleaned_although_no_job_runs_for_long(location: str, monkeypatch
     assert DeltaExchange(location).read("a") == b"129"
 
 
+@pytest.mark.slow
 def test_table_opens_from_a_checkpoint_that_is_at_most_twenty_commits_old(location: str) -> None:
     for number in range(59):
         DeltaExchange(location).write("a", str(number).encode())

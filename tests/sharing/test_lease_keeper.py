@@ -148,7 +148,7 @@ def test_garbled_report_of_another_is_told_and_this_jobs_own_is_written_again(
 
 
 class Panic(BaseException):
-    """As a library in Rust raises it."""
+    """Stands for the panic of a library in Rust."""
 
 
 def test_visit_that_panics_is_told_and_the_next_one_goes_on(job: Job, exchange: MemoryExchange) -> None:

@@ -36,6 +36,7 @@ def test_quota_is_never_over_leased_whatever_happens(seed: int, jobs: int) -> No
     roam(seed, STEPS, jobs)  # checks after each event
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(st.integers(0, 2**32), st.integers(2, 5))
 def test_quota_is_never_over_leased_whatever_the_jobs_claim(seed: int, jobs: int) -> None:
@@ -156,6 +157,7 @@ def test_one_who_wants_nothing_yet_keeps_its_floor_and_has_it_at_once_when_it_wa
     assert world.used() == pytest.approx([500_000, 500_000], rel=0.01)
 
 
+@pytest.mark.slow
 def test_what_a_killed_job_had_is_in_use_again_within_a_lease() -> None:
     world = world_of(5_000_000, 5_000_000, 5_000_000)
     world.jobs[0].is_alive = False
@@ -165,6 +167,7 @@ def test_what_a_killed_job_had_is_in_use_again_within_a_lease() -> None:
     assert sum(world.used()) >= 0.98 * QUOTA
 
 
+@pytest.mark.slow
 def test_quota_that_falls_is_not_held_by_the_floor_that_a_silent_job_had_of_the_old_one() -> None:
     world = world_of(5_000_000, 5_000_000)
     dead, cut_off = world.jobs

@@ -151,6 +151,7 @@ def test_of_clones_that_begin_at_once_exactly_one_goes_on(clones: int, offsets_m
     assert sum(world.used()) <= QUOTA
 
 
+@pytest.mark.slow
 def test_what_the_one_before_claimed_is_left_alone_until_it_has_surely_looked() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     before, other = world.jobs

@@ -94,7 +94,7 @@ def test_name_that_no_row_can_have_is_refused(store: MemoryStore, namespace: str
         explain_policy(store, namespace, "publish")
 
 
-class Fixed:
+class StandingPolicies:
     """Policies that stay, of a store's revision."""
 
     def __init__(self, problem: str | None = None) -> None:
@@ -109,7 +109,7 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     """Run one batch of a job with one shard, and explain the first name."""
     directory = Directory(str(path))
     bind(directory, shards=1, direction="publish")
-    plane = ControlPlane(directory, Fixed(problem), "publish", 1, lambda: 1_000_000)
+    plane = ControlPlane(directory, StandingPolicies(problem), "publish", 1, lambda: 1_000_000)
     name = plane.next_epoch(NO_EPOCH)
     epoch, policy = plane.epochs.load(name), plane.epochs.policy_for(NO_EPOCH, name)
     assert policy is not None

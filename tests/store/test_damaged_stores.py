@@ -174,12 +174,12 @@ def test_damage_on_an_object_store_is_told_by_what_delta_says(
     folder: Path, monkeypatch: pytest.MonkeyPatch, message: str, kind: type[ThrottleError]
 ) -> None:
     store = DeltaStore.create(str(folder))
-    store._log_folder = None
+    store._open.log_folder = None
 
     def failing(*_: object, **__: object) -> None:
         raise DeltaError(message)
 
-    monkeypatch.setattr(store, "_opened", failing)
+    monkeypatch.setattr(store._open, "opened_anew", failing)
     with pytest.raises(kind, match=message.partition(":")[0]):
         store.revision()
 

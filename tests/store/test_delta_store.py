@@ -93,7 +93,7 @@ def test_commit_that_cannot_be_looked_up_has_an_unknown_outcome(
 def test_on_an_object_store_a_commit_without_an_answer_may_still_come(
     store: DeltaStore, answers: Callable[..., None]
 ) -> None:
-    store._log_folder = None
+    store._open.log_folder = None
     answers(DeltaError("timeout"), is_made=False)
     with pytest.raises(OutcomeUnknownError, match="timeout"):
         commit(store)
@@ -121,9 +121,9 @@ def test_commit_that_lost_against_another_is_a_conflict(
 
 def other_commit(store: DeltaStore) -> None:
     rows = change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob")
-    store._table = DeltaTable(store._path)
+    store._open.table = DeltaTable(store._location)
     properties = CommitProperties(app_transactions=[Transaction(APP, 1)])
-    write_deltalake(store._table, rows, mode="append", commit_properties=properties)
+    write_deltalake(store._open.table, rows, mode="append", commit_properties=properties)
 
 
 def test_maintenance_of_the_table_is_no_conflict(store: DeltaStore, path: Path) -> None:
@@ -185,6 +185,7 @@ def test_commit_without_changes_is_refused(store: DeltaStore) -> None:
         commit(store, [])
 
 
+@pytest.mark.slow
 def test_snapshot_is_made_when_the_log_has_grown_and_reads_are_the_same(
     store: DeltaStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,15 +215,15 @@ def test_large_store_is_listed_page_by_page(path: Path, store: DeltaStore) -> No
     while page := fresh.page("namespace", after=found[-1], limit=1_000):
         found += [entry.name for entry in page]
     assert found[1:] == sorted(wanted)
-    assert len(fresh._view.tail) == 0  # pages are read from the snapshot, not from memory
+    assert len(fresh._open.view.tail) == 0  # pages are read from the snapshot, not from memory
 
 
 def test_unchanged_store_is_not_read_again(store: DeltaStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(store)
     later = DeltaStore(str(path), clock_ns=lambda: 2**62)
     assert later.revision() == 1
-    monkeypatch.setattr(later, "_opened", lambda: pytest.fail("the table was opened"))
-    monkeypatch.setattr(later, "_table", None)
+    monkeypatch.setattr(later._open, "opened_anew", lambda: pytest.fail("the table was opened"))
+    monkeypatch.setattr(later._open, "table", None)
     assert later.revision() == 1
 
 
@@ -248,7 +249,7 @@ def test_table_of_an_older_release_gains_the_column_with_the_first_entry_that_ne
     store = DeltaStore(path)
     first, second = Change("namespace", "acme/x", "{}"), Change("namespace", "acme/y", "{}", NOTHING)
     store.commit([first], expected_revision=0, author=Author("ann"), at_ms=0)
-    write_snapshot(DeltaTable(path), store._view_of(None), None)
+    write_snapshot(DeltaTable(path), store._open.view_of(None), None)
     assert [entry.given for entry in DeltaStore(path).scan()] == [None]
     assert "given" not in [field.name for field in DeltaTable(path).schema().fields]
     store.commit([second], expected_revision=1, author=Author("bob"), at_ms=0)
@@ -273,7 +274,7 @@ def test_table_of_an_older_release_keeps_the_door_and_the_caller_of_commits_from
     assert [(each.who, each.door, each.caller) for each in store.history()] == [("bob", None, None)]
     author = Author("bob", door="cli", caller="eve (uid 7)")
     store.commit([Change("tenant", "red", "{}")], expected_revision=1, author=author, at_ms=0)
-    write_snapshot(DeltaTable(path), store._view_of(None), None)
+    write_snapshot(DeltaTable(path), store._open.view_of(None), None)
     for opened in (store, DeltaStore(path)):
         assert [(each.who, each.door, each.caller) for each in opened.history()] == [
             ("bob", "cli", "eve (uid 7)"), ("bob", None, None),

@@ -20,7 +20,7 @@ from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.admin.watch.metrics import exposed
 from spark_throttle.errors import DamagedError, StoreUnavailableError
-from spark_throttle.store.delta import delta_store, newest_mark, table_checks
+from spark_throttle.store.delta import delta_store, newest_mark, open_table, table_checks
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.delta.snapshot import write_snapshot
 from spark_throttle.store.delta.table_files import TableFiles
@@ -34,10 +34,10 @@ REVISIONS = 6
 RESTORE = "restore it from a backup of the store"
 
 
-@pytest.fixture(params=["disk", "object store"])
+@pytest.fixture(params=["disk", pytest.param("object store", marks=pytest.mark.slow)])
 def folder(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     if request.param == "object store":
-        monkeypatch.setattr(delta_store, "_local_log", lambda _: None)
+        monkeypatch.setattr(open_table, "local_log", lambda _: None)
     return tmp_path / "store"
 
 
@@ -371,7 +371,7 @@ def test_hole_in_the_middle_is_told_everywhere(old: DeltaStore, folder: Path, le
 def test_hole_before_the_snapshot_leaves_the_policies_and_refuses_history_and_changes(
     old: DeltaStore, folder: Path
 ) -> None:
-    write_snapshot(DeltaTable(str(folder)), old._view_of(None), None)
+    write_snapshot(DeltaTable(str(folder)), old._open.view_of(None), None)
     assert put(old, "late") == REVISIONS + 1
     victim = commits(folder)[2]
     victim.write_bytes(b"")

@@ -431,6 +431,7 @@ def check(seed: int, changes: int, *, has_globs: bool) -> Counter[str]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("has_globs", "untrue"), [(False, 0.002), (True, 0.1)])
 def test_no_lost_limit_of_any_name_goes_unsaid(has_globs: bool, untrue: float) -> None:
     counts = Counter[str]()

@@ -15,7 +15,7 @@ import org.apache.kafka.common.utils.Exit;
  */
 public final class KafkaConfigsSession {
 
-    private static final class Ended extends RuntimeException {}
+    private static final class EndOfCommand extends RuntimeException {}
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
@@ -26,7 +26,7 @@ public final class KafkaConfigsSession {
         System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
         System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
         Exit.setExitProcedure((status, message) -> {
-            throw new Ended();
+            throw new EndOfCommand();
         });
         Scanner commands = new Scanner(System.in, StandardCharsets.UTF_8);
         while (commands.hasNextLine()) {
@@ -35,7 +35,7 @@ public final class KafkaConfigsSession {
             boolean isDone = true;
             try {
                 ConfigCommand.main(json.readValue(commands.nextLine(), String[].class));
-            } catch (Ended ended) {
+            } catch (EndOfCommand ended) {
                 isDone = false;
             }
             answers.println(json.writeValueAsString(Map.of(

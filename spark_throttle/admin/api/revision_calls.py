@@ -49,8 +49,8 @@ class Difference(BaseModel):
     after: dict[str, Any] | None
 
 
-class Planned(BaseModel):
-    """What a change would do, if it were made now."""
+class RollbackPlan(BaseModel):
+    """What a rollback would do, if it were made now."""
 
     revision: int
     """The store's revision that it would change; `expected` makes sure of it."""
@@ -90,10 +90,10 @@ def get_diff(
 
 
 @router.get("/rollback/{revision}", dependencies=READERS, responses=documented(404))
-def plan_rollback(served: ApiContext, revision: RevisionNumber) -> Planned:
+def plan_rollback(served: ApiContext, revision: RevisionNumber) -> RollbackPlan:
     """Return what a rollback to a revision would change, and what that would cost; nothing is changed."""
     planned = served.service.planned_rollback(revision)
-    return Planned(
+    return RollbackPlan(
         revision=planned.revision,
         differences=[_difference(each) for each in planned.differences],
         losses=[str(loss) for loss in planned.losses],

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 _LEAST: Final = 12
-"""To how many columns a word may be folded; shorter words stay whole."""
+"""The fewest columns to which a word may be folded; shorter words stay whole."""
 
 _GAP: Final = 2
 _SLASH: Final = " / "

@@ -7,7 +7,7 @@ import { GroupCard } from "./group.js";
 import { History } from "./history.js";
 import { count, duration } from "./numbers.js";
 import { otherText, quotaText } from "./policy_fields.js";
-import { Throttled } from "./throttled.js";
+import { ThrottledTable } from "./throttled.js";
 
 const EVERY_MS = 1000;
 const AFTER_ERROR_MS = 3000;
@@ -19,7 +19,7 @@ const $ = (id) => document.getElementById(id);
 
 const cards = new Map();
 const onProblem = (error) => { if (session.token) showAlert(error.message); };
-const throttled = new Throttled({ onProblem });
+const throttled = new ThrottledTable({ onProblem });
 const history = new History({ onChanged: refresh, onProblem });
 const lists = ["tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
 $("entries").replaceChildren(...lists.map((list) => list.root));

@@ -12,7 +12,7 @@ export const session = {
 };
 
 // An error with the server's own words for what it refused.
-export class Refused extends Error {
+export class RefusalError extends Error {
   constructor(status, problem) {
     super(problem.detail || `the server answered ${status}`);
     this.status = status;
@@ -29,7 +29,7 @@ export async function call(path, { method = "GET", body, ifMatch, ifNoneMatch } 
   if (ifNoneMatch) headers["If-None-Match"] = ifNoneMatch;
   const isChange = method !== "GET";
   const refused = (status, problem) =>
-    new Refused(status, { ...problem, detail: advice(status, problem.detail, { isChange }) });
+    new RefusalError(status, { ...problem, detail: advice(status, problem.detail, { isChange }) });
   let answer;
   let value;
   try {
@@ -44,7 +44,7 @@ export async function call(path, { method = "GET", body, ifMatch, ifNoneMatch } 
     if (answer.ok) throw refused(answer.status, { detail: "what answered is not the admin API" });
     value = {};  // a proxy's own page
   }
-  if (session.token !== token) throw new Refused(0, { detail: "signed out meanwhile" });  // nobody is there to see it
+  if (session.token !== token) throw new RefusalError(0, { detail: "signed out meanwhile" });  // nobody is there to see it
   if (!answer.ok) throw refused(answer.status, value);
   return { value, etag: answer.headers.get("ETag") };
 }

@@ -1,6 +1,6 @@
 // Asks before a change is made that costs protection, or that undoes others: what would be lost, and the difference.
 
-import { Refused, call } from "./client.js";
+import { RefusalError, call } from "./client.js";
 import { element, row } from "./elements.js";
 import { differences as differencesOf } from "./policy_fields.js";
 
@@ -13,7 +13,7 @@ export async function confirmed(path, options, differences) {
   } catch (error) {
     if (error.status !== 428) throw error;
     if (!await ask("Confirm this change", error.losses, differences)) {
-      throw new Refused(428, { detail: "It was not confirmed, and nothing was changed." });
+      throw new RefusalError(428, { detail: "It was not confirmed, and nothing was changed." });
     }
     return call(`${path}${path.includes("?") ? "&" : "?"}yes=true`, options);
   }
@@ -24,7 +24,7 @@ export async function rollBack(revision) {
   const path = `/admin/v2/rollback/${revision}`;
   const { value: planned } = await call(path);
   const differences = planned.differences.flatMap((each) => differencesOfEntry(each, planned.heirs[each.name]));
-  if (!differences.length) throw new Refused(0, { detail: `Nothing differs from revision ${revision}.` });
+  if (!differences.length) throw new RefusalError(0, { detail: `Nothing differs from revision ${revision}.` });
   if (!await ask(`Roll back to revision ${revision}?`, planned.losses, differences)) return null;
   const query = new URLSearchParams({ yes: "true", expected: planned.revision, why: `back to revision ${revision}` });
   return (await call(`${path}?${query}`, { method: "POST" })).value;

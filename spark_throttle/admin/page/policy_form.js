@@ -1,6 +1,6 @@
 // The form that edits one policy: of a resource group, a tenant, a namespace or a glob.
 
-import { Refused, call, segment } from "./client.js";
+import { RefusalError, call, segment } from "./client.js";
 import { confirmed } from "./confirm.js";
 import { element, visible } from "./elements.js";
 import { DELAYS_ALL, DIRECTIONS, EXCESS, FIELDS, changedPolicy, delaysAll, differences, otherText } from "./policy_fields.js";
@@ -111,12 +111,12 @@ export class PolicyForm {
       try {
         values[path] = this.typed(path);
       } catch (error) {
-        throw new Refused(422, { path, detail: error.message });
+        throw new RefusalError(422, { path, detail: error.message });
       }
     }
     const { revision, etag, policy } = this.entry;
     const name = revision ? this.entry.name : this.inputs.name.value.trim();
-    if (!name) throw new Refused(422, { path: "name", detail: "give a name" });
+    if (!name) throw new RefusalError(422, { path: "name", detail: "give a name" });
     const body = changedPolicy(policy, values);
     const path = `/admin/v2/policies/${this.section}/${segment(name)}?${new URLSearchParams({ why: this.why.value })}`;
     const condition = revision ? { ifMatch: etag } : { ifNoneMatch: "*" };

@@ -7,7 +7,7 @@ import { count, quantity, size } from "./numbers.js";
 const MOST = 50;
 const LEVELS = { tenant: "tenant", resource_group: "group" };
 
-export class Throttled {
+export class ThrottledTable {
   constructor({ onProblem }) {
     this.table = document.getElementById("throttled");
     this.about = document.getElementById("throttled-count");

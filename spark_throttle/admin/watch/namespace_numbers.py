@@ -164,10 +164,10 @@ class UsedRatios:
     """
 
     own: np.ndarray
-    """Of each active namespace, shape (n, 2)."""
+    """The part of each active namespace, shape (n, 2)."""
 
     shared: np.ndarray
-    """Of each shared scope of the policy, shape (scopes + 1, 2); the last is of none."""
+    """The part of each shared scope of the policy, shape (scopes + 1, 2); the last row stands for no scope."""
 
 
 def used_ratios(window: Window, found: Matches | None = None, *, rates: Int64s | None = None) -> UsedRatios:

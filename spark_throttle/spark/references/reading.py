@@ -23,7 +23,7 @@ from spark_throttle.files.storage import file_system
 from spark_throttle.spark.references.deciding_values import ArrowExpression
 from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
-from spark_throttle.spark.rows.pack_frames import HelperColumns, PackFrames
+from spark_throttle.spark.rows.pack_frames import FramePacker, HelperColumns
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 
 PLACE: Final = "place"
@@ -114,7 +114,7 @@ class FirstReading:
 
     def frames(self, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
         """Yield the frames of pieces of files."""
-        pack = PackFrames(self.shard_keys, derived=HelperColumns(same={TIE: PLACE}))
+        pack = FramePacker(self.shard_keys, derived=HelperColumns(same={TIE: PLACE}))
         yield from pack(batch for piece in pieces for batch in self._rows(piece))
 
     def _rows(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,7 @@ The operator's interface is pandas, which damages rows: nullable integers become
 structs become dicts. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` per frame, because the
 JVM's collector treats larger ones as humongous objects. Only a single row that is larger makes a larger frame. Frames
 are compressed: every byte saved is a byte not copied a dozen times through sockets, the shuffle and the state store.
-`mapInArrow` runs `PackFrames` (`pack_frames`) before the operator and `UnpackFrames` after it.
+`mapInArrow` runs `FramePacker` (`pack_frames`) before the operator and `FrameUnpacker` after it.
 
 A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of the frame, and its bytes.
 """
@@ -126,7 +126,7 @@ def frame_batch(shard_key: int, kind: FrameKind, frame: pa.Buffer | bytes) -> pa
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackFrames:
+class FrameUnpacker:
     """A function from frames to rows; `mapInArrow` runs it on the executors, once per task."""
 
     schema: pa.Schema

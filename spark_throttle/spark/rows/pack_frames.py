@@ -75,13 +75,13 @@ def _length(column: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
 
 
 def arrivals_of(frame: bytes) -> pa.Table:
-    """Return the rows of a frame from `PackFrames`, with all helper columns restored."""
+    """Return the rows of a frame from `FramePacker`, with all helper columns restored."""
     table = decode(frame)
     return HelperColumns.of(table).restore(table)
 
 
 @dataclass(frozen=True, slots=True)
-class PackFrames:
+class FramePacker:
     """A function from rows to frames, one or more per shard; `mapInArrow` runs it on the executors, once per task.
 
     It guarantees which rows each shard gets, but neither their order nor the number of frames: the operator sorts.

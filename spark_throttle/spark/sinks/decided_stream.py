@@ -14,14 +14,14 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.rows.frames import FrameKind, UnpackFrames
+from spark_throttle.spark.rows.frames import FrameKind, FrameUnpacker
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackDecided:
+class DecisionUnpacker:
     """A function from frames of all kinds to rows; `mapInArrow` runs it on the executors, once per task.
 
     Before the first row passes, the batch is recorded as begun, with the definition that decided it. Each usage report
@@ -37,7 +37,7 @@ class UnpackDecided:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the decided rows."""
         set_loaded_aside()
-        unpack = UnpackFrames(self.schema)
+        unpack = FrameUnpacker(self.schema)
         has_begun = not self.definition
         for batch in batches:
             if not has_begun:

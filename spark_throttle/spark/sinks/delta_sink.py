@@ -32,7 +32,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
-from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA, FrameKind, UnpackFrames
+from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA, FrameKind, FrameUnpacker
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.destination import (
@@ -96,7 +96,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
             FrameKind.ADMITTED: self.file_writer(plan.admitted),
             FrameKind.REJECTED: self.file_writer(plan.rejected),
         }
-        unpack = {kind: UnpackFrames(writer.schema) for kind, writer in writers.items()}
+        unpack = {kind: FrameUnpacker(writer.schema) for kind, writer in writers.items()}
         named: dict[FrameKind, list[WrittenFile]] = {kind: [] for kind in writers}
         usage = []
         for batch in iterator:

@@ -10,7 +10,8 @@ from spark_throttle.core.batch.reasons import REASONS
 from spark_throttle.core.quota import CompiledPolicy, Int64s, Verdict
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.reference import ReferencePlan
-from spark_throttle.testing.oracle.reference_state import ReferenceState, pair
+from spark_throttle.testing.oracle.reference_rules import pair
+from spark_throttle.testing.oracle.reference_state import ReferenceState
 from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage
 
 

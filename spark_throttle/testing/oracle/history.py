@@ -14,7 +14,7 @@ from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.testing.oracle.comparison import decisions_of
-from spark_throttle.testing.oracle.reference_state import Pair
+from spark_throttle.testing.oracle.reference_rules import Pair
 from spark_throttle.testing.oracle.reference_usage import Decision
 
 

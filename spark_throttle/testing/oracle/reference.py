@@ -19,12 +19,10 @@ text of the design, and none can overflow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import (
-    MAX_SIZE_BYTES,
     NEVER_MS,
     CompiledPolicy,
     Dimension,
@@ -36,18 +34,10 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import ShardState
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
-from spark_throttle.testing.oracle.reference_state import (
-    DIMENSIONS,
-    FlowMemory,
-    GrantMemory,
-    QueuedRow,
-    ReferenceState,
-    ScopeLimits,
-    pair,
-)
+from spark_throttle.testing.oracle.reference_queue import queue_bounds, rows_beyond
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, malformed_reason, pair
+from spark_throttle.testing.oracle.reference_state import GrantMemory, QueuedRow, ReferenceState
 from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage, usage_of
-
-MAX_NAMESPACE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +65,6 @@ def reference_admission(
         If an arrival has to wait, the waiting rows then exceed the bounds, and the policy says `fail`.
     """
     return _Batch(state, arrivals, policy, now_ms, shards, shard).plan()
-
-
-def malformed_reason(namespace: str | None, size_bytes: int | None, *, is_writable: bool = True) -> str:
-    """Return why a row cannot be decided at all, or an empty string.
-
-    Examples
-    --------
-    >>> malformed_reason("", 1), malformed_reason("acme/logs", -1), malformed_reason("acme/logs", 0)
-    ('namespace_missing', 'size_negative', '')
-    """
-    if not namespace:
-        return "namespace_missing"
-    if len(namespace.encode()) > MAX_NAMESPACE_BYTES:
-        return "namespace_too_long"
-    if size_bytes is None:
-        return "size_missing"
-    if size_bytes < 0:
-        return "size_negative"
-    if size_bytes > MAX_SIZE_BYTES:
-        return "size_too_large"
-    return "" if is_writable else "partition_unwritable"
 
 
 class _Batch:
@@ -291,7 +260,7 @@ class _Batch:
     def defer(self) -> None:
         """Let rows that a scope rejects wait for their verdict, the flows in turns, while there is room."""
         queued = total_tokens([row for flow in self.flows.values() for row in self.waiting(flow)])
-        left = [max(0, bound - queued[d]) for d, bound in enumerate(self.queue_bounds())]
+        left = [max(0, bound - queued[d]) for d, bound in enumerate(queue_bounds(self.policy.queue, self.shards))]
         in_turns: list[tuple[int, tuple[int, int], Row, Scope]] = []
         for flow in self.flows.values():
             scope, turn, in_flow = flow.blocked_by, 0, [0, 0]
@@ -320,33 +289,11 @@ class _Batch:
                 before[at] = [before[at][d] + row.tokens[d] for d in DIMENSIONS]
                 leased.setdefault(row.namespace, []).append(row)
             row.is_deferred = True
-        for row in self.beyond(left, list(leased.values())):
+        for row in rows_beyond(left, [(self.flows[name], rows) for name, rows in leased.items()]):
             row.is_deferred = False
         for *_, row, _ in in_turns:
             if row.is_deferred:
                 self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.DELAY)
-
-    def queue_bounds(self) -> list[int]:
-        """Return the messages and bytes that the queue of a shard may hold."""
-        bounds = self.policy.queue
-        return [max(1, bound // self.shards) for bound in (bounds.messages, bounds.bytes)]
-
-    def beyond(self, room: Sequence[int], queues: Sequence[Sequence[Row]]) -> list[Row]:
-        """Return the rows of these queues, each of one flow, that do not fit in a room of messages and bytes."""
-        entries = []
-        for rows in queues:
-            in_flow = [0, 0]
-            for position, row in enumerate(rows):
-                in_flow = [in_flow[d] + row.tokens[d] for d in DIMENSIONS]
-                share = max(part_of(in_flow[d], room[d]) for d in DIMENSIONS)
-                entries.append((share, position, self.flows[row.namespace].tie, row))
-        taken = [0, 0]
-        beyond: list[Row] = []
-        for *_, row in sorted(entries, key=lambda entry: entry[:3]):
-            taken = [taken[d] + row.tokens[d] for d in DIMENSIONS]
-            if beyond or any(taken[d] > room[d] for d in DIMENSIONS):
-                beyond.append(row)
-        return beyond
 
     # Step 7
 
@@ -354,9 +301,9 @@ class _Batch:
         return [row for row in flow.rows if self.decisions[row.index].verdict == Verdict.DELAY]
 
     def bound_queue(self) -> None:
-        queues = [self.waiting(flow) for flow in self.flows.values()]
-        waiting, room = [row for rows in queues for row in rows], self.queue_bounds()
-        beyond = self.beyond(room, queues)
+        queues = [(flow, self.waiting(flow)) for flow in self.flows.values()]
+        waiting, room = [row for _, rows in queues for row in rows], queue_bounds(self.policy.queue, self.shards)
+        beyond = rows_beyond(room, queues)
         if beyond and self.policy.queue.on_overflow == Overflow.FAIL:
             if any(row.is_arrival for row in waiting):
                 raise QueueOverflowError(self.shard, len(waiting), *room)
@@ -411,7 +358,11 @@ class _Batch:
                 flow.lead_vt = [0, 0]
 
     def new_state(self) -> ReferenceState:
-        flows = {flow.name: self.memory(flow) for flow in self.flows.values() if self.is_remembered(flow)}
+        flows = {
+            flow.name: flow.memory(self.now_ms)
+            for flow in self.flows.values()
+            if self.waiting(flow) or flow.has_memory(self.now_ms)
+        }
         queue = [
             QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms, row.is_deferred)
             for row in self.rows
@@ -430,20 +381,6 @@ class _Batch:
         ]
         return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, grants)
 
-    def is_remembered(self, flow: Flow) -> bool:
-        counts_this_second = flow.window_second == self.now_ms // 1000 and flow.window_units != [0, 0]
-        return bool(
-            self.waiting(flow)
-            or not all(bucket.is_full for bucket in flow.buckets.values())
-            or flow.lead_vt != [0, 0]
-            or counts_this_second
-        )
-
-    def memory(self, flow: Flow) -> FlowMemory:
-        balance_micro = [flow.buckets[d].balance_micro if d in flow.buckets else 0 for d in DIMENSIONS]
-        memory = FlowMemory(pair(balance_micro), pair(flow.lead_vt), flow.window_second, pair(flow.window_units))
-        return memory.meaningful(flow.rules, second=self.now_ms // 1000)
-
     def usage(self) -> dict[str, FlowUsage]:
         rows: dict[str, list[Row]] = {flow.name: [] for flow in self.flows.values() if any(flow.ahead_milli())}
         for row in self.rows:
@@ -452,8 +389,3 @@ class _Batch:
         return {
             name: usage_of(self.flows[name], rows[name], self.decisions, self.now_ms, since_last_ms) for name in rows
         }
-
-
-def part_of(amount: int, bound: int) -> int:
-    """Return the part of a bound in 2**-30ths, rounded up; just over the whole if `amount` exceeds the bound."""
-    return (1 << 30) + 1 if amount > bound else -(-(amount << 30) // max(1, bound))

@@ -7,16 +7,8 @@ from dataclasses import replace
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Dimension, Level, OnExcess
 from spark_throttle.core.state import ShardState
 from spark_throttle.testing.oracle.reference_bucket import VT_MAX, TokenBucket, milli_tokens_in
-from spark_throttle.testing.oracle.reference_state import (
-    DIMENSIONS,
-    FlowMemory,
-    NamespaceRules,
-    Pair,
-    ReferenceState,
-    ScopeLimits,
-    pair,
-    rules_of,
-)
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, NamespaceRules, Pair, ScopeLimits, pair, rules_of
+from spark_throttle.testing.oracle.reference_state import FlowMemory, ReferenceState
 
 
 def reference_change(

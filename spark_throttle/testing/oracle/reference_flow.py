@@ -14,10 +14,8 @@ from spark_throttle.testing.oracle.reference_bucket import (
     virtual_time,
     virtual_time_up,
 )
-from spark_throttle.testing.oracle.reference_state import (
+from spark_throttle.testing.oracle.reference_rules import (
     DIMENSIONS,
-    FlowMemory,
-    GrantMemory,
     NamespaceRules,
     Pair,
     ScopeLimits,
@@ -25,6 +23,7 @@ from spark_throttle.testing.oracle.reference_state import (
     proportional,
     rules_of,
 )
+from spark_throttle.testing.oracle.reference_state import FlowMemory, GrantMemory
 
 
 @dataclass(slots=True)
@@ -352,6 +351,18 @@ class Flow:
         if not still_waits and max(lead_vt.values(), default=0) <= 0:
             lead_vt = {}
         self.lead_vt = [lead_vt.get(d, 0) for d in DIMENSIONS]
+
+    def has_memory(self, now_ms: int) -> bool:
+        """Return whether a later batch might be decided differently if a flow without waiting rows were forgotten."""
+        counts_this_second = self.window_second == now_ms // 1000 and self.window_units != [0, 0]
+        is_full = all(bucket.is_full for bucket in self.buckets.values())
+        return not is_full or self.lead_vt != [0, 0] or counts_this_second
+
+    def memory(self, now_ms: int) -> FlowMemory:
+        """Return what is stored of the flow."""
+        balance_micro = [self.buckets[d].balance_micro if d in self.buckets else 0 for d in DIMENSIONS]
+        memory = FlowMemory(pair(balance_micro), pair(self.lead_vt), self.window_second, pair(self.window_units))
+        return memory.meaningful(self.rules, second=now_ms // 1000)
 
 
 def told_in(lead_vt: int, of: int, rate: int) -> int:

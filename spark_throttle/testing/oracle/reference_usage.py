@@ -9,7 +9,7 @@ from itertools import takewhile
 from spark_throttle.core.quota import MICRO, Verdict
 from spark_throttle.testing.oracle.reference_bucket import ceil_div
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, total_tokens
-from spark_throttle.testing.oracle.reference_state import DIMENSIONS, Pair, pair
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, Pair, pair
 
 
 @dataclass(frozen=True, slots=True)

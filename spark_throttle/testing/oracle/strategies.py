@@ -26,7 +26,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import NO_BOUND, NO_CONTEST, Deferral, Grants
 from spark_throttle.testing.oracle.history import History, Step
-from spark_throttle.testing.oracle.reference_state import pair
+from spark_throttle.testing.oracle.reference_rules import pair
 from spark_throttle.testing.oracle.worlds import (
     Limit,
     Namespace,

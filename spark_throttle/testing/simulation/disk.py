@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from spark_throttle.errors import ThrottleError
+from spark_throttle.errors import ConfigurationError, ThrottleError
 from spark_throttle.files.storage import Directory
 
 CrashPoint: TypeAlias = Literal[
@@ -25,6 +25,37 @@ CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
 
 class SimulatedCrash(BaseException):
     """The death of the simulated process; no code of the process may catch it."""
+
+
+class Interruptions:
+    """What the next batch that reaches a crash point is to do there: to die, or to be held up; each happens once."""
+
+    def __init__(self) -> None:
+        self._crash_at: CrashPoint | None = None
+        self._held_up: tuple[CrashPoint, Callable[[], None]] | None = None
+
+    def crash(self, at: CrashPoint) -> None:
+        """Let the batch die at a point."""
+        self._crash_at = _known(at)
+
+    def hold_up(self, at: CrashPoint, meanwhile: Callable[[], None]) -> None:
+        """Call `meanwhile` when the batch reaches a point."""
+        self._held_up = _known(at), meanwhile
+
+    def passes(self, point: CrashPoint) -> None:
+        """Do what was asked for at a point that a batch reaches."""
+        if self._held_up is not None and point == self._held_up[0]:
+            meanwhile, self._held_up = self._held_up[1], None
+            meanwhile()
+        if point == self._crash_at:
+            self._crash_at = None
+            raise SimulatedCrash(point)
+
+
+def _known(at: CrashPoint) -> CrashPoint:
+    if at not in CRASH_POINTS:
+        raise ConfigurationError(f"{at!r} is not a crash point; give one of {', '.join(CRASH_POINTS)}")
+    return at
 
 
 class ConcurrentRunError(ThrottleError):

@@ -25,7 +25,7 @@ from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch
-from spark_throttle.testing.simulation.disk import CRASH_POINTS, Checkpoint, CrashPoint, SimulatedCrash
+from spark_throttle.testing.simulation.disk import Checkpoint, CrashPoint, Interruptions, SimulatedCrash
 from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange
 from spark_throttle.testing.simulation.query import SimulatedQuery, StartConditions, Surroundings
 from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, waiting_ids
@@ -111,8 +111,7 @@ class SimulatedJob:
         """The machine on which the job runs."""
 
         self._shift_ms = 0
-        self._crash_at: CrashPoint | None = None
-        self._held_up: tuple[CrashPoint, Callable[[], None]] | None = None
+        self._interruptions = Interruptions()
         self._copies = 0
         self.followed = FollowedPolicies(self._snapshot(policies))
         """The policies that the job reads before every batch."""
@@ -179,7 +178,7 @@ class SimulatedJob:
         ConfigurationError
             If there is no such point.
         """
-        self._crash_at = _known(at)
+        self._interruptions.crash(at)
 
     def hold_up(self, at: CrashPoint, meanwhile: Callable[[], None]) -> None:
         """Suspend the next batch that reaches a point, call `meanwhile`, and then resume the batch.
@@ -191,7 +190,7 @@ class SimulatedJob:
         ConfigurationError
             If there is no such point.
         """
-        self._held_up = _known(at), meanwhile
+        self._interruptions.hold_up(at, meanwhile)
 
     def stop(self) -> None:
         """End the process between two batches."""
@@ -369,14 +368,6 @@ class SimulatedJob:
             raise ConfigurationError("the simulated job is down: call restart()")
         return self._running
 
-    def _passes(self, point: CrashPoint) -> None:
-        if self._held_up is not None and point == self._held_up[0]:
-            meanwhile, self._held_up = self._held_up[1], None
-            meanwhile()
-        if point == self._crash_at:
-            self._crash_at = None
-            raise SimulatedCrash(point)
-
     def _protected(self, run: Callable[[], SimulatedBatch | None]) -> SimulatedBatch | None:
         """Run a part of the job; if it dies or fails, the job is down."""
         try:
@@ -395,15 +386,9 @@ class SimulatedJob:
         clock = Clock(lambda: self.wall_ms, lambda: machine.up_ms + self.steady_ms, machine.boot)
         given = StartConditions(
             self.shards, self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
-            self.outside, self.time, clock, exchange, self._passes, self.attempts,
+            self.outside, self.time, clock, exchange, self._interruptions.passes, self.attempts,
         )  # fmt: skip
         running = self._running = SimulatedQuery(given)
         if exchange is not None and running.lease is not None:
             exchange.members.append(self)
         return running.resume()
-
-
-def _known(at: CrashPoint) -> CrashPoint:
-    if at not in CRASH_POINTS:
-        raise ConfigurationError(f"{at!r} is not a crash point; give one of {', '.join(CRASH_POINTS)}")
-    return at

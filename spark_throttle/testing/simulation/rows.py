@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_throttle.core.codec import unpack_shard
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode
-from spark_throttle.spark.rows.pack_frames import PackFrames
+from spark_throttle.spark.rows.pack_frames import FramePacker
 
 Name: TypeAlias = str | bytes | None
 """A namespace as a stream may hold it: text, bytes that are not valid UTF-8, or null."""
@@ -67,7 +67,7 @@ def frames_of(rows: Sequence[Row], shards: int, attempt: random.Random) -> dict[
     """Return the frames of every shard that has rows."""
     shuffled = list(rows)
     attempt.shuffle(shuffled)
-    pack = PackFrames(tuple(range(shards)))
+    pack = FramePacker(tuple(range(shards)))
     frames: dict[int, list[bytes]] = {}
     while shuffled:
         count = attempt.randint(1, len(shuffled))

@@ -196,6 +196,7 @@ def test_rate_is_the_same_as_a_decimal_a_text_and_a_float(rate: Decimal) -> None
         assert parse_rate(float(rate)) == expected
 
 
+@pytest.mark.slow
 @given(st.floats() | st.integers() | st.text(max_size=20) | st.decimals() | st.none() | st.binary(max_size=5))
 def test_any_value_gives_a_rate_in_bounds_or_a_policy_error(value: object) -> None:
     for parse in (messages, bytes_, parse_size, parse_duration_ms):

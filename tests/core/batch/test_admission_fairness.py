@@ -16,6 +16,7 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Verdict
 from spark_throttle.core.state import ShardState
 from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
-from spark_throttle.testing.oracle.reference_state import DIMENSIONS
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS
 from spark_throttle.testing.oracle.worlds import (
     Limit,
     Namespace,
@@ -45,7 +46,7 @@ BATCHES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4_000)), min_siz
 """Tokens granted to each batch: messages and bytes."""
 
 Sizes = list[list[int]]
-"""By flow, the sizes of its messages, in turn, over and over."""
+"""The sizes of each flow's messages, which repeat."""
 
 
 def service_by_batch(
@@ -165,6 +166,7 @@ GROUP_RATES = st.lists(st.sampled_from((100_000, 100_000, 300_000, 2_000_000)), 
 GROUP_LIMITS = st.sampled_from(("bytes", "messages", "both"))
 
 
+@pytest.mark.slow
 @law
 @given(
     st.sampled_from(("job", "tenant")),

@@ -24,7 +24,7 @@ from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMI
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.testing.oracle.comparison import as_reference
 from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBatch
-from spark_throttle.testing.oracle.reference_state import DIMENSIONS, rules_of
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, rules_of
 from spark_throttle.testing.oracle.strategies import histories
 from spark_throttle.testing.oracle.worlds import make_arrivals
 

@@ -67,6 +67,7 @@ def test_one_who_wakes_gets_its_floor_at_once_and_its_part_when_its_demand_is_kn
     assert divide([[(1_900_000, 1)], [(500_000, 1)]], floor=15_000) == pytest.approx([500_000, 500_000], abs=10)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.sampled_from([0, 9]), st.sampled_from([1, 50])), min_size=1, max_size=8),
     st.lists(st.integers(0, 6), min_size=2, max_size=2),
@@ -97,6 +98,7 @@ def test_namespace_is_not_worse_off_for_living_in_a_busier_job() -> None:
     assert crowded == pytest.approx(4 * lonely, rel=1e-4)
 
 
+@pytest.mark.slow
 @given(st.lists(jobs, min_size=1, max_size=4))
 def test_scopes_are_divided_apart_from_each_other(scopes: list[list[list[tuple[int, int]]]]) -> None:
     seat_scope: list[int] = []

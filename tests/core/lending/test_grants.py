@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.lending.grants import Buckets, Lending, lend, used_by_scope
+from spark_throttle.core.arithmetic.units import MAX_TOKENS_PER_SECOND
+from spark_throttle.core.lending.grants import Buckets, Lending, _divided, lend, used_by_scope
 from spark_throttle.core.lending.shard_parts import Claims
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.quota import (
@@ -24,7 +25,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import Grants
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.oracle.worlds import Limit, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Limit, limit, make_grants, make_policy
 
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
 JOB, GOLD, IRON = 0, 1, 2
@@ -33,7 +34,7 @@ JOB, GOLD, IRON = 0, 1, 2
 START_MS = 1_760_000_000_000
 
 Demand = tuple[int, int, int, int, int]
-"""Of one flow: shard, group (-1 for none), weight, messages, bytes."""
+"""Shard, group (-1 for none), weight, messages and bytes of one flow."""
 
 
 def claims_of(demands: list[Demand]) -> Claims:
@@ -157,6 +158,30 @@ def test_growth_in_two_steps_is_growth_in_one() -> None:
     twice = grant.grown(policy, now_ms=START_MS + 300, shards=3).grown(policy, now_ms=START_MS + 777, shards=3)
     assert once.balance_micro.tolist() == twice.balance_micro.tolist()
     assert once.headroom_micro.tolist() == twice.headroom_micro.tolist()
+
+
+@pytest.mark.parametrize("stands_ms", [60_000, 4_000_000_000_000])
+def test_grant_that_stands_for_a_minute_or_a_century_at_the_greatest_rate_is_full(stands_ms: int) -> None:
+    policy = make_policy(job=limit(messages_per_second=MAX_TOKENS_PER_SECOND, bytes_per_second=MAX_TOKENS_PER_SECOND))
+    burst = policy.shared.burst_micro.tolist()
+    grant = make_grants([(0, 0)], [tuple(burst[0])], epoch=1, as_of_ms=START_MS)
+    later = grant.grown(policy, now_ms=START_MS + stands_ms, shards=1)
+    assert later.balance_micro.tolist() == burst
+    assert later.headroom_micro.tolist() == [[0, 0]]
+
+
+def test_parts_that_are_rounded_up_to_more_than_there_is_take_nothing_from_others() -> None:
+    """2,001 parts of 999.5 thousandths are at most 2,000 tokens; rounded up, each is a token."""
+    part_milli = np.array([1_000] * 2_001 + [0], dtype=np.int64)
+    lent = _divided(2_000, part_milli, np.zeros_like(part_milli), 0)
+    assert lent.sum() == 2_000
+    assert lent.min() == 0
+
+
+def test_bucket_that_holds_more_than_its_burst_lends_grants_that_do_not_grow() -> None:
+    policy = make_policy(job=limit(messages_per_second=10, bytes_per_second=1_000, burst_seconds=1))
+    lending = lend(holding(policy, {JOB: (15 * MICRO, 1_000 * MICRO)}), claims_of([]), policy, shards=2, turn=0)
+    assert lending.headroom_micro.tolist() == [[[0, 0]], [[0, 0]]]
 
 
 def test_idle_shards_get_what_is_spare_equally() -> None:

@@ -22,7 +22,7 @@ START_MS = 1_760_000_000_000
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
 
 Offer = Mapping[str, tuple[int, int]]
-"""By namespace: messages, and the size of each."""
+"""The number of messages of each namespace, and the size of one."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def windows(units: st.SearchStrategy[int]) -> st.SearchStrategy[Window]:
     return st.one_of(st.just(Window()), st.builds(Window, units, waits_ms, units, waits_ms))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_windows_are_those_of_the_loop(data: st.DataObject) -> None:
     flows = data.draw(st.integers(1, 4))

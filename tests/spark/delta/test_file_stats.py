@@ -154,6 +154,7 @@ def test_texts_lie_within_their_bounds(values: list[str | None], rows_a_group: i
         assert not held or any(len(value.decode()) > LONGEST_TEXT for value in held)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(width=32) | st.none(), min_size=1))
 def test_numbers_lie_within_their_bounds(values: list[float | None]) -> None:
     least, greatest, _ = column(values, pa.float32())

@@ -97,6 +97,7 @@ def test_partitions_have_directories_that_any_value_is_safe_in(tmp_path: Path) -
     }
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

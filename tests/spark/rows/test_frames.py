@@ -20,7 +20,7 @@ from spark_throttle.spark.rows.frames import (
     SIZE,
     TIE,
     FrameKind,
-    UnpackFrames,
+    FrameUnpacker,
     aligned,
     arranged,
     decode,
@@ -43,7 +43,7 @@ def events(ids: list[int]) -> pa.Table:
 
 def unpacked(table: pa.Table, schema: pa.Schema) -> pa.Table:
     frames = [frame_batch(7, FrameKind.ADMITTED, frame) for frame in encode(table)]
-    return pa.Table.from_batches(list(UnpackFrames(schema)(frames)), schema=schema)
+    return pa.Table.from_batches(list(FrameUnpacker(schema)(frames)), schema=schema)
 
 
 # Encoding

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA, NAMESPACE, SIZE, TIE, FrameKind, decode, payload
-from spark_throttle.spark.rows.pack_frames import HelperColumns, PackFrames, arrivals_of
+from spark_throttle.spark.rows.pack_frames import FramePacker, HelperColumns, arrivals_of
 
 KEYS = (11, 7, 42)
 
@@ -31,7 +31,7 @@ def test_packed_rows_are_the_rows_of_each_shard_under_its_key(rows_a_batch: int)
     batches = [*table.to_batches(max_chunksize=rows_a_batch), table.slice(0, 0).combine_chunks().to_batches()]
     batches = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
     found: dict[int, list[int]] = {key: [] for key in KEYS}
-    for batch in PackFrames(KEYS)(batches):
+    for batch in FramePacker(KEYS)(batches):
         assert batch.schema == FRAME_SCHEMA
         for row in batch.to_pylist():
             assert row["kind"] == FrameKind.ROWS
@@ -47,8 +47,8 @@ def test_packed_rows_are_the_rows_of_each_shard_under_its_key(rows_a_batch: int)
 
 def test_task_without_rows_packs_nothing() -> None:
     empty = events([]).combine_chunks().to_batches()
-    assert list(PackFrames(KEYS)(iter(empty))) == []
-    assert list(PackFrames(KEYS)(iter([]))) == []
+    assert list(FramePacker(KEYS)(iter(empty))) == []
+    assert list(FramePacker(KEYS)(iter([]))) == []
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_shard_is_that_of_the_names_bytes(names: list[str | None], shards: int, 
 def test_helper_column_that_is_a_column_of_the_users_does_not_travel_twice() -> None:
     table = events([3, 1, 2])
     sent = table.drop_columns([NAMESPACE, TIE]).append_column("ns", table.column(NAMESPACE))
-    pack = PackFrames((5,), tuple(sent.column_names), HelperColumns({NAMESPACE: "ns", TIE: "id"}))
+    pack = FramePacker((5,), tuple(sent.column_names), HelperColumns({NAMESPACE: "ns", TIE: "id"}))
     (batch,) = pack(sent.to_batches())
     frame = batch.column("frame")[0].as_py()
     assert set(decode(frame).column_names) == {"id", "nested", "ns", SIZE}
@@ -88,7 +88,7 @@ def test_size_that_is_a_length_is_found_by_the_operator(
     sent = events([0, 1, 2, 3]).drop_columns([SIZE]).append_column("value", values.cast(pa.binary()).cast(kind))
     derived = HelperColumns(bytes_of="value") if in_bytes else HelperColumns(characters_of="value")
     assert derived.helpers == {SIZE}
-    (batch,) = PackFrames((5,), derived=derived)(sent.to_batches())
+    (batch,) = FramePacker((5,), derived=derived)(sent.to_batches())
     frame = batch.column("frame")[0].as_py()
     assert SIZE not in decode(frame).column_names
     found = arrivals_of(frame).column(SIZE)
@@ -96,7 +96,7 @@ def test_size_that_is_a_length_is_found_by_the_operator(
 
 
 def test_frames_with_all_columns_say_nothing() -> None:
-    (batch,) = PackFrames((5,))(events([1]).to_batches())
+    (batch,) = FramePacker((5,))(events([1]).to_batches())
     frame = batch.column("frame")[0].as_py()
     assert decode(frame).schema.metadata is None
     assert arrivals_of(frame).equals(decode(frame))

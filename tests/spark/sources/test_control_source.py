@@ -61,7 +61,7 @@ class Driver:
     pauses: list[float] = field(default_factory=list)
     on_pause: Callable[[], object] = lambda: None
     clock: Clock | None = None
-    """In place of the one that only pauses advance."""
+    """The clock to use instead of the one that only pauses move on."""
 
     batches: int = 0
     reader: ThrottleControlReader = field(init=False)

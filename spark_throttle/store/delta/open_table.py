@@ -1,0 +1,211 @@
+"""A Delta table as it was last read: its commits, what a reader keeps of its entries, and what its errors mean.
+
+On a disk, reading anew costs one `stat` while nothing changes. A table that was deleted, or replaced by another, is
+noticed: delta-rs would go on with what it has read.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_throttle.errors import ConfigurationError, StoreUnavailableError
+from spark_throttle.policy.source import SETTLING_NS
+from spark_throttle.store.delta.log_damage import APP
+from spark_throttle.store.delta.log_stamps import LogStamps
+from spark_throttle.store.delta.rows import LATER_COLUMNS, SCHEMA
+from spark_throttle.store.delta.snapshot import SNAPSHOT_APP
+from spark_throttle.store.delta.table_checks import TableChecks
+from spark_throttle.store.delta.table_files import TableFiles
+from spark_throttle.store.delta.view import View, view_at, with_changes, with_tail
+from spark_throttle.store.store import Entry, check_revision
+
+_NOTHING_READ: Final = View(0, None, 0, 0, {})
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class OpenTable:
+    """The table of a store; its users hold `lock` while they read it anew, or use `table`.
+
+    Parameters
+    ----------
+    location
+        Path or URI of the table.
+    storage_options
+        Credentials and settings of an object store, as delta-rs takes them.
+    clock_ns
+        The wall clock, which is compared only with modification times.
+
+    Raises
+    ------
+    StoreUnavailableError
+        If there is no table.
+    """
+
+    def __init__(self, location: str, storage_options: Mapping[str, str] | None, clock_ns: Callable[[], int]) -> None:
+        self._path = location
+        self._storage_options = dict(storage_options) if storage_options else None
+        self._clock_ns = clock_ns
+        self.lock = threading.RLock()
+        self.log_folder = local_log(location)
+        """Folder of the table's log; `None` if it is not on a disk."""
+
+        self._changed_ns = -1
+        """Modification time of the log's folder when it was last read; -1 if it must be read in any case."""
+
+        self._stamps = None if self.log_folder is None else LogStamps(self.log_folder)
+        """The log's files that were read; while they stay the same, no other table has replaced this one."""
+
+        self.newest = self.newest_snapshot = 0
+        """Revisions of the newest commit and the newest snapshot when the table was last read."""
+
+        self._noted_version = -1
+        """Version of the table of which these were taken, and which was found whole."""
+
+        self._proven_snapshot = 0
+        """Revision of the snapshot of which rows were last read to see whether that works."""
+
+        self.files = files_of(location, storage_options)
+        self.checks = TableChecks(f"delta:{self._path}", self.files, self.opened_anew)
+        self.generation = 0
+        self._is_opened = False
+        with self.guarded():
+            self.table = self.opened_anew()
+            self._is_opened = True
+            self._id = self.table.metadata().id
+            self._note()
+        self.view = _NOTHING_READ
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn the errors of delta-rs and Arrow into `DamagedError` or `StoreUnavailableError`."""
+        try:
+            yield
+        except TableNotFoundError as error:
+            raise self.checks.absence() from error
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise self.checks.error_of(said(error), self.table if self._is_opened else None) from error
+
+    def opened_anew(self) -> DeltaTable:
+        """Return the table as it is now, apart from the one that readers go on with.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not a policy store.
+        """
+        table = DeltaTable(self._path, storage_options=self._storage_options)
+        names = {field.name for field in table.schema().fields}
+        needed = set(SCHEMA.names) - set(LATER_COLUMNS)
+        if not needed <= names:
+            missing = ", ".join(sorted(needed - names))
+            raise ConfigurationError(f"the Delta table {self._path} is not a policy store: it has no columns {missing}")
+        return table
+
+    def refresh(self, *, is_forced: bool = False) -> None:
+        """Read new commits; on a disk this costs one `stat` while there are none."""
+        if self.log_folder is None or self._stamps is None:
+            self._replace(self.opened_anew())
+            self._note()
+            if self.view.revision > self.newest:
+                self._forget_view()
+            return
+        try:
+            changed_ns = self.log_folder.stat().st_mtime_ns
+        except FileNotFoundError as error:
+            raise self.checks.absence() from error
+        is_known = self._stamps.are_unchanged()
+        if is_known and changed_ns == self._changed_ns and not is_forced:
+            return
+        if is_known:
+            self.table.update_incremental()
+        else:
+            # A file that was read is another now: what was read from it may be gone for everybody else.
+            self._changed_ns = -1
+            self._stamps.forget()
+            self.checks.forget()
+            self._replace(self.opened_anew())
+            self._forget_view()
+        if is_forced or not is_known or self.table.version() != self._noted_version:
+            self._note()
+        self._stamps.note(self.table.version())
+        is_settling = 0 <= self._clock_ns() - changed_ns < SETTLING_NS
+        self._changed_ns = -1 if is_settling else changed_ns
+
+    def view_of(self, at: int | None) -> View:
+        """Return the entries of a revision; of the newest, which is read anew, if `at` is `None`."""
+        with self.lock:
+            if at is None or at > self.newest:
+                self.refresh()
+            revision = check_revision(at, self.newest)
+            if revision < self.view.revision:
+                return view_at(self.table, revision)
+            if self.view.snapshot_revision < self.newest_snapshot <= revision:
+                self.view = view_at(self.table, revision)
+            elif self.view.revision < revision:
+                self.view = with_tail(self.view, self.table, revision)
+            return self.view
+
+    def check_whole(self) -> None:
+        """Refuse to go on with a table that lacks a file, a revision of its history, or rows of its newest entries."""
+        with self.lock:
+            self.refresh()
+            self.checks.check_whole(self.table, self.newest)
+            view = self.view_of(None)
+            if view.snapshot is not None and view.snapshot_revision != self._proven_snapshot:
+                view.snapshot.head(1)
+                self._proven_snapshot = view.snapshot_revision
+
+    def note_own(self, revision: int) -> None:
+        """Note that this process has just committed a revision."""
+        self.newest, self._noted_version = revision, self.table.version()
+
+    def take_in(self, revision: int, entries: Iterator[Entry]) -> None:
+        """Take in the entries of a revision that this process has committed, which need not be read then."""
+        self.checks.keep(self.table.version(), revision)
+        if self.view.revision == revision - 1:
+            self.view = with_changes(self.view, entries)
+
+    def _forget_view(self) -> None:
+        self.view = _NOTHING_READ
+        self.generation += 1
+
+    def _replace(self, table: DeltaTable) -> None:
+        if table.metadata().id != self._id:
+            raise StoreUnavailableError(
+                f"delta:{self._path}", "another table has taken its place; open the store again to use that one"
+            )
+        self.table = table
+
+    def _note(self) -> None:
+        newest = self.table.transaction_version(APP) or 0
+        self.checks.check_newest(self.table, newest)
+        self.newest = newest
+        self._noted_version = self.table.version()
+        self.newest_snapshot = self.table.transaction_version(SNAPSHOT_APP) or 0
+
+
+def local_log(location: str) -> Path | None:
+    """Return the folder of the table's log; `None` if it is not on a disk."""
+    if "://" in location:
+        return Path(location.removeprefix("file://")) / "_delta_log" if location.startswith("file://") else None
+    return Path(location) / "_delta_log"
+
+
+def files_of(location: str, options: Mapping[str, str] | None) -> TableFiles:
+    """Return the files of a table."""
+    log = local_log(location)
+    return TableFiles(location, None if log is None else log.parent, options)
+
+
+def said(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return _COLOUR.sub("", str(error)).partition("\n")[0].strip() or type(error).__name__

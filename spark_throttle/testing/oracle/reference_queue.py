@@ -1,0 +1,37 @@
+"""The room of a shard's queue, and which rows are beyond it: those at the ends of the longest queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_throttle.core.quota import QueueBounds
+from spark_throttle.testing.oracle.reference_flow import Flow, Row
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS
+
+
+def queue_bounds(bounds: QueueBounds, shards: int) -> list[int]:
+    """Return the messages and bytes that the queue of a shard may hold."""
+    return [max(1, bound // shards) for bound in (bounds.messages, bounds.bytes)]
+
+
+def rows_beyond(room: Sequence[int], queues: Sequence[tuple[Flow, Sequence[Row]]]) -> list[Row]:
+    """Return the rows of these queues, each of one flow, that do not fit in a room of messages and bytes."""
+    entries = []
+    for flow, rows in queues:
+        in_flow = [0, 0]
+        for position, row in enumerate(rows):
+            in_flow = [in_flow[d] + row.tokens[d] for d in DIMENSIONS]
+            share = max(part_of(in_flow[d], room[d]) for d in DIMENSIONS)
+            entries.append((share, position, flow.tie, row))
+    taken = [0, 0]
+    beyond: list[Row] = []
+    for *_, row in sorted(entries, key=lambda entry: entry[:3]):
+        taken = [taken[d] + row.tokens[d] for d in DIMENSIONS]
+        if beyond or any(taken[d] > room[d] for d in DIMENSIONS):
+            beyond.append(row)
+    return beyond
+
+
+def part_of(amount: int, bound: int) -> int:
+    """Return the part of a bound in 2**-30ths, rounded up; just over the whole if `amount` exceeds the bound."""
+    return (1 << 30) + 1 if amount > bound else -(-(amount << 30) // max(1, bound))

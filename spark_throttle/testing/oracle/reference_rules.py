@@ -1,0 +1,300 @@
+"""The rules of a shard as plain Python values: a namespace's limits, and why a row cannot be decided at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    UNLIMITED,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Limits,
+    OnExcess,
+    WindowRules,
+)
+from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
+
+MAX_NAMESPACE_BYTES: Final = 1024
+
+Pair = tuple[int, int]
+"""A value for messages and one for bytes, indexed by `Dimension`."""
+
+DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES)
+
+
+def pair(row: Sequence[int] | Int64s) -> Pair:
+    """Return a row of an (n, 2) array as Python integers."""
+    return int(row[0]), int(row[1])
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeLimits:
+    """The limits of one scope."""
+
+    level: Level
+    index: int
+    """Position among the shared scopes; -1 for a namespace."""
+
+    rate_micro_per_ms: Pair
+    burst_micro: Pair
+    on_excess: OnExcess
+    weight: int
+
+    max_message_bytes: int
+    """Bound on the size of a message; `MAX_SIZE_BYTES` if there is none."""
+
+    @classmethod
+    def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
+        """Return the limits at `position`."""
+        return cls(
+            level,
+            index,
+            pair(limits.rate_micro_per_ms[position]),
+            pair(limits.burst_micro[position]),
+            OnExcess(int(limits.on_excess[position])),
+            int(limits.weight[position]),
+            MAX_SIZE_BYTES if limits.max_message_bytes is None else int(limits.max_message_bytes[position]),
+        )
+
+    def limits(self, dimension: Dimension) -> bool:
+        """Return whether `dimension` has a limit."""
+        return self.rate_micro_per_ms[dimension] != UNLIMITED
+
+    def meaningful(self, values: Pair) -> Pair:
+        """Return `values`, with 0 in each dimension without a limit."""
+        messages, in_bytes = (values[d] if self.limits(d) else 0 for d in DIMENSIONS)
+        return messages, in_bytes
+
+    @property
+    def limited_dimensions(self) -> list[Dimension]:
+        """The dimensions that have a limit."""
+        return [d for d in DIMENSIONS if self.limits(d)]
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether the scope can hold a row back."""
+        return bool(self.limited_dimensions) and self.on_excess != OnExcess.OBSERVE
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the scope can mark a row."""
+        return bool(self.limited_dimensions) and self.on_excess == OnExcess.OBSERVE
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRule:
+    """Pegasus' rule of one namespace in one dimension."""
+
+    delay_units: int
+    delay_ms: int
+    reject_units: int
+    reject_ms: int
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the rule does anything."""
+        return self.delay_units > 0 or self.reject_units > 0
+
+    @classmethod
+    def from_rules(cls, rules: WindowRules, position: int, dimension: Dimension) -> WindowRule:
+        """Return the rule of `dimension` at `position`."""
+        at = (position, int(dimension))
+        return cls(
+            int(rules.delay_units[at]), int(rules.delay_ms[at]), int(rules.reject_units[at]), int(rules.reject_ms[at])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRules:
+    """All rules of a policy that apply to one namespace."""
+
+    limits: ScopeLimits
+    windows: tuple[WindowRule, WindowRule]
+    tenant: int
+    """Position in `tenant_names`; -1 if the policy does not name the tenant."""
+
+    group: int
+    """Position in `group_names`; -1 for no group."""
+
+    shared: tuple[ScopeLimits, ...]
+    """The shared scopes that a row passes, narrowest first."""
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a Pegasus rule counts the namespace's arrivals, then in both dimensions."""
+        return any(rule.is_on for rule in self.windows)
+
+    def too_small_for(self, size_bytes: int, *, observed: bool) -> ScopeLimits | None:
+        """Return the scope with the least bound, observing or not as asked, if a size exceeds it; otherwise `None`."""
+        asked = [each for each in (self.limits, *self.shared) if (each.on_excess == OnExcess.OBSERVE) == observed]
+        least = min(asked, key=lambda each: each.max_message_bytes, default=None)  # the narrowest of equals
+        return least if least is not None and size_bytes > least.max_message_bytes else None
+
+    @property
+    def enforced(self) -> tuple[ScopeLimits, ...]:
+        """The shared scopes that can hold a row back."""
+        return tuple(scope for scope in self.shared if scope.is_enforced)
+
+    @property
+    def domain_weight(self) -> int:
+        """Weight of the domain against other domains that share a wider scope with it."""
+        return 1 if self.domain is None or self.domain.level == Level.JOB else self.domain.weight
+
+    @property
+    def clocked_dimensions(self) -> list[Dimension]:
+        """The dimensions limited by a scope that can hold a row back."""
+        return [d for d in DIMENSIONS if any(scope.limits(d) for scope in self.enforced)]
+
+    @property
+    def turn_rates(self) -> Pair:
+        """The rates of the clocked dimensions, in common time: the domain's, otherwise those of a wider scope."""
+        domain = self.domain
+        assert domain is not None
+        told = list(common_rates(domain))
+        for level in (Level.TENANT, Level.JOB):
+            for scope in self.enforced:
+                for d in DIMENSIONS:
+                    if scope.level == level and scope.limits(d) and not domain.limits(d):
+                        told[d] = common_rates(scope)[d]
+        return pair(told)
+
+    def binding(self, loose: list[ScopeLimits]) -> list[ScopeLimits]:
+        """Return the enforced scopes for which flows compete: those that are not loose, or all if all are."""
+        return [scope for scope in self.enforced if scope not in loose] or list(self.enforced)
+
+    def widest_binding(self, loose: list[ScopeLimits]) -> ScopeLimits:
+        """Return the widest of the scopes for which flows compete."""
+        by_level = {scope.level: scope for scope in self.binding(loose)}
+        return next(by_level[level] for level in (Level.JOB, Level.TENANT, Level.RESOURCE_GROUP) if level in by_level)
+
+    def counted_rates(self, loose: list[ScopeLimits]) -> Pair:
+        """Return the rates in which service is counted: those of the widest binding scope, in common time."""
+        short = self.widest_binding(loose)
+        return pair([common_rates(short)[d] if short.limits(d) else self.turn_rates[d] for d in DIMENSIONS])
+
+    def memory(self, loose: list[ScopeLimits]) -> int:
+        """Return the largest remembered lag behind virtual time: 2 s at the widest binding scope's own rates."""
+        own, told = self.widest_binding(loose).rate_micro_per_ms, common_rates(self.widest_binding(loose))
+        return max(proportional(2 * VT_SECOND, own[d], max(told[d], 1), 60) for d in DIMENSIONS)
+
+    @property
+    def domain(self) -> ScopeLimits | None:
+        """The scope within which the namespace takes turns: its group, else its tenant, else the job."""
+        by_level = {scope.level: scope for scope in self.enforced}
+        for level in (Level.RESOURCE_GROUP, Level.TENANT, Level.JOB):
+            if level in by_level:
+                return by_level[level]
+        return None
+
+
+def common_rates(scope: ScopeLimits) -> Pair:
+    """Return the rates of a scope in common time: 1,000 messages per second, otherwise 1,000 KiB per second."""
+    messages, size_bytes = scope.rate_micro_per_ms
+    if 0 in (messages, size_bytes):
+        return messages, size_bytes
+    if messages < 0:
+        return -1, 1_024_000_000
+    if size_bytes < 0:
+        return 1_000_000, -1
+    by_messages = proportional(size_bytes, 1_000_000, messages, 50)
+    if by_messages < 1_000_000:
+        return proportional(messages, 1_000_000, size_bytes, 50), 1_000_000
+    return 1_000_000, by_messages
+
+
+def proportional(amount: int, to: int, of: int, most_bits: int) -> int:
+    """Return ``amount * to / of`` from the 31 leading bits of each, at most ``2**most_bits``; 0 unless all are > 0."""
+    if min(amount, to, of) <= 0:
+        return 0
+    wide_amount, wide_to, wide_of = (max(each.bit_length() - 31, 0) for each in (amount, to, of))
+    product = (amount >> wide_amount) * (to >> wide_to)
+    room = 62 - product.bit_length()
+    part = (product << room) // (of >> wide_of)
+    shift = wide_amount + wide_to - wide_of - room
+    return min(part << shift if shift >= 0 else part >> -shift, 2**most_bits)
+
+
+def falls_under(name: str, pattern: str) -> bool:
+    """Return whether `name` matches `pattern`, in which each star stands for any text.
+
+    Examples
+    --------
+    >>> falls_under("acme/orders", "acme/*"), falls_under("acme", "acme/*"), falls_under("a.b", "a?b")
+    (True, False, False)
+    """
+    first, star, rest = pattern.partition("*")
+    if not star:
+        return name == pattern
+    return name.startswith(first) and any(falls_under(name[at:], rest) for at in range(len(first), len(name) + 1))
+
+
+def rules_of(policy: CompiledPolicy, namespace: str) -> NamespaceRules:
+    """Return the rules of `policy` that apply to `namespace`."""
+    named: list[str] = policy.namespace_names.to_pylist()
+    globs: list[str] = policy.glob_patterns.to_pylist()
+    tenants: list[str] = policy.tenant_names.to_pylist()
+    exempt = [*policy.exempt_names.to_pylist(), *policy.exempt_globs.to_pylist()]
+    if any(falls_under(namespace, each) for each in exempt):
+        rule = len(named) + len(globs)
+        own = ScopeLimits.from_limits(policy.namespace_limits, rule, Level.NAMESPACE, -1)
+        return NamespaceRules(own, (WindowRule(0, 0, 0, 0), WindowRule(0, 0, 0, 0)), -1, -1, ())
+    over = [glob for glob in globs if falls_under(namespace, glob)]
+    is_default = namespace not in named and not over
+    if namespace in named:
+        position = named.index(namespace)
+    elif over:
+        position = len(named) + globs.index(over[0])
+    else:
+        position = len(policy.namespace_limits) - 1
+    tenant_name = namespace.split("/", maxsplit=1)[0]
+    tenant = tenants.index(tenant_name) if tenant_name in tenants else -1
+
+    through_tenant = int(policy.tenant_group[tenant]) if tenant != -1 else -1
+    by_itself = int(policy.namespace_group[position])
+    first, second = (through_tenant, by_itself) if is_default else (by_itself, through_tenant)
+    group = first if first != -1 else second
+
+    shared = []
+    if tenant != -1:
+        shared.append(ScopeLimits.from_limits(policy.shared, 1 + tenant, Level.TENANT, 1 + tenant))
+    if group != -1:
+        index = 1 + len(tenants) + group
+        shared.append(ScopeLimits.from_limits(policy.shared, index, Level.RESOURCE_GROUP, index))
+    shared.append(ScopeLimits.from_limits(policy.shared, 0, Level.JOB, 0))
+    windows = policy.namespace_windows
+    return NamespaceRules(
+        ScopeLimits.from_limits(policy.namespace_limits, position, Level.NAMESPACE, -1),
+        (
+            WindowRule.from_rules(windows, position, Dimension.MESSAGES),
+            WindowRule.from_rules(windows, position, Dimension.BYTES),
+        ),
+        tenant,
+        group,
+        tuple(shared),
+    )
+
+
+def malformed_reason(namespace: str | None, size_bytes: int | None, *, is_writable: bool = True) -> str:
+    """Return why a row cannot be decided at all, or an empty string.
+
+    Examples
+    --------
+    >>> malformed_reason("", 1), malformed_reason("acme/logs", -1), malformed_reason("acme/logs", 0)
+    ('namespace_missing', 'size_negative', '')
+    """
+    if not namespace:
+        return "namespace_missing"
+    if len(namespace.encode()) > MAX_NAMESPACE_BYTES:
+        return "namespace_too_long"
+    if size_bytes is None:
+        return "size_missing"
+    if size_bytes < 0:
+        return "size_negative"
+    if size_bytes > MAX_SIZE_BYTES:
+        return "size_too_large"
+    return "" if is_writable else "partition_unwritable"
