@@ -116,9 +116,17 @@ class FramePacker:
         table = pa.Table.from_batches(batches).combine_chunks()
         if self.names is not None:
             table = table.rename_columns(list(self.names))
+        for key, rows in self._by_shard(self.derived.mark(table)):
+            for piece in pieces(rows):
+                yield frame_batch(key, FrameKind.ROWS, ipc_stream(piece))
+
+    def _by_shard(self, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the rows of each shard that has any, and the shard's key."""
+        if len(self.shard_keys) == 1:
+            yield self.shard_keys[0], table
+            return
         shard = shard_of(table.column(self.derived.same.get(NAMESPACE, NAMESPACE)), len(self.shard_keys))
         layout = Segments.by_key(shard, len(self.shard_keys))
-        table = self.derived.mark(table).take(pa.array(layout.order))
+        table = table.take(pa.array(layout.order))
         for at in np.flatnonzero(layout.counts):
-            for piece in pieces(table.slice(layout.starts[at], layout.counts[at])):
-                yield frame_batch(self.shard_keys[at], FrameKind.ROWS, ipc_stream(piece))
+            yield self.shard_keys[at], table.slice(layout.starts[at], layout.counts[at])
