@@ -133,7 +133,7 @@ class ReferencePipeline:
         source = PayloadSource(control_path, checkpoint, stream.root(), stream.feed(), stream.source_schema)
         payload = ReferencePayload(
             source,
-            stream.transform,
+            stream.rows,
             as_column(given.namespace),
             as_column(given.size),
             tuple(as_column(column) for column in given.order_by or ()),

@@ -71,6 +71,23 @@ class _Step:
     drops_rows: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RowSteps:
+    """The row-wise expressions of a user, in their order."""
+
+    steps: tuple[_Step, ...] = ()
+
+    def __call__(self, rows: DataFrame, keep: Sequence[str]) -> DataFrame:
+        """Return rows of the source after the expressions, with the columns `keep` beside them."""
+        for step in self.steps:
+            rows = step.apply(rows, keep)
+        return rows
+
+    def then(self, step: _Step) -> RowSteps:
+        """Return these expressions and one more."""
+        return RowSteps((*self.steps, step))
+
+
 @dataclass(frozen=True)
 class ReferenceStream:
     """A stream of rows that can be read again, with row-wise expressions on top.
@@ -84,7 +101,7 @@ class ReferenceStream:
     source_schema: StructType
     """The schema of the source, before any expression."""
 
-    steps: tuple[_Step, ...] = ()
+    rows: RowSteps = RowSteps()
 
     def select(self, *columns: ColumnLike) -> ReferenceStream:
         """Select columns, by name or as expressions."""
@@ -98,7 +115,7 @@ class ReferenceStream:
     def selectExpr(self, *expressions: str) -> ReferenceStream:  # noqa: N802 - Spark's name
         """Select SQL expressions."""
         plain = {text: text for text in expressions}
-        step = self.select(*(text if text == "*" else F.expr(text) for text in expressions)).steps[-1]
+        step = self.select(*(text if text == "*" else F.expr(text) for text in expressions)).rows.steps[-1]
         return self._then(replace(step, kept=lambda known: _selected(plain, known)))
 
     def withColumn(self, name: str, column: Column) -> ReferenceStream:  # noqa: N802 - Spark's name
@@ -147,17 +164,11 @@ class ReferenceStream:
 
     def stream(self) -> DataFrame:
         """Return the stream by Spark's own source, whose rows travel in frames."""
-        return self.transform(self.source.read(self.spark), ())
+        return self.rows(self.source.read(self.spark), ())
 
     def empty(self) -> DataFrame:
         """Return no rows, with the stream's columns."""
-        return self.transform(self.spark.createDataFrame([], self.source_schema), ())
-
-    def transform(self, rows: DataFrame, keep: Sequence[str]) -> DataFrame:
-        """Return rows of the source after the user's expressions, with the columns `keep` beside them."""
-        for step in self.steps:
-            rows = step.apply(rows, keep)
-        return rows
+        return self.rows(self.spark.createDataFrame([], self.source_schema), ())
 
     def root(self) -> str:
         """Return the location of the source's files.
@@ -194,7 +205,7 @@ class ReferenceStream:
             return f"the source's format is {given.format!r}, not 'parquet' or 'delta'"
         if given.path is not None and set(given.path) & _PATTERN:
             return "the source's path is a pattern"
-        if any(step.drops_rows for step in self.steps):
+        if any(step.drops_rows for step in self.rows.steps):
             return "the stream drops rows by a condition"
         settings = (name for name in _SETTINGS if str(self.spark.conf.get(name, "false")).lower() == "true")
         setting = next(settings, None)
@@ -225,12 +236,12 @@ class ReferenceStream:
     def known_columns(self) -> dict[str, str]:
         """Return the source's column for each column of the stream that is one."""
         known = {name: name for name in self.source_schema.names}
-        for step in self.steps:
+        for step in self.rows.steps:
             known = step.kept(known)
         return known
 
     def _then(self, step: _Step) -> ReferenceStream:
-        return replace(self, steps=(*self.steps, step))
+        return replace(self, rows=self.rows.then(step))
 
 
 def _selected(expressions: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:

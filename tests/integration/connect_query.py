@@ -73,14 +73,21 @@ def run(root: Path) -> dict[str, Any]:
 
     called = throttle.write_stream(events).foreachBatch(keep).option("checkpointLocation", str(root / "second"))
     called.trigger(availableNow=True).start().awaitTermination()
+
+    referred = Throttle(POLICIES, namespace="ns", size="id", order_by=["id"])
+    again = referred.read_stream(spark).schema(rows.schema).parquet(str(root / "events")).select("id", "ns")
+    writer = referred.write_stream(again).option("throttle.source", "references").format("delta")
+    writer = writer.option("checkpointLocation", str(root / "third")).trigger(availableNow=True)
+    writer.rejected("delta", path=str(root / "referred-rejected")).start(str(root / "referred")).awaitTermination()
+
+    def ids(table: str) -> list[int]:
+        return [row["id"] for row in spark.read.format("delta").load(str(root / table)).orderBy("id").collect()]
+
     return {
         "session": type(spark).__module__,
-        "admitted": [
-            row["id"] for row in spark.read.format("delta").load(str(root / "admitted")).orderBy("id").collect()
-        ],
-        "rejected": [
-            row["id"] for row in spark.read.format("delta").load(str(root / "rejected")).orderBy("id").collect()
-        ],
+        "admitted": ids("admitted"),
+        "rejected": ids("rejected"),
+        "referred": [ids("referred"), ids("referred-rejected")],
         "queued": [row["id"] for row in read_queued(spark, str(root / "checkpoint")).orderBy("id").collect()],
         "kept": [row["id"] for row in spark.read.parquet(kept).orderBy("id").collect()],
         "usage": list(counts[:2]),

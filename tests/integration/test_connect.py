@@ -21,6 +21,7 @@ def test_throttled_queries_run_on_spark_connect(tmp_path: Path) -> None:
     assert told["session"] == "pyspark.sql.connect.session"
     assert told["admitted"] == told["kept"] == sorted(slow + free)
     assert told["rejected"] == bad
+    assert told["referred"] == [told["admitted"], bad]
     assert told["queued"] == shut
     assert told["usage"] == [50, 25]
     assert told["refused"] == ["namespace has uuid()", "namespace depends on now()", "namespace depends on uuid()"]
