@@ -93,6 +93,9 @@ def _length(values: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
 _MOST_TEXT: Final = 10_000
 """Longest text of an expression that is read."""
 
+_MOST_NUMBER: Final = (1 << 63) - 1
+"""Spark takes a greater number for a decimal."""
+
 
 def arrow_expression(text: str, kinds: Mapping[str, Kind]) -> ArrowExpression | None:
     """Return the expression that a SQL text describes; `None` if it takes Spark to compute it.
@@ -161,7 +164,7 @@ def _translated(node: Any, kinds: Mapping[str, Kind]) -> ArrowExpression | None:
 def _operation(node: Any) -> tuple[Operation | None, list[Any]]:  # noqa: ANN401 - sqlglot's nodes
     from sqlglot import exp
 
-    if isinstance(node, exp.Concat):
+    if type(node) is exp.Concat:  # `ConcatWs`, which joins otherwise, is a kind of it
         return "concat", list(node.expressions)
     if isinstance(node, exp.DPipe):
         return "concat", [node.left, node.right]
@@ -185,7 +188,7 @@ def _constant(node: Any) -> ArrowExpression | None:  # noqa: ANN401 - sqlglot's 
     text = str(node.this)
     if node.is_string:
         return ArrowExpression("constant", text) if "\\" not in text else None
-    return ArrowExpression("constant", int(text)) if text.isdigit() else None
+    return ArrowExpression("constant", int(text)) if text.isdigit() and int(text) <= _MOST_NUMBER else None
 
 
 def _fits(operation: Operation, kinds: list[Kind]) -> bool:

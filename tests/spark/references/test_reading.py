@@ -165,7 +165,7 @@ def test_simple_expressions_are_computed_without_spark(text: str, values: list[A
     [
         "upper(tenant)", "n + 1", "-n", "other", "t.tenant", "concat(tenant, n)", "concat(tenant)||value",
         "coalesce(n, 'x')", "length(n)", "cast(n as string)", "concat(", "rand()", "current_user", "'a\\\\b'", "1.5",
-        "null", "", "select 1", "tenant, topic",
+        "null", "", "select 1", "tenant, topic", "concat_ws('/', tenant, topic)", "coalesce(n, 9223372036854775808)",
     ],
 )  # fmt: skip
 def test_expression_that_takes_spark_is_left_to_spark(text: str) -> None:
