@@ -135,14 +135,15 @@ class FirstReading:
 
     def _deciding(self, parquet: pq.ParquetFile, group: int, file: SourceFile) -> pa.Table:
         """Return the helper columns of a row group."""
-        values, names = dict(file.partition_values), _by_lower_name(parquet.schema_arrow.names)
+        values = {name.lower(): value for name, value in file.partition_values}
+        names = _by_lower_name(parquet.schema_arrow.names)
         wanted = [names[name.lower()] for name in self.types if name.lower() in names]
         rows = parquet.read_row_group(group, columns=wanted, use_threads=False)
         count = parquet.metadata.row_group(group).num_rows
         columns = {}
         for name, kind in self.types.items():
-            if name in values:
-                columns[name] = pa.repeat(pa.scalar(values[name], pa.string()).cast(kind), count)
+            if name.lower() in values:
+                columns[name] = pa.repeat(pa.scalar(values[name.lower()], pa.string()).cast(kind), count)
             elif name.lower() in names:
                 columns[name] = rows.column(names[name.lower()]).cast(kind)
             else:

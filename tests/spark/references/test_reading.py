@@ -106,9 +106,11 @@ def test_rows_have_the_types_and_nulls_that_spark_gives_them(tmp_path: Path) -> 
     ]
 
 
-def test_value_of_a_partition_comes_from_the_name_of_its_folder(tmp_path: Path) -> None:
-    write(tmp_path, "size=5/a.parquet", pa.table({"ns": ["t/a"], "id": [1]}))
-    file = SourceFile(0, "size=5/a.parquet", (tmp_path / "size=5/a.parquet").stat().st_size, 0, (("size", "5"),))
+@pytest.mark.parametrize("name", ["size", "SIZE"])
+def test_value_of_a_partition_comes_from_the_name_of_its_folder(tmp_path: Path, name: str) -> None:
+    path = f"{name}=5/a.parquet"
+    written = write(tmp_path, path, pa.table({"ns": ["t/a"], "id": [1]}))
+    file = SourceFile(0, path, written.size_bytes, 0, ((name, "5"),))
     (row,) = rows_of(reading(tmp_path), [file])
     assert row[SIZE] == 5
 
