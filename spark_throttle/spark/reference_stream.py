@@ -22,7 +22,7 @@ from spark_throttle.spark.delta.commit import table_uri
 from spark_throttle.spark.references.delta_feed import DeltaFeed
 from spark_throttle.spark.references.delta_reading import reading_problem
 from spark_throttle.spark.references.file_feed import FileFeed
-from spark_throttle.spark.references.folder_feed import FolderFeed
+from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _PATTERN: Final = frozenset("{}[]*?")
@@ -200,7 +200,7 @@ class ReferenceStream:
         setting = next(settings, None)
         if setting is not None:
             return f"{_SETTINGS[setting]} ({setting})"
-        return self._option_problem() or (self._delta_problem() if self._is_delta else None)
+        return self._option_problem() or (self._delta_problem() if self._is_delta else folder_problem(self.root()))
 
     def _option_problem(self) -> str | None:
         allowed = {_FILES_OPTION, _VERSION_OPTION} if self._is_delta else {_FILES_OPTION}

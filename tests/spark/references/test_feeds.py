@@ -15,7 +15,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.delta_feed import DeltaFeed
 from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents
 from spark_throttle.spark.references.feeds import NewFiles, open_feed
-from spark_throttle.spark.references.folder_feed import FolderFeed
+from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
 
 
 def put(folder: Path, name: str, *, at_seconds: int, content: bytes = b"rows") -> None:
@@ -58,6 +58,23 @@ def test_hidden_and_empty_files_of_a_folder_are_left_alone(tmp_path: Path) -> No
     put(folder, "begun.parquet", at_seconds=1, content=b"")
     assert new_files(tmp_path, FolderFeed(str(folder), None)).after(NO_EXTENT) == NO_EXTENT
     assert new_files(tmp_path, FolderFeed(str(tmp_path / "missing"), None)).after(NO_EXTENT) == NO_EXTENT
+
+
+def test_folders_are_read_as_spark_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    for name in ("_day=1/a.parquet", "day=2/_staging/b.parquet", "staging/c.parquet", "d.parquet._COPYING_"):
+        put(folder, name, at_seconds=1)
+    assert paths(tmp_path, NO_EXTENT, new_files(tmp_path, FolderFeed(str(folder), None)).after(NO_EXTENT)) == [
+        "_day=1/a.parquet"
+    ]
+
+
+def test_folder_whose_files_do_not_all_count_is_left_to_spark(tmp_path: Path) -> None:
+    put(tmp_path, "a.parquet", at_seconds=1)
+    assert folder_problem(str(tmp_path)) is None
+    assert "is a file" in str(folder_problem(str(tmp_path / "a.parquet")))
+    put(tmp_path, "_spark_metadata/0", at_seconds=1)
+    assert "says which files count" in str(folder_problem(str(tmp_path)))
 
 
 def test_query_that_ends_takes_no_file_that_comes_later(tmp_path: Path) -> None:
