@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,24 @@ def test_rows_wait_leave_in_order_and_are_rejected(lake: Lake, caplog: pytest.Lo
     assert lake.reasons == {"quota", "namespace_missing", "size_missing"}
     (dead,) = [row for row in lake.rejected if row["id"] == 100]
     assert (dead["ns"], dead["size"], dead["throttle"]["scope"]) == ("bad/a", 110, "bad/a")
+
+
+def test_query_that_began_without_a_file_goes_on_with_references(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    run(lake, policies())
+    lake.offer(rows("good/a", [1]))
+    caplog.clear()
+    run(lake, policies())
+    assert "decides on references" in caplog.text
+    assert lake.admitted_ids == [1]
+
+
+def test_lost_lists_of_files_are_named(lake: Lake) -> None:
+    lake.offer(rows("good/a", [1]))
+    run(lake, policies())
+    shutil.rmtree(lake.control / "extents")
+    lake.offer(rows("good/a", [2]))
+    with pytest.raises(Exception, match=r"the list of files .* it is gone"):
+        run(lake, policies())
 
 
 def test_batch_that_runs_again_admits_the_same_rows(lake: Lake) -> None:
