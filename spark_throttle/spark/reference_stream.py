@@ -20,7 +20,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.delta.commit import table_uri
 from spark_throttle.spark.references.delta_feed import DeltaFeed
-from spark_throttle.spark.references.delta_reading import reading_problem
+from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
 from spark_throttle.spark.references.file_feed import FileFeed
 from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
 from spark_throttle.spark.start.spark_paths import SparkPaths
@@ -180,7 +180,9 @@ class ReferenceStream:
         most_files = options.get(_FILES_OPTION)
         if self._is_delta:
             version = options.get(_VERSION_OPTION)
-            return DeltaFeed(self.root(), int(most_files or _DELTA_FILES), None if version is None else int(version))
+            columns = columns_of(self.source_schema.json())
+            starting_version = None if version is None else int(version)
+            return DeltaFeed(self.root(), int(most_files or _DELTA_FILES), starting_version, columns)
         return FolderFeed(self.root(), None if most_files is None else int(most_files))
 
     @property

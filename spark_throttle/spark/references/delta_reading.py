@@ -9,7 +9,7 @@ Source: "Reader Requirements" of the Delta protocol.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -19,6 +19,7 @@ _FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolChe
 
 _MAPPING: Final = "delta.columnMapping.mode"
 _FIRST_WITH_MAPPING: Final = 2
+_OF_A_TYPE: Final = ("name", "type", "fields", "elementType", "keyType", "valueType")
 _PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
 
 
@@ -37,3 +38,22 @@ def reading_problem(table: DeltaTable) -> str | None:
         if types[column] not in _PARTITION_TYPES:
             return f"its partition column {column!r} is {types[column]}"
     return None
+
+
+def columns_of(schema: str) -> str:
+    """Return the names and types of a schema's columns, given as JSON in the form that Delta and Spark share.
+
+    Examples
+    --------
+    >>> columns_of('{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}')
+    '{"fields": [{"name": "id", "type": "long"}], "type": "struct"}'
+    """
+    return json.dumps(_bare(json.loads(schema)), sort_keys=True)
+
+
+def _bare(node: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(node, list):
+        return [_bare(each) for each in node]
+    if isinstance(node, dict):
+        return {key: _bare(value) for key, value in node.items() if key in _OF_A_TYPE}
+    return node

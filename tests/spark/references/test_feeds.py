@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
 
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.delta_feed import DeltaFeed
+from spark_throttle.spark.references.delta_reading import columns_of
 from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents
 from spark_throttle.spark.references.feeds import NewFiles, open_feed
 from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
@@ -165,6 +166,33 @@ def test_commit_that_changes_rows_or_how_they_are_read_is_refused(tmp_path: Path
         )
     with pytest.raises(SourceChangedError, match="new checkpoint"):
         new.after(first)
+
+
+def columns(table: Path) -> str:
+    return columns_of(DeltaTable(str(table)).schema().to_json())
+
+
+def add_column(table: Path, name: str) -> None:
+    DeltaTable(str(table)).alter.add_columns([Field(name, "string")])
+
+
+def test_columns_that_change_while_the_query_runs_stop_it_until_it_has_them(tmp_path: Path, table: Path) -> None:
+    new = new_files(tmp_path, DeltaFeed(str(table), 1000, columns=columns(table)))
+    first = new.after(NO_EXTENT)
+    add_column(table, "one")
+    add_column(table, "two")
+    append(table, [5], schema_mode="merge")
+    with pytest.raises(SourceChangedError, match="start the query again"):
+        new.after(first)
+    again = new_files(tmp_path, DeltaFeed(str(table), 1000, columns=columns(table)))
+    assert len(paths(tmp_path, first, again.after(first))) == 1
+
+
+def test_columns_that_changed_while_the_query_started_stop_it(tmp_path: Path, table: Path) -> None:
+    feed = DeltaFeed(str(table), 1000, columns=columns(table))
+    add_column(table, "one")
+    with pytest.raises(SourceChangedError, match="start the query again"):
+        new_files(tmp_path, feed).after(NO_EXTENT)
 
 
 def test_version_that_the_log_no_longer_has_is_refused(tmp_path: Path, table: Path) -> None:
