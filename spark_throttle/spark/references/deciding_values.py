@@ -4,8 +4,8 @@ A query decides on references only if its namespace, size and order are columns 
 them: ``concat`` or ``||``, ``length``, ``octet_length``, and ``coalesce`` with a constant. All others need Spark, so
 their rows travel in frames. sqlglot reads the expressions in Spark's dialect.
 
-Values equal Spark's, except for the length in characters of text that is not valid UTF-8. Such text is no problem here:
-what a batch admits is counted again by Spark before it is written (`sinks.reference_payload`).
+Values equal Spark's, the length in characters of text that is not valid UTF-8 included: what a batch admits is counted
+again by Spark before it is written (`sinks.reference_payload`).
 """
 
 from __future__ import annotations
@@ -86,8 +86,34 @@ def _plain(values: Any) -> Any:  # noqa: ANN401 - arrays and scalars of pyarrow
 
 def _length(values: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
     is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    found = pc.utf8_length(values) if is_text and not in_bytes else pc.binary_length(values)
+    found = _characters(values) if is_text and not in_bytes else pc.binary_length(values)
     return found.cast(pa.int64())
+
+
+def _characters(values: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Return the number of characters of texts, as Spark counts them."""
+    content = values.cast(pa.large_binary())
+    try:
+        content.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return pa.array([None if each is None else _skipped(each) for each in content.to_pylist()], pa.int64())
+    return pc.utf8_length(values)
+
+
+def _skipped(text: bytes) -> int:
+    """Return the number of characters of a text: Spark skips as many bytes as each first byte announces.
+
+    Examples
+    --------
+    >>> _skipped("aé€😀".encode()), _skipped(bytes([0xC3, 0x28, 0xFF, 0xFF])), _skipped(bytes([0xE9]))
+    (4, 3, 1)
+    """
+    at = found = 0
+    while at < len(text):
+        first = text[at]
+        at += 4 if 0xF0 <= first <= 0xF4 else 3 if 0xE0 <= first <= 0xEF else 2 if 0xC2 <= first <= 0xDF else 1
+        found += 1
+    return found
 
 
 _MOST_TEXT: Final = 10_000
