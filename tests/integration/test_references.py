@@ -130,13 +130,22 @@ def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: L
     assert sum(row["admitted_messages"] for row in admitted) == 30
 
 
-@pytest.mark.parametrize("name", ["a b%25é#?.parquet", "{a}[b]*.parquet", "day=1/c.parquet"])
+@pytest.mark.parametrize("name", ["a b%25é#?.parquet", "{a}[b]*.parquet", "day=1/c.parquet", "a\u00a0b.parquet"])
 def test_file_of_any_name_is_read_twice(lake: Lake, name: str) -> None:
     path = Path(lake.path("events")) / name
     path.parent.mkdir(parents=True)
-    pq.write_table(pa.table({"id": [1, 2], "ns": ["a/b"] * 2, "size": [1, 2]}), path)
-    run(lake, policies(), source=REFERENCES)
+    pq.write_table(pa.table({"id": [1, 2, 3], "ns": ["a/b", "a/b", "bad/a"], "size": [1, 2, 3]}), path)
+    run(lake, BOUNDED, source=REFERENCES)
     assert lake.admitted_ids == [1, 2]
+    assert lake.rejected_ids == [3]
+
+
+def test_rejected_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.offer(rows("bad/a", [1, 2, 3]))
+    monkeypatch.setattr("spark_throttle.spark.sinks.reference_payload.spark_path", lambda location: f"{location}?")
+    with pytest.raises(Exception, match="Spark reads rows with"):
+        run(lake, BOUNDED)
+    assert lake.rejected == []
 
 
 @pytest.mark.parametrize("harm", ["gone", "written again"])

@@ -6,7 +6,8 @@ payload never leaves the JVM. A file of which nothing leaves is not read. Rows t
 
 The first reading and this one must have seen the same rows. Before a sink is given anything, each file is compared with
 what its extent says of it, and Spark counts the admitted rows by its own evaluation of the user's expressions: their
-number, and the sums of their positions, their sizes and the lengths of their namespaces. All must be what was decided.
+number, and the sums of their positions, their sizes and the lengths of their namespaces. Of the rejected rows it counts
+the number and the positions, and whether those without a namespace or a size have none. All must be what was decided.
 
 Rows have no order within a batch, as in any table. Only a sink that is no table and no file, such as a topic, is given
 the rows of each namespace in the order in which they were admitted, which takes a shuffle.
@@ -56,6 +57,7 @@ _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 _FILE, _NUMBER, _ROW = "__throttle_file", "__throttle_number", "__throttle_row"
 _VALUES, _CODE = "__throttle_values", "__throttle_code"
+_NO_NAMESPACE, _NO_SIZE = "namespace_missing", "size_missing"
 _RESTORE: Final = "restore the files as they were, then start the query again: nothing of this batch was written"
 
 
@@ -95,6 +97,8 @@ class ReferencePayload:
         payload = _FilesOfBatch(self, frames.sparkSession, batch)
         if len(found):
             payload.check(found, [unpack_usage(block, f"a usage report of batch {batch}") for block in usage])
+        if rejected is not None:
+            payload.check_rejected(_places(rejected), rejected.column(THROTTLE).combine_chunks())
         return ReferenceRows(payload, usage, found, rejected)
 
 
@@ -148,14 +152,39 @@ class _FilesOfBatch:
         sums = [F.sum(each).alias(f"s{at}") for at, each in enumerate(counted)]
         row = payload.transform(selected, (_NUMBER, _ROW)).select(*sums).collect()[0]
         seen = tuple(int(row[f"s{at}"] or 0) for at in range(len(sums)))
-        of_places = (len(places), int(file_numbers(places).sum()), int(positions(places).sum()))
-        decided = (*of_places, *_admitted_sums(reports))
+        decided = (*_place_sums(places), *_admitted_sums(reports))
+        self._compare(decided, seen, "files, positions, sizes and lengths of namespaces")
+
+    def check_rejected(self, places: Int64s, throttle: pa.StructArray) -> None:
+        """Refuse the batch if Spark does not see the rows that were rejected, or sees a value where none was seen.
+
+        Raises
+        ------
+        SourceChangedError
+            If a file has changed, or an expression has other values in Spark.
+        """
+        payload = self._payload
+        reason = throttle.field("reason")
+        codes = _equal(reason, _NO_NAMESPACE) + 2 * _equal(reason, _NO_SIZE)
+        coded = self._coded(places, codes).select(*self._own_columns(), _NUMBER, _ROW, _CODE)
+        letters = F.when(F.col(_CODE) == 2, F.octet_length(payload.namespace))
+        has_size = F.when((F.col(_CODE) == 3) & payload.size.isNotNull(), 1)
+        sums = [
+            F.sum(each).alias(f"s{at}")
+            for at, each in enumerate((F.lit(1), F.col(_NUMBER), F.col(_ROW), letters, has_size))
+        ]
+        row = payload.transform(coded, (_NUMBER, _ROW, _CODE)).select(*sums).collect()[0]
+        seen = tuple(int(row[f"s{at}"] or 0) for at in range(len(sums)))
+        self._compare((*_place_sums(places), 0, 0), seen, "files, positions, missing namespaces and missing sizes")
+
+    def _compare(self, decided: tuple[int, ...], seen: tuple[int, ...], of: str) -> None:
         if seen != decided:
             raise SourceChangedError(
-                f"the source {payload.root}",
-                f"batch {self._batch} was decided for rows whose number and sums (of files, positions, sizes and "
-                f"lengths of namespaces) are {decided}, and Spark reads rows with {seen}",
-                "restore its files, or set option('throttle.source', 'frames') on a new checkpoint",
+                f"the source {self._payload.root}",
+                f"batch {self._batch} was decided for rows whose number and sums (of {of}) are {decided}, and Spark "
+                f"reads rows with {seen}",
+                "restore its files; or, if an expression makes several rows of one or depends on other rows, set "
+                "option('throttle.source', 'frames') on a new checkpoint",
             )
 
     def admitted(self, places: Int64s, *, is_ordered: bool) -> DataFrame:
@@ -175,9 +204,7 @@ class _FilesOfBatch:
         distinct, codes = distinct_values(throttle)
         table = pa.table({_CODE: pa.array(np.arange(1, len(distinct) + 1)), THROTTLE: distinct})
         explanations = F.broadcast(self._spark.createDataFrame(table))
-        coded = self._joined(coded_rows(places, codes))
-        code = F.get(F.col(_VALUES), F.col(_ROW).cast("int"))
-        found = coded.withColumn(_CODE, code).where(F.col(_CODE) > 0).join(explanations, _CODE)
+        found = self._coded(places, codes).join(explanations, _CODE)
         return self._payload.transform(found.select(*self._own_columns(), THROTTLE), (THROTTLE,))
 
     def _selected(self, rows: Sequence[FileRows]) -> DataFrame:
@@ -186,6 +213,11 @@ class _FilesOfBatch:
         word = F.get(F.col(_VALUES), F.shiftright(F.col(_ROW), 6).cast("int"))
         bit = F.getbit(word, F.col(_ROW).bitwiseAND(F.lit(63)).cast("int"))
         return joined.where(bit == 1).select(*self._own_columns(), _NUMBER, _ROW)
+
+    def _coded(self, places: Int64s, codes: Int64s) -> DataFrame:
+        """Return the rows of the source at the places, with the code of each plus 1."""
+        code = F.get(F.col(_VALUES), F.col(_ROW).cast("int"))
+        return self._joined(coded_rows(places, codes)).withColumn(_CODE, code).where(F.col(_CODE) > 0)
 
     def _own_columns(self) -> list[Column]:
         return [F.col(_quoted(field.name)) for field in self._payload.schema]
@@ -246,6 +278,21 @@ def _places(table: pa.Table | None) -> Int64s:
     if table is None:
         return np.zeros(0, dtype=np.int64)
     found: Int64s = table.column(PLACE).to_numpy()
+    return found
+
+
+def _place_sums(places: Int64s) -> tuple[int, int, int]:
+    """Return how many places there are, and the sums of their files' numbers and of their positions."""
+    return len(places), int(file_numbers(places).sum()), int(positions(places).sum())
+
+
+def _equal(texts: pa.Array, text: str) -> Int64s:
+    found: Int64s = (
+        pc.equal(texts, pa.scalar(text))
+        .fill_null(pa.scalar(value=False))
+        .to_numpy(zero_copy_only=False)
+        .astype(np.int64)
+    )
     return found
 
 
