@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
@@ -23,6 +24,7 @@ from spark_throttle.spark.references.delta_feed import DeltaFeed
 from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
 from spark_throttle.spark.references.file_feed import FileFeed
 from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
+from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _PATTERN: Final = frozenset("{}[]*?")
@@ -202,6 +204,9 @@ class ReferenceStream:
         setting = next(settings, None)
         if setting is not None:
             return f"{_SETTINGS[setting]} ({setting})"
+        taken = [name for name in self.source_schema.names if _is_taken(name.lower())]
+        if taken:
+            return f"the source has the column {taken[0]!r}, a name that the second reading uses"
         return self._option_problem() or (self._delta_problem() if self._is_delta else folder_problem(self.root()))
 
     def _option_problem(self) -> str | None:
@@ -209,7 +214,7 @@ class ReferenceStream:
         for key, value in self.source.options.items():
             if key.lower() not in allowed:
                 return f"the source has the option {key!r}, which only Spark's source knows"
-            if not value.isdigit():
+            if not value.isdigit() or (key.lower() == _FILES_OPTION and int(value) == 0):
                 return f"the source's option {key!r} is {value!r}, which only Spark's source knows"
         return None
 
@@ -221,7 +226,7 @@ class ReferenceStream:
             return "the package 'deltalake' is not installed"
         try:
             return reading_problem(DeltaTable(table_uri(self.root())))
-        except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError) as error:
+        except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError, PySparkException) as error:
             return f"the table's log cannot be read without Spark ({error})"
 
     def known_columns(self) -> dict[str, str]:
@@ -233,6 +238,10 @@ class ReferenceStream:
 
     def _then(self, step: _Step) -> ReferenceStream:
         return replace(self, steps=(*self.steps, step))
+
+
+def _is_taken(name: str) -> bool:
+    return name in (THROTTLE, "_metadata") or name.startswith("__throttle_")
 
 
 def _selected(expressions: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:

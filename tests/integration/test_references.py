@@ -211,6 +211,17 @@ def test_expression_on_a_deciding_column_stands_against_references(lake: Lake, s
         writer.format("noop").start()
 
 
+def test_source_that_only_spark_reads_stands_against_references(lake: Lake) -> None:
+    lake.offer(rows("good/a", [1]))
+    throttle = lake.throttle(policies())
+    read = throttle.read_stream(lake.spark).schema(f"{SCHEMA}, throttle string")
+    assert "'throttle'" in str(read.parquet(lake.path("events")).drop("throttle").problem())
+    read = throttle.read_stream(lake.spark).schema(SCHEMA).option("maxFilesPerTrigger", 0)
+    assert "'maxFilesPerTrigger'" in str(read.parquet(lake.path("events")).problem())
+    lake.events().createOrReplaceTempView("seen")
+    assert "cannot be read without Spark" in str(throttle.read_stream(lake.spark).table("seen").problem())
+
+
 def test_columns_that_are_selected_or_renamed_still_decide(lake: Lake) -> None:
     throttle = lake.throttle(policies(), namespace="name", size="bytes")
     events = stream(lake, throttle).selectExpr("id", "ns AS name", "size AS bytes").select("name", "bytes", "id")
