@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.delta.commit import table_uri
-from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
+from spark_throttle.spark.references.delta_reading import columns_of, is_elsewhere, reading_problem
 from spark_throttle.spark.references.extents import Position
 from spark_throttle.spark.references.file_feed import FoundFile
 
@@ -150,6 +150,8 @@ class DeltaFeed:
                 add = action["add"]
                 if add.get("deletionVector"):
                     self._refuse(version, "it marks rows of a file as deleted")
+                if is_elsewhere(add["path"]):
+                    self._refuse(version, "it adds a file in another place")
                 values = tuple(sorted((add.get("partitionValues") or {}).items()))
                 found.append(FoundFile(unquote(add["path"]), int(add["size"]), 0, values))
             elif "remove" in action and action["remove"].get("dataChange", True):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
@@ -37,7 +39,21 @@ def reading_problem(table: DeltaTable) -> str | None:
     for column in table.metadata().partition_columns:
         if types[column] not in _PARTITION_TYPES:
             return f"its partition column {column!r} is {types[column]}"
+    paths = pa.table(table.get_add_actions()).column("path")
+    if any(map(is_elsewhere, paths.to_pylist())):
+        return "it has files in another place, as a shallow clone has"
     return None
+
+
+def is_elsewhere(path: str) -> bool:
+    """Return whether the path of a file in a table's log does not begin at the table.
+
+    Examples
+    --------
+    >>> is_elsewhere("file:/lake/a.parquet"), is_elsewhere("/lake/a.parquet"), is_elsewhere("at=10%3A00/a.parquet")
+    (True, True, False)
+    """
+    return path.startswith("/") or ":" in path.partition("/")[0]
 
 
 def columns_of(schema: str) -> str:

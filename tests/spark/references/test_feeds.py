@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.delta_feed import DeltaFeed
-from spark_throttle.spark.references.delta_reading import columns_of
+from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
 from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents
 from spark_throttle.spark.references.feeds import NewFiles, open_feed
 from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
@@ -144,6 +144,14 @@ def test_commit_that_only_rearranges_rows_brings_none(tmp_path: Path, table: Pat
     assert new.after(second) == second
     append(table, [7])
     assert len(paths(tmp_path, second, new.after(second))) == 1
+
+
+def test_table_with_files_in_another_place_is_left_to_spark(tmp_path: Path, table: Path) -> None:
+    assert reading_problem(DeltaTable(str(table))) is None
+    log, clone = table / "_delta_log" / f"{0:020}.json", tmp_path / "clone" / "_delta_log"
+    clone.mkdir(parents=True)
+    (clone / log.name).write_text(log.read_text().replace('"path":"', f'"path":"file:{table}/'))
+    assert "another place" in str(reading_problem(DeltaTable(str(clone.parent))))
 
 
 @pytest.mark.parametrize("change", ["delete", "column mapping"])
