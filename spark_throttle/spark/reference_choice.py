@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from spark_throttle.checkpoint.manifest import read_manifest
+from spark_throttle.checkpoint.offset_log import read_offset_log, source_offsets
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.pipeline import Pipeline
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
-from spark_throttle.spark.references.extents import FOLDER
 
 SOURCE_OPTION: Final = "throttle.source"
 AUTO, REFERENCES, FRAMES = "auto", "references", "frames"
@@ -93,8 +92,8 @@ def choose_source(
 
 def _begun(control_path: str) -> str | None:
     """Return the way with which a checkpoint began; `None` if it is new, or if this process does not see it."""
-    directory = Directory(control_path)
-    if directory.names(FOLDER):
-        return REFERENCES
-    has_begun = read_manifest(directory) is not None and bool(directory.names("epochs"))
-    return FRAMES if has_begun else None
+    checkpoint = Directory(control_path.rpartition("/")[0])
+    planned = read_offset_log(checkpoint).logged
+    if planned < 0:
+        return None
+    return REFERENCES if any("extent" in each for each in source_offsets(checkpoint, planned)) else FRAMES

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
@@ -20,9 +21,10 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.delta.commit import table_uri
 from spark_throttle.spark.references.delta_feed import DeltaFeed
-from spark_throttle.spark.references.delta_reading import reading_problem
+from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
 from spark_throttle.spark.references.file_feed import FileFeed
-from spark_throttle.spark.references.folder_feed import FolderFeed
+from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
+from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _PATTERN: Final = frozenset("{}[]*?")
@@ -191,7 +193,9 @@ class ReferenceStream:
         most_files = options.get(_FILES_OPTION)
         if self._is_delta:
             version = options.get(_VERSION_OPTION)
-            return DeltaFeed(self.root(), int(most_files or _DELTA_FILES), None if version is None else int(version))
+            columns = columns_of(self.source_schema.json())
+            starting_version = None if version is None else int(version)
+            return DeltaFeed(self.root(), int(most_files or _DELTA_FILES), starting_version, columns)
         return FolderFeed(self.root(), None if most_files is None else int(most_files))
 
     @property
@@ -211,14 +215,17 @@ class ReferenceStream:
         setting = next(settings, None)
         if setting is not None:
             return f"{_SETTINGS[setting]} ({setting})"
-        return self._option_problem() or (self._delta_problem() if self._is_delta else None)
+        taken = [name for name in self.source_schema.names if _is_taken(name.lower())]
+        if taken:
+            return f"the source has the column {taken[0]!r}, a name that the second reading uses"
+        return self._option_problem() or (self._delta_problem() if self._is_delta else folder_problem(self.root()))
 
     def _option_problem(self) -> str | None:
         allowed = {_FILES_OPTION, _VERSION_OPTION} if self._is_delta else {_FILES_OPTION}
         for key, value in self.source.options.items():
             if key.lower() not in allowed:
                 return f"the source has the option {key!r}, which only Spark's source knows"
-            if not value.isdigit():
+            if not value.isdigit() or (key.lower() == _FILES_OPTION and int(value) == 0):
                 return f"the source's option {key!r} is {value!r}, which only Spark's source knows"
         return None
 
@@ -230,7 +237,7 @@ class ReferenceStream:
             return "the package 'deltalake' is not installed"
         try:
             return reading_problem(DeltaTable(table_uri(self.root())))
-        except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError) as error:
+        except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError, PySparkException) as error:
             return f"the table's log cannot be read without Spark ({error})"
 
     def known_columns(self) -> dict[str, str]:
@@ -242,6 +249,10 @@ class ReferenceStream:
 
     def _then(self, step: _Step) -> ReferenceStream:
         return replace(self, rows=self.rows.then(step))
+
+
+def _is_taken(name: str) -> bool:
+    return name in (THROTTLE, "_metadata") or name.startswith("__throttle_")
 
 
 def _selected(expressions: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,24 @@ def test_rows_wait_leave_in_order_and_are_rejected(lake: Lake, caplog: pytest.Lo
     assert (dead["ns"], dead["size"], dead["throttle"]["scope"]) == ("bad/a", 110, "bad/a")
 
 
+def test_query_that_began_without_a_file_goes_on_with_references(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    run(lake, policies())
+    lake.offer(rows("good/a", [1]))
+    caplog.clear()
+    run(lake, policies())
+    assert "decides on references" in caplog.text
+    assert lake.admitted_ids == [1]
+
+
+def test_lost_lists_of_files_are_named(lake: Lake) -> None:
+    lake.offer(rows("good/a", [1]))
+    run(lake, policies())
+    shutil.rmtree(lake.control / "extents")
+    lake.offer(rows("good/a", [2]))
+    with pytest.raises(Exception, match=r"the list of files .* it is gone"):
+        run(lake, policies())
+
+
 def test_batch_that_runs_again_admits_the_same_rows(lake: Lake) -> None:
     lake.offer(rows("good/a", range(30)))
     run(lake, BOUNDED)
@@ -114,13 +133,22 @@ def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: L
     assert sum(row["admitted_messages"] for row in admitted) == 30
 
 
-@pytest.mark.parametrize("name", ["a b%25é#?.parquet", "{a}[b]*.parquet", "day=1/c.parquet"])
+@pytest.mark.parametrize("name", ["a b%25é#?.parquet", "{a}[b]*.parquet", "day=1/c.parquet", "a\u00a0b.parquet"])
 def test_file_of_any_name_is_read_twice(lake: Lake, name: str) -> None:
     path = Path(lake.path("events")) / name
     path.parent.mkdir(parents=True)
-    pq.write_table(pa.table({"id": [1, 2], "ns": ["a/b"] * 2, "size": [1, 2]}), path)
-    run(lake, policies(), source=REFERENCES)
+    pq.write_table(pa.table({"id": [1, 2, 3], "ns": ["a/b", "a/b", "bad/a"], "size": [1, 2, 3]}), path)
+    run(lake, BOUNDED, source=REFERENCES)
     assert lake.admitted_ids == [1, 2]
+    assert lake.rejected_ids == [3]
+
+
+def test_rejected_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.offer(rows("bad/a", [1, 2, 3]))
+    monkeypatch.setattr("spark_throttle.spark.sinks.payload_reader.spark_path", lambda location: f"{location}?")
+    with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
+        run(lake, BOUNDED)
+    assert lake.rejected == []
 
 
 def test_source_may_lose_a_file_once_the_batch_that_brought_it_is_committed(lake: Lake) -> None:
@@ -204,6 +232,17 @@ def test_expression_on_a_deciding_column_stands_against_references(lake: Lake, s
     writer = throttle.write_stream(stands_against(stream(lake, throttle))).option("throttle.source", REFERENCES)
     with pytest.raises(ConfigurationError, match=why):
         writer.format("noop").start()
+
+
+def test_source_that_only_spark_reads_stands_against_references(lake: Lake) -> None:
+    lake.offer(rows("good/a", [1]))
+    throttle = lake.throttle(policies())
+    read = throttle.read_stream(lake.spark).schema(f"{SCHEMA}, throttle string")
+    assert "'throttle'" in str(read.parquet(lake.path("events")).drop("throttle").problem())
+    read = throttle.read_stream(lake.spark).schema(SCHEMA).option("maxFilesPerTrigger", 0)
+    assert "'maxFilesPerTrigger'" in str(read.parquet(lake.path("events")).problem())
+    lake.events().createOrReplaceTempView("seen")
+    assert "cannot be read without Spark" in str(throttle.read_stream(lake.spark).table("seen").problem())
 
 
 def test_columns_that_are_selected_or_renamed_still_decide(lake: Lake) -> None:

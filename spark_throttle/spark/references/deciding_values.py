@@ -4,8 +4,8 @@ A query decides on references only if its namespace, size and order are columns 
 them: ``concat`` or ``||``, ``length``, ``octet_length``, and ``coalesce`` with a constant. All others need Spark, so
 their rows travel in frames. sqlglot reads the expressions in Spark's dialect.
 
-Values equal Spark's, except for the length in characters of text that is not valid UTF-8. Such text is no problem here:
-what a batch admits is counted again by Spark before it is written (`sinks.reference_payload`).
+Values equal Spark's, the length in characters of text that is not valid UTF-8 included: what a batch admits is counted
+again by Spark before it is written (`sinks.reference_payload`).
 """
 
 from __future__ import annotations
@@ -86,12 +86,41 @@ def _plain(values: Any) -> Any:  # noqa: ANN401 - arrays and scalars of pyarrow
 
 def _length(values: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
     is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    found = pc.utf8_length(values) if is_text and not in_bytes else pc.binary_length(values)
+    found = _characters(values) if is_text and not in_bytes else pc.binary_length(values)
     return found.cast(pa.int64())
+
+
+def _characters(values: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Return the number of characters of texts, as Spark counts them."""
+    content = values.cast(pa.large_binary())
+    try:
+        content.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return pa.array([None if each is None else _skipped(each) for each in content.to_pylist()], pa.int64())
+    return pc.utf8_length(values)
+
+
+def _skipped(text: bytes) -> int:
+    """Return the number of characters of a text: Spark skips as many bytes as each first byte announces.
+
+    Examples
+    --------
+    >>> _skipped("aé€😀".encode()), _skipped(bytes([0xC3, 0x28, 0xFF, 0xFF])), _skipped(bytes([0xE9]))
+    (4, 3, 1)
+    """
+    at = found = 0
+    while at < len(text):
+        first = text[at]
+        at += 4 if 0xF0 <= first <= 0xF4 else 3 if 0xE0 <= first <= 0xEF else 2 if 0xC2 <= first <= 0xDF else 1
+        found += 1
+    return found
 
 
 _MOST_TEXT: Final = 10_000
 """Longest text of an expression that is read."""
+
+_MOST_NUMBER: Final = (1 << 63) - 1
+"""Spark takes a greater number for a decimal."""
 
 
 def arrow_expression(text: str, kinds: Mapping[str, Kind]) -> ArrowExpression | None:
@@ -161,7 +190,7 @@ def _translated(node: Any, kinds: Mapping[str, Kind]) -> ArrowExpression | None:
 def _operation(node: Any) -> tuple[Operation | None, list[Any]]:  # noqa: ANN401 - sqlglot's nodes
     from sqlglot import exp
 
-    if isinstance(node, exp.Concat):
+    if type(node) is exp.Concat:  # `ConcatWs`, which joins otherwise, is a kind of it
         return "concat", list(node.expressions)
     if isinstance(node, exp.DPipe):
         return "concat", [node.left, node.right]
@@ -185,7 +214,7 @@ def _constant(node: Any) -> ArrowExpression | None:  # noqa: ANN401 - sqlglot's 
     text = str(node.this)
     if node.is_string:
         return ArrowExpression("constant", text) if "\\" not in text else None
-    return ArrowExpression("constant", int(text)) if text.isdigit() else None
+    return ArrowExpression("constant", int(text)) if text.isdigit() and int(text) <= _MOST_NUMBER else None
 
 
 def _fits(operation: Operation, kinds: list[Kind]) -> bool:

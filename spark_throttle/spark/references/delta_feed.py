@@ -2,7 +2,8 @@
 
 The table's log is read without a JVM. The position holds the version that is being read, and how many of its files were
 brought. As with Spark's own source, a commit that deletes or rewrites rows ends the query with an error, unless the
-commit only rearranges them (``dataChange`` is false).
+commit only rearranges them (``dataChange`` is false); so does a commit that changes the columns while the query runs,
+because the query would leave the new ones out.
 
 Source: "Add File and Remove File" of the Delta protocol.
 """
@@ -18,11 +19,12 @@ import pyarrow as pa
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.delta.commit import table_uri
-from spark_throttle.spark.references.delta_reading import reading_problem
+from spark_throttle.spark.references.delta_reading import columns_of, is_elsewhere, reading_problem
 from spark_throttle.spark.references.extents import Position
 from spark_throttle.spark.references.file_feed import FoundFile
 
 _RESTART: Final = "start the query with a new checkpoint, after its waiting rows have left"
+_START_AGAIN: Final = "start the query again, which then has the new columns"
 
 
 class DeltaFeed:
@@ -36,12 +38,18 @@ class DeltaFeed:
         The most files of a batch.
     starting_version
         The first version whose files are brought; `None` begins with the table as it is.
+    columns
+        The columns of the stream (`columns_of`), which those of the table must be; `None` to compare none.
     """
 
-    def __init__(self, root: str, most_files: int, starting_version: int | None = None) -> None:
+    def __init__(
+        self, root: str, most_files: int, starting_version: int | None = None, columns: str | None = None
+    ) -> None:
         self._root = root
         self._most_files = most_files
         self._starting_version = starting_version
+        self._columns = columns
+        self._compared: int | None = None
         self._log = Directory(f"{root.rstrip('/')}/_delta_log")
         self._last_version: int | None = None
         self._read: tuple[int, bool, list[FoundFile]] | None = None
@@ -55,6 +63,9 @@ class DeltaFeed:
             If a commit changed rows that are there already, or the table so that its files cannot be read.
         """
         del known  # the log of a table says once what each commit adds
+        if self._compared is None:
+            self._compared = self._newest_version()
+            self._check_reading(self._compared)
         if not position:
             position = self._first()
         found: list[FoundFile] = []
@@ -86,6 +97,7 @@ class DeltaFeed:
             "root": self._root,
             "most_files": self._most_files,
             "starting_version": self._starting_version,
+            "columns": self._columns,
         }
 
     def _first(self) -> Position:
@@ -138,6 +150,8 @@ class DeltaFeed:
                 add = action["add"]
                 if add.get("deletionVector"):
                     self._refuse(version, "it marks rows of a file as deleted")
+                if is_elsewhere(add["path"]):
+                    self._refuse(version, "it adds a file in another place")
                 values = tuple(sorted((add.get("partitionValues") or {}).items()))
                 found.append(FoundFile(unquote(add["path"]), int(add["size"]), 0, values))
             elif "remove" in action and action["remove"].get("dataChange", True):
@@ -150,15 +164,21 @@ class DeltaFeed:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
+        columns = None
         try:
-            problem = reading_problem(DeltaTable(table_uri(self._root), version=version))
+            table = DeltaTable(table_uri(self._root), version=version)
+            problem, columns = reading_problem(table), columns_of(table.schema().to_json())
         except DeltaError as error:
             problem = f"it cannot be read without Spark ({error})"
         if problem is not None:
             self._refuse(version, f"since it, {problem}")
+        # What was changed before the query started is in its columns, or Spark's own source would have said so.
+        is_new = self._compared is None or version >= self._compared
+        if is_new and self._columns is not None and columns != self._columns:
+            self._refuse(version, "since it, its columns are others than the query's", _START_AGAIN)
 
-    def _refuse(self, version: int, problem: str) -> None:
-        raise SourceChangedError(f"version {version} of the Delta table {self._root}", problem, _RESTART)
+    def _refuse(self, version: int, problem: str, remedy: str = _RESTART) -> None:
+        raise SourceChangedError(f"version {version} of the Delta table {self._root}", problem, remedy)
 
     def _oldest_version(self) -> int:
         names = (name.partition(".") for name in self._log.names(""))

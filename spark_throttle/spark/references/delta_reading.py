@@ -9,7 +9,9 @@ Source: "Reader Requirements" of the Delta protocol.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -19,6 +21,7 @@ _FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolChe
 
 _MAPPING: Final = "delta.columnMapping.mode"
 _FIRST_WITH_MAPPING: Final = 2
+_OF_A_TYPE: Final = ("name", "type", "fields", "elementType", "keyType", "valueType")
 _PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
 
 
@@ -36,4 +39,37 @@ def reading_problem(table: DeltaTable) -> str | None:
     for column in table.metadata().partition_columns:
         if types[column] not in _PARTITION_TYPES:
             return f"its partition column {column!r} is {types[column]}"
+    paths = pa.table(table.get_add_actions()).column("path")
+    if any(map(is_elsewhere, paths.to_pylist())):
+        return "it has files in another place, as a shallow clone has"
     return None
+
+
+def is_elsewhere(path: str) -> bool:
+    """Return whether the path of a file in a table's log does not begin at the table.
+
+    Examples
+    --------
+    >>> is_elsewhere("file:/lake/a.parquet"), is_elsewhere("/lake/a.parquet"), is_elsewhere("at=10%3A00/a.parquet")
+    (True, True, False)
+    """
+    return path.startswith("/") or ":" in path.partition("/")[0]
+
+
+def columns_of(schema: str) -> str:
+    """Return the names and types of a schema's columns, given as JSON in the form that Delta and Spark share.
+
+    Examples
+    --------
+    >>> columns_of('{"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}')
+    '{"fields": [{"name": "id", "type": "long"}], "type": "struct"}'
+    """
+    return json.dumps(_bare(json.loads(schema)), sort_keys=True)
+
+
+def _bare(node: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(node, list):
+        return [_bare(each) for each in node]
+    if isinstance(node, dict):
+        return {key: _bare(value) for key, value in node.items() if key in _OF_A_TYPE}
+    return node

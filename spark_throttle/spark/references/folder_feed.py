@@ -1,7 +1,8 @@
 """The feed of a folder of Parquet files: every file that appears there, oldest first, as Spark's file source has it.
 
-A file must appear whole, by a rename, and never change: a folder has no log that would tell. Names that begin with a
-dot or an underscore are hidden. The values of partition columns are read from the names of folders (``day=mon/``).
+A file must appear whole, by a rename, and never change: a folder has no log that would tell. The values of partition
+columns are read from the names of folders (``day=mon/``); other folders are not read. Names that begin with a dot are
+hidden, and those that begin with an underscore and name no partition. All of this is as Spark has it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from spark_throttle.files.storage import file_system
 from spark_throttle.spark.references.extents import Position
 from spark_throttle.spark.references.file_feed import FoundFile
 
-_HIDDEN: Final = (".", "_")
+_BEGUN: Final = "._COPYING_"
+"""The end of the names under which Hadoop's shell copies files."""
+
+_LOG: Final = "_spark_metadata"
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -69,10 +73,34 @@ class FolderFeed:
         for info in self._files.get_file_info(selector):
             path = info.path[start:]
             is_begun = info.type == fs.FileType.File and info.size > 0
-            if not is_begun or any(part.startswith(_HIDDEN) for part in path.split("/")):
+            if not is_begun or not _is_read(path):
                 continue
             listed.append(FoundFile(path, info.size, _modified_ms(info), partition_values(path)))
         return sorted(listed, key=lambda file: (file.modified_ms, file.path))
+
+
+def folder_problem(root: str) -> str | None:
+    """Return why the files below a root are not all that count; `None` if they are."""
+    files, path = file_system(root)
+    folder, log = files.get_file_info([path, f"{path.rstrip('/')}/{_LOG}"])
+    if folder.type == fs.FileType.File:
+        return "the source's path is a file, not a folder"
+    if log.type != fs.FileType.NotFound:
+        return f"the folder was written by a stream, whose log ({_LOG}) says which files count"
+    return None
+
+
+def _is_read(path: str) -> bool:
+    """Return whether Spark's file source reads a file at a path.
+
+    Examples
+    --------
+    >>> [_is_read(path) for path in ("_day=1/a", "day=1/_a", "day=1/.b=2/a", "staging/a", "a._COPYING_")]
+    [True, False, False, False, False]
+    """
+    *folders, name = path.split("/")
+    is_hidden = any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in (*folders, name))
+    return not is_hidden and not name.endswith(_BEGUN) and all("=" in folder for folder in folders)
 
 
 def _modified_ms(info: fs.FileInfo) -> int:

@@ -135,16 +135,17 @@ class FirstReading:
 
     def _deciding(self, parquet: pq.ParquetFile, group: int, file: SourceFile) -> pa.Table:
         """Return the helper columns of a row group."""
-        values, names = dict(file.partition_values), _by_lower_name(parquet.schema_arrow.names)
+        values = {name.lower(): value for name, value in file.partition_values}
+        names = _by_lower_name(parquet.schema_arrow.names)
         wanted = [names[name.lower()] for name in self.types if name.lower() in names]
         rows = parquet.read_row_group(group, columns=wanted, use_threads=False)
         count = parquet.metadata.row_group(group).num_rows
         columns = {}
         for name, kind in self.types.items():
-            if name in values:
-                columns[name] = pa.repeat(pa.scalar(values[name], pa.string()).cast(kind), count)
+            if name.lower() in values:
+                columns[name] = pa.repeat(_of_folder(name, values[name.lower()], kind), count)
             elif name.lower() in names:
-                columns[name] = rows.column(names[name.lower()]).cast(kind)
+                columns[name] = _cast(rows.column(names[name.lower()]), kind)
             else:
                 columns[name] = pa.nulls(count, kind)
         table = pa.table(columns)
@@ -155,6 +156,22 @@ class FirstReading:
         helpers |= {f"{ORDER_PREFIX}{i:03d}": _plain(each.values(table), count) for i, each in enumerate(self.order)}
         helpers |= {f"{PARTITION_PREFIX}{name}": table.column(of) for name, of in self.partition_columns.items()}
         return pa.table(helpers)
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    is_text_of_bytes = pa.types.is_string(kind) and (
+        pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    )
+    return column.cast(kind, safe=not is_text_of_bytes)  # Spark does not ask whether text is UTF-8
+
+
+def _of_folder(name: str, value: str | None, kind: pa.DataType) -> pa.Scalar:
+    try:
+        return pa.scalar(value, pa.string()).cast(kind)
+    except pa.ArrowException as error:
+        problem = f"its value {value!r} is a {kind} for Spark alone ({error})"
+        remedy = "set option('throttle.source', 'frames') on a new checkpoint"
+        raise SourceChangedError(f"the partition column {name!r}", problem, remedy) from error
 
 
 def _row_groups(metadata: pq.FileMetaData, piece: FilePiece) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ ends with the last row that is wanted. So the lookup of a row costs an index, wh
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -114,16 +115,23 @@ def positions(places: Int64s) -> Int64s:
 
 
 def spark_path(location: str) -> str:
-    """Return a file's location as Spark writes it in ``_metadata.file_path``.
+    r"""Return a file's location as Spark writes it in ``_metadata.file_path``.
 
     Examples
     --------
     >>> spark_path("/lake/day=1/a b%.parquet"), spark_path("s3a://lake/é#1.parquet")
     ('file:/lake/day=1/a%20b%25.parquet', 's3a://lake/é%231.parquet')
+    >>> spark_path("/no\u00a0break\x85.parquet")
+    'file:/no%C2%A0break%C2%85.parquet'
     """
     scheme, mark, path = location.partition("://")
     if not mark:
         scheme, path = "file", "/" + location.removeprefix("file:").lstrip("/")
     start = f"{scheme}://" if mark and scheme != "file" else "file:"
     path = path if start != "file:" else "/" + path.lstrip("/")
-    return start + "".join(character if ord(character) > 127 else quote(character, safe=_KEPT) for character in path)
+    return start + "".join(character if _is_kept(character) else quote(character, safe=_KEPT) for character in path)
+
+
+def _is_kept(character: str) -> bool:
+    """Return whether Java leaves a character as it is because it is neither ASCII, nor a space, nor a control."""
+    return ord(character) > 127 and unicodedata.category(character) not in ("Zs", "Zl", "Zp", "Cc")

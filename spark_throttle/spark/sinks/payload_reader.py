@@ -81,9 +81,9 @@ class PayloadReader:
         return self._read(rows).where(bit == 1).select(*self.columns, FILE, ROW)
 
     def coded(self, rows: Sequence[FileRows], code: str) -> DataFrame:
-        """Return the rows that have a code, with their codes."""
+        """Return the rows that have a code, with their places and their codes."""
         found = self._read(rows).withColumn(code, F.get(F.col(_VALUES), F.col(ROW).cast("int")))
-        return found.where(F.col(code) > 0).select(*self.columns, code)
+        return found.where(F.col(code) > 0).select(*self.columns, FILE, ROW, code)
 
     def copies(self, folder: str) -> DataFrame:
         """Return the rows that were copied to a folder of the control directory, with their places."""

@@ -4,7 +4,8 @@ The operator's frames name the rows by their places. Before a sink is given anyt
 
 - The two readings are compared. Each file must be what its extent says of it, and Spark counts the admitted rows by its
   own evaluation of the user's expressions: their number, and the sums of their positions, their sizes and the lengths
-  of their namespaces. All must be what was decided.
+  of their namespaces. Of the rejected rows it counts the number and the positions, and whether those without a
+  namespace or a size have none. All must be what was decided.
 - Rows that join the queue are copied to the control directory (`references.waiting_rows`), and the copies are counted.
 - The account of waiting rows is written.
 
@@ -42,7 +43,11 @@ Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 
 _CODE: Final = "__throttle_code"
 _KINDS: Final = (FrameKind.ADMITTED, FrameKind.REJECTED, FrameKind.WAITING)
-_REMEDY: Final = "restore its files, or set option('throttle.source', 'frames') on a new checkpoint"
+_NO_NAMESPACE, _NO_SIZE = "namespace_missing", "size_missing"
+_REMEDY: Final = (
+    "restore its files; or, if an expression makes several rows of one or depends on other rows, set "
+    "option('throttle.source', 'frames') on a new checkpoint"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +98,15 @@ class ReferencePayload:
         folder = f"{FOLDER}/batch={batch}"
         reader.admitted(admitted_rows(places)).write.mode("overwrite").parquet(f"{self.source.control_path}/{folder}")
         seen = _sums(reader.copies(folder), [F.lit(1), F.col(FILE), F.col(ROW)])
-        if seen != _of_places(places):
+        self.compare(_of_places(places), seen, "files and positions of waiting rows")
+
+    def compare(self, decided: tuple[int, ...], seen: tuple[int, ...], of: str) -> None:
+        """Refuse a batch if Spark sees other rows than those that were decided."""
+        if seen != decided:
             raise SourceChangedError(
                 f"the source {self.source.root}",
-                f"rows whose number and sums of files and positions are {_of_places(places)} wait after batch {batch}, "
-                f"and Spark reads rows with {seen}",
+                f"a batch was decided for rows whose number and sums (of {of}) are {decided}, and Spark reads rows "
+                f"with {seen}",
                 _REMEDY,
             )
 
@@ -141,21 +150,28 @@ class ReferenceRows:
         """Do nothing: no row was kept."""
 
     def check(self, reports: Sequence[UsageReport]) -> None:
-        """Refuse the batch if Spark does not see the rows that were admitted."""
-        if not len(self.admitted_places):
-            return
+        """Refuse the batch if Spark does not see the rows that were admitted, or those that were rejected."""
+        if len(self.admitted_places):
+            self._check_admitted(reports)
+        if self.explained is not None:
+            self._check_rejected(_places(self.explained), self.explained.column(THROTTLE).combine_chunks())
+
+    def _check_admitted(self, reports: Sequence[UsageReport]) -> None:
         payload = self.payload
         rows = payload.transform(self.reader.admitted(admitted_rows(self.admitted_places)), (FILE, ROW))
         size, letters = payload.size.cast("bigint"), F.octet_length(payload.namespace)
         seen = _sums(rows, [F.lit(1), F.col(FILE), F.col(ROW), size, letters])
         decided = (*_of_places(self.admitted_places), *_admitted_sums(reports))
-        if seen != decided:
-            raise SourceChangedError(
-                f"the source {payload.source.root}",
-                f"a batch was decided for rows whose number and sums (of files, positions, sizes and lengths of "
-                f"namespaces) are {decided}, and Spark reads rows with {seen}",
-                _REMEDY,
-            )
+        payload.compare(decided, seen, "files, positions, sizes and lengths of namespaces")
+
+    def _check_rejected(self, places: Int64s, throttle: pa.StructArray) -> None:
+        payload, reason = self.payload, throttle.field("reason")
+        codes = _equal(reason, _NO_NAMESPACE) + 2 * _equal(reason, _NO_SIZE)
+        rows = payload.transform(self.reader.coded(coded_rows(places, codes), _CODE), (FILE, ROW, _CODE))
+        letters = F.when(F.col(_CODE) == 2, F.octet_length(payload.namespace))
+        has_size = F.when((F.col(_CODE) == 3) & payload.size.isNotNull(), 1)
+        seen = _sums(rows, [F.lit(1), F.col(FILE), F.col(ROW), letters, has_size])
+        payload.compare((*_of_places(places), 0, 0), seen, "files, positions, missing namespaces and missing sizes")
 
 
 def distinct_values(values: pa.StructArray) -> tuple[pa.StructArray, Int64s]:
@@ -191,6 +207,12 @@ def _sums(rows: DataFrame, columns: Sequence[Column]) -> tuple[int, ...]:
 
 def _of_places(places: Int64s) -> tuple[int, ...]:
     return len(places), int(file_numbers(places).sum()), int(positions(places).sum())
+
+
+def _equal(texts: pa.Array, text: str) -> Int64s:
+    found = pc.fill_null(pc.equal(texts, pa.scalar(text)), pa.scalar(value=False))
+    equal: Int64s = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    return equal
 
 
 def _admitted_sums(reports: Sequence[UsageReport]) -> tuple[int, int]:

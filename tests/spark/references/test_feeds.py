@@ -8,14 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.delta_feed import DeltaFeed
+from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
 from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents
 from spark_throttle.spark.references.feeds import NewFiles, open_feed
-from spark_throttle.spark.references.folder_feed import FolderFeed
+from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
 
 
 def put(folder: Path, name: str, *, at_seconds: int, content: bytes = b"rows") -> None:
@@ -58,6 +60,23 @@ def test_hidden_and_empty_files_of_a_folder_are_left_alone(tmp_path: Path) -> No
     put(folder, "begun.parquet", at_seconds=1, content=b"")
     assert new_files(tmp_path, FolderFeed(str(folder), None)).after(NO_EXTENT) == NO_EXTENT
     assert new_files(tmp_path, FolderFeed(str(tmp_path / "missing"), None)).after(NO_EXTENT) == NO_EXTENT
+
+
+def test_folders_are_read_as_spark_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    for name in ("_day=1/a.parquet", "day=2/_staging/b.parquet", "staging/c.parquet", "d.parquet._COPYING_"):
+        put(folder, name, at_seconds=1)
+    assert paths(tmp_path, NO_EXTENT, new_files(tmp_path, FolderFeed(str(folder), None)).after(NO_EXTENT)) == [
+        "_day=1/a.parquet"
+    ]
+
+
+def test_folder_whose_files_do_not_all_count_is_left_to_spark(tmp_path: Path) -> None:
+    put(tmp_path, "a.parquet", at_seconds=1)
+    assert folder_problem(str(tmp_path)) is None
+    assert "is a file" in str(folder_problem(str(tmp_path / "a.parquet")))
+    put(tmp_path, "_spark_metadata/0", at_seconds=1)
+    assert "says which files count" in str(folder_problem(str(tmp_path)))
 
 
 def test_query_that_ends_takes_no_file_that_comes_later(tmp_path: Path) -> None:
@@ -128,6 +147,14 @@ def test_commit_that_only_rearranges_rows_brings_none(tmp_path: Path, table: Pat
     assert len(paths(tmp_path, second, new.after(second))) == 1
 
 
+def test_table_with_files_in_another_place_is_left_to_spark(tmp_path: Path, table: Path) -> None:
+    assert reading_problem(DeltaTable(str(table))) is None
+    log, clone = table / "_delta_log" / f"{0:020}.json", tmp_path / "clone" / "_delta_log"
+    clone.mkdir(parents=True)
+    (clone / log.name).write_text(log.read_text().replace('"path":"', f'"path":"file:{table}/'))
+    assert "another place" in str(reading_problem(DeltaTable(str(clone.parent))))
+
+
 @pytest.mark.parametrize("change", ["delete", "column mapping"])
 def test_commit_that_changes_rows_or_how_they_are_read_is_refused(tmp_path: Path, table: Path, change: str) -> None:
     new = new_files(tmp_path, DeltaFeed(str(table), 1000))
@@ -148,6 +175,33 @@ def test_commit_that_changes_rows_or_how_they_are_read_is_refused(tmp_path: Path
         )
     with pytest.raises(SourceChangedError, match="new checkpoint"):
         new.after(first)
+
+
+def columns(table: Path) -> str:
+    return columns_of(DeltaTable(str(table)).schema().to_json())
+
+
+def add_column(table: Path, name: str) -> None:
+    DeltaTable(str(table)).alter.add_columns([Field(name, PrimitiveType("string"))])
+
+
+def test_columns_that_change_while_the_query_runs_stop_it_until_it_has_them(tmp_path: Path, table: Path) -> None:
+    new = new_files(tmp_path, DeltaFeed(str(table), 1000, columns=columns(table)))
+    first = new.after(NO_EXTENT)
+    add_column(table, "one")
+    add_column(table, "two")
+    append(table, [5], schema_mode="merge")
+    with pytest.raises(SourceChangedError, match="start the query again"):
+        new.after(first)
+    again = new_files(tmp_path, DeltaFeed(str(table), 1000, columns=columns(table)))
+    assert len(paths(tmp_path, first, again.after(first))) == 1
+
+
+def test_columns_that_changed_while_the_query_started_stop_it(tmp_path: Path, table: Path) -> None:
+    feed = DeltaFeed(str(table), 1000, columns=columns(table))
+    add_column(table, "one")
+    with pytest.raises(SourceChangedError, match="start the query again"):
+        new_files(tmp_path, feed).after(NO_EXTENT)
 
 
 def test_version_that_the_log_no_longer_has_is_refused(tmp_path: Path, table: Path) -> None:

@@ -106,11 +106,28 @@ def test_rows_have_the_types_and_nulls_that_spark_gives_them(tmp_path: Path) -> 
     ]
 
 
-def test_value_of_a_partition_comes_from_the_name_of_its_folder(tmp_path: Path) -> None:
-    write(tmp_path, "size=5/a.parquet", pa.table({"ns": ["t/a"], "id": [1]}))
-    file = SourceFile(0, "size=5/a.parquet", (tmp_path / "size=5/a.parquet").stat().st_size, 0, (("size", "5"),))
+def test_bytes_are_text_where_spark_takes_them_for_text(tmp_path: Path) -> None:
+    table = pa.table({"ns": [b"t/a", b"t/b"], "text": [b"ab", b"\xff"]})
+    file = write(tmp_path, "a.parquet", table)
+    length = ArrowExpression("bytes", of=(column("text"),))
+    found = reading(tmp_path, types={"ns": TEXT, "text": TEXT}, size=length, order=())
+    assert [(row[NAMESPACE], row[SIZE]) for row in rows_of(found, [file])] == [("t/a", 2), ("t/b", 1)]
+
+
+@pytest.mark.parametrize("name", ["size", "SIZE"])
+def test_value_of_a_partition_comes_from_the_name_of_its_folder(tmp_path: Path, name: str) -> None:
+    path = f"{name}=5/a.parquet"
+    written = write(tmp_path, path, pa.table({"ns": ["t/a"], "id": [1]}))
+    file = SourceFile(0, path, written.size_bytes, 0, ((name, "5"),))
     (row,) = rows_of(reading(tmp_path), [file])
     assert row[SIZE] == 5
+
+
+def test_value_of_a_partition_that_takes_spark_is_named(tmp_path: Path) -> None:
+    written = write(tmp_path, "size=5,0/a.parquet", pa.table({"ns": ["t/a"], "id": [1]}))
+    file = SourceFile(0, written.path, written.size_bytes, 0, (("size", "5,0"),))
+    with pytest.raises(SourceChangedError, match=r"partition column 'size'.*frames"):
+        rows_of(reading(tmp_path), [file])
 
 
 def test_rows_reach_the_shard_of_their_namespace(tmp_path: Path) -> None:
@@ -165,11 +182,20 @@ def test_simple_expressions_are_computed_without_spark(text: str, values: list[A
     [
         "upper(tenant)", "n + 1", "-n", "other", "t.tenant", "concat(tenant, n)", "concat(tenant)||value",
         "coalesce(n, 'x')", "length(n)", "cast(n as string)", "concat(", "rand()", "current_user", "'a\\\\b'", "1.5",
-        "null", "", "select 1", "tenant, topic",
+        "null", "", "select 1", "tenant, topic", "concat_ws('/', tenant, topic)", "coalesce(n, 9223372036854775808)",
     ],
 )  # fmt: skip
 def test_expression_that_takes_spark_is_left_to_spark(text: str) -> None:
     assert arrow_expression(text, KINDS) is None
+
+
+def test_characters_of_text_that_is_not_utf_8_are_those_that_spark_counts() -> None:
+    content = pa.array([b"\xc3(\xff\xff", b"\xe9", None, b"", "aé€😀".encode()])
+    text = pa.StringArray.from_buffers(len(content), content.buffers()[1], content.buffers()[2], content.buffers()[0])
+    expression = arrow_expression("length(topic)", KINDS)
+    assert expression is not None
+    found = expression.values(pa.table({"topic": text}))
+    assert found.to_pylist() == [3, 1, None, 0, 4]
 
 
 def test_name_that_fits_two_columns_is_left_to_spark() -> None:
