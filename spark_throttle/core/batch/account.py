@@ -148,9 +148,7 @@ def _demand(
     free = still_waiting
     until_ms = batch.now_ms + batch.elapsed_ms
     if waiting.holds(until_ms):
-        held = np.flatnonzero(waiting.is_held(until_ms))
-        first_held = np.full(len(wants), len(waiting), dtype=np.int64)
-        np.minimum.at(first_held, waiting.flow[held], held)
+        first_held = waiting.first_of(len(wants), np.flatnonzero(waiting.is_held(until_ms)))
         free = waiting.tally(np.flatnonzero(np.arange(len(waiting)) < first_held[waiting.flow]), len(wants))
         wants = np.where((first_held < len(waiting))[:, None], 0, wants)
     wanted = wants + free
@@ -187,8 +185,9 @@ def _leaves_ms(plan: FlowPlan, entered: BatchFlows, waiting: Candidates, *, now_
     leaves_ms[waits] = now_ms
     np.copyto(leaves_ms, now_ms + np.minimum(own_wait_ms, NEVER_MS - now_ms), where=waits & is_enforcing)
     if waiting.holds(now_ms):
-        heads, index = np.unique(waiting.flow, return_index=True)
-        leaves_ms[heads] = np.maximum(leaves_ms[heads], waiting.release_ms[index])
+        heads = np.flatnonzero(waits)
+        first = waiting.first_of(len(leaves_ms))[heads]
+        leaves_ms[heads] = np.maximum(leaves_ms[heads], waiting.release_ms[first])
     return leaves_ms
 
 

@@ -186,19 +186,25 @@ def _through_windows(decisions: DecisionDraft, batch: MicroBatch) -> _PegasusVer
         nothing = np.zeros(0, dtype=np.int64)
         return _PegasusVerdicts(nothing, np.broadcast_to(np.int64(0), entered.flow.shape), entered.flows.window_units)
     rules = windows.take(entered.matches.rule)
-    is_asked = np.append(has_rule, False)[entered.flow]
-    is_asked[entered.oversized.row] = False
-    asked = np.flatnonzero(is_asked)
-    flow, size_bytes = entered.flow[asked], entered.size_bytes[asked]
+    asked, flow, size_bytes = None, entered.flow, entered.size_bytes
+    if len(entered.unusable) or len(entered.oversized.row):
+        is_asked = flow >= 0
+        is_asked[entered.oversized.row] = False
+        asked = np.flatnonzero(is_asked)
+        flow, size_bytes = flow[asked], size_bytes[asked]
     windowed = plan_windows(flow, size_bytes, entered.flows.window_units, rules, now_ms=batch.now_ms)
-    rejected = np.flatnonzero(windowed.rejected_by >= 0)
-    dimension = windowed.rejected_by[rejected]
-    wait_ms = rules.reject_ms[flow[rejected], dimension]
-    causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, dimension=dimension, wait_ms=wait_ms)
-    decisions.decide(len(batch.queue) + asked[rejected], Verdict.REJECT, causes, np.arange(len(rejected)))
-    release_ms = np.zeros(len(entered.flow), dtype=np.int64)
-    release_ms[asked] = windowed.release_ms
-    return _PegasusVerdicts(asked[rejected], release_ms, windowed.units)
+    at = np.flatnonzero(windowed.rejected_by >= 0)
+    dimension = windowed.rejected_by[at]
+    causes = Causes.of(
+        Reason.THROTTLING, level=Level.NAMESPACE, dimension=np.tile(list(Dimension), len(rules)),
+        wait_ms=rules.reject_ms.ravel(),
+    )  # fmt: skip
+    rejected, release_ms = at, windowed.release_ms
+    if asked is not None:
+        rejected, release_ms = asked[at], np.zeros(len(entered.flow), dtype=np.int64)
+        release_ms[asked] = windowed.release_ms
+    decisions.decide(len(batch.queue) + rejected, Verdict.REJECT, causes, flow[at] * len(Dimension) + dimension)
+    return _PegasusVerdicts(rejected, release_ms, windowed.units)
 
 
 def _decide_by_quota(

@@ -66,6 +66,21 @@ class Candidates:
         release_ms = self.release_ms[: 1 if _is_constant(self.release_ms) else None]
         return int(release_ms.max(initial=0)) > now_ms
 
+    def first_of(self, flows: int, among: Int64s | None = None) -> Int64s:
+        """Return the position of each flow's first row, by default of all; the number of rows where it has none.
+
+        Parameters
+        ----------
+        among
+            The positions of the rows in question.
+        """
+        first = np.full(flows, len(self), dtype=np.int64)
+        if among is None:
+            np.minimum.at(first, self.flow, np.arange(len(self)))
+        else:
+            np.minimum.at(first, self.flow[among], among)
+        return first
+
     def row_at(self, at: Int64s) -> Int64s:
         """Return the positions of the rows at `at` among all rows of the batch."""
         return at if self.row is None else self.row[at]

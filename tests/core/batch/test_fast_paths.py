@@ -40,7 +40,7 @@ def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> No
         state, policy = step.before(state, policy), step.policy
         arguments: dict[str, Any] = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(flow_plan, "_wanted_if_all_fits", lambda *_, **__: None)
+            patch.setattr(flow_plan, "_outcome_if_all_fits", lambda *_, **__: None)
             try:
                 expected = plan_admission(state, step.arrivals, step.policy, **arguments)
             except QueueOverflowError:
