@@ -110,7 +110,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     if len(moved.oversized):
         too_large = rows.tally(moved.oversized, flows)
         rejected, wants = rejected + too_large, offered - too_large
-    observed = np.bincount(candidates.flow[outcome.marks.row], minlength=flows)
+    observed = outcome.marks.by_flow(flows)
     if len(moved.marked):
         observed += np.bincount(rows.flow[moved.marked], minlength=flows)
     rejected_rows = np.flatnonzero(decisions.verdict == Verdict.REJECT)

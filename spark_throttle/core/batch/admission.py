@@ -216,9 +216,9 @@ def _decide_by_quota(
         return
     times = ThrottleTimes.of(plan, batch)
     behind.decide(decisions, plan, times, batch)
-    wait_ms = times.at(candidates.flow[marks.row], marks.scope, marks.dimension)
+    wait_ms = times.at(marks.flow, marks.scope, marks.dimension)
     causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
-    decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))
+    decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, marks.run)
 
 
 def _of_size(large: OversizedRows) -> Causes:

@@ -74,8 +74,7 @@ class Outcome:
     @classmethod
     def of_all(cls, wanted: Int64s) -> Outcome:
         """Return the outcome of a batch that admits everything."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls(nothing, Marks(nothing, nothing, nothing, nothing), Stops.none(len(wanted)), wanted, wanted)
+        return cls(np.zeros(0, dtype=np.int64), Marks.none(), Stops.none(len(wanted)), wanted, wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
