@@ -81,6 +81,23 @@ class Candidates:
             np.minimum.at(first, self.flow[among], among)
         return first
 
+    def ties(self, flows: Int64s, names: pa.StringArray, *, now_ms: int) -> Int64s:
+        """Return the rank that each of `flows`, which ascend, has among them when they are otherwise equal.
+
+        The flow whose first row has waited longest goes first, then a hash of the name decides, so that no spelling is
+        preferred.
+        """
+        return self.ties_of(flows, self.first_of(len(names))[flows], names, now_ms=now_ms)
+
+    def ties_of(self, flows: Int64s, first: Int64s, names: pa.StringArray, *, now_ms: int) -> Int64s:
+        """Return the `ties` of flows whose first rows are at `first`, which is past the last row where there is none."""
+        is_present = first < len(self)
+        head_ms = np.full(len(flows), now_ms, dtype=np.int64)
+        head_ms[is_present] = self.arrival_ms[first[is_present]]
+        place = np.empty(len(flows), dtype=np.int64)
+        place[np.lexsort((name_hash(names.take(pa.array(flows))), head_ms))] = np.arange(len(flows))
+        return place
+
     def row_at(self, at: Int64s) -> Int64s:
         """Return the positions of the rows at `at` among all rows of the batch."""
         return at if self.row is None else self.row[at]
@@ -143,20 +160,13 @@ class Layout:
 
     def beyond(self, count: Int64s) -> Int64s:
         """Return the positions, ascending, of the candidates that are not among the first `count` of their flow."""
-        pieces = np.stack([count, self.segments.counts - count], axis=1).ravel()
         is_beyond = np.empty(len(self.segments.order), dtype=np.bool_)
-        is_beyond[self.segments.order] = np.repeat(np.tile([False, True], len(count)), pieces)
+        is_beyond[self.segments.order] = ~self.segments.first_of_each(count)
         return np.flatnonzero(is_beyond)
 
     def ties(self, flows: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
-        """Return the rank that each of `flows`, which ascend, has among them when they are otherwise equal.
-
-        The flow whose first row has waited longest goes first, then a hash of the name decides, so that no spelling is
-        preferred.
-        """
-        present = self.segments.counts[flows] > 0
-        head_ms = np.full(len(flows), now_ms, dtype=np.int64)
-        head_ms[present] = candidates.arrival_ms[self.segments.order[self.segments.starts[flows[present]]]]
-        place = np.empty(len(flows), dtype=np.int64)
-        place[np.lexsort((name_hash(names.take(pa.array(flows))), head_ms))] = np.arange(len(flows))
-        return place
+        """Return the `Candidates.ties` of `flows`, which ascend."""
+        starts, counts = self.segments.starts[flows], self.segments.counts[flows]
+        first = np.full(len(flows), len(candidates), dtype=np.int64)
+        first[counts > 0] = self.segments.order[starts[counts > 0]]
+        return candidates.ties_of(flows, first, names, now_ms=now_ms)
