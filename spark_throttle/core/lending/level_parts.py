@@ -14,7 +14,7 @@ from spark_throttle.core.arithmetic.fixed_point import (
     shifted,
     times,
 )
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import by_row, largest, sums
 from spark_throttle.core.lending.allocation import PLENTY, Filling
 from spark_throttle.core.lending.debts import NOBODY, Contestants, Debts, ahead_bound
 from spark_throttle.core.lending.debts_in_time import DebtsInTime
@@ -245,8 +245,7 @@ class Level:
         """Return the binary places in which each scope counts tokens, shape (scopes, 2): so no sum leaves int64."""
         scopes = len(self.holding.tokens)
         advance = sums(seat_scope, np.abs(self.advance_micro) // MICRO + 1, scopes)
-        most = np.zeros((scopes, 2), dtype=np.int64)
-        np.maximum.at(most, self.scope, self.demand >> FINE_BITS)
+        most = largest(self.scope, self.demand >> FINE_BITS, scopes, least=0)
         top = np.where(self.holding.is_limited, self.holding.tokens + advance, most)
         flows = np.bincount(self.scope, minlength=scopes)
         return np.minimum(_SUM_BITS - bit_length(top) - bit_length(flows)[:, None], FINE_BITS)
@@ -257,7 +256,8 @@ class Level:
         A claim for far more than is available keeps its proportion, and is still for more than is available.
         """
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << MOST_TOKENS_BITS), 1)
-        surplus = (bit_length(self.demand >> FINE_BITS) - bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
+        surplus = bit_length(self.demand >> FINE_BITS) - bit_length(top)[self.scope]
+        surplus = by_row(np.maximum, surplus - 1)
         return FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
 
 
