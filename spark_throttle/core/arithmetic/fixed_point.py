@@ -75,7 +75,7 @@ def proportional(
 ) -> Int64s:
     """Return ``amount * to / of * 2**bits``, computed from the 31 leading bits of each; at most ``2**most_bits``.
 
-    The result is 0 where any of the three is not positive.
+    The result is 0 where any of the three is not positive. They may have any shapes that go together.
 
     Examples
     --------
@@ -85,8 +85,7 @@ def proportional(
     [20]
     """
     is_known = (amount > 0) & (to > 0) & (of > 0)
-    is_all = bool(is_known.all())
-    factors = [each if is_all else np.where(is_known, each, 1) for each in (amount, to, of)]
+    factors = [np.maximum(each, 1) for each in (amount, to, of)]
     wide_amount, wide_to, wide_of = wide = [np.maximum(bit_length(each) - 31, 0) for each in factors]
     leading_amount, leading_to, leading_of = (each >> bits for each, bits in zip(factors, wide, strict=True))
     product = leading_amount * leading_to
@@ -95,4 +94,4 @@ def proportional(
     part = (product << room) // leading_of
     is_over = bit_length(part) + shift > most_bits
     result = np.where(is_over, 1 << most_bits, shifted(part, np.clip(shift, -62, 62)))
-    return result if is_all else np.where(is_known, result, 0)
+    return np.where(is_known, result, 0)
