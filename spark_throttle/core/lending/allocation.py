@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import by_row, running_total, sums
 from spark_throttle.core.quota import Bools, Int64s
 
 PLENTY = 1 << 52
@@ -149,6 +149,8 @@ class Filling:
 def _capped(demand: Int64s, whole: Int64s) -> Int64s:
     """Return each demand, scaled down in proportion where it is more than the whole of a resource."""
     is_over = demand > whole
+    if not is_over.any():
+        return demand
     # 60 bits for a ratio below 1, so that a long backlog in a slow scope keeps its proportion.
     ratio = np.where(is_over, quotient(np.minimum(demand, whole), demand, 2 * FACTOR_BITS), 1 << 2 * FACTOR_BITS)
     least = by_row(np.minimum, ratio)[:, None]
@@ -197,16 +199,17 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
 def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
     """Return each scope's level up to rounding: what claims below it leave, over what others take per unit of it."""
     scope = np.repeat(np.arange(len(starts)), counts)
-    order = np.lexsort((share, scope))
-    share = share[order]
-    slope = (part[order] << FACTOR_BITS) // share[:, None]
-    first = starts[scope]
-    taken = np.cumsum(part[order], axis=0) - part[order]
-    taken -= taken[first]
-    steepness = np.cumsum(slope, axis=0) - slope
-    steepness -= steepness[first]
-    rest = np.add.reduceat(slope, starts, axis=0)[scope] - steepness
-    level = (np.maximum(WHOLE - taken, 0) << FACTOR_BITS) // np.maximum(rest, 1)
+    order = np.argsort(share, kind="stable") if len(starts) == 1 else np.lexsort((share, scope))
+    share, first = share[order], starts[scope]
+    levels = []
+    for each in part.T:
+        given, slope = each[order], (each[order] << FACTOR_BITS) // share
+        taken, steepness = running_total(given)[:-1], running_total(slope)[:-1]
+        taken -= taken[first]
+        steepness -= steepness[first]
+        rest = np.add.reduceat(slope, starts)[scope] - steepness
+        levels.append((np.maximum(WHOLE - taken, 0) << FACTOR_BITS) // np.maximum(rest, 1))
+    level = np.stack(levels, axis=1)
     # For each resource, the level at the first claimant whose share is above it.
     position = np.arange(len(share))[:, None]
     above = np.minimum.reduceat(np.where(level <= share[:, None], position, len(share)), starts, axis=0)

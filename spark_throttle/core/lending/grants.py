@@ -151,11 +151,11 @@ def has_rejected(reports: list[UsageReport], policy: CompiledPolicy) -> Bools:
 
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
     """Return the sums, over the flows of every scope, of an amount of shape (n, 2)."""
-    total = np.zeros((scopes, 2), dtype=np.int64)
+    total = np.zeros((scopes + 1, 2), dtype=np.int64)  # with one more position for no scope
     for scope in shared_scope.T:
-        held = scope >= 0
-        total += sums(scope[held], amount[held], scopes)
-    return total
+        if scope.max(initial=-1) >= 0:
+            total += sums(scope, amount, scopes + 1)
+    return total[:-1]
 
 
 def lend(  # noqa: PLR0913 - all that a division depends on
