@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [stream|regimes|flows|backlog|spread|profile]... [--out FILE]
 
 `stream` decides the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state, under
-several policies. `regimes` decides three batches of a shard under every policy that can make it short. `flows` decides
+several policies. `regimes` decides three batches of a shard under every policy that can make it short, alone and with
+what else a shard does in its batch. `flows` decides
 100 messages on a shard that remembers many namespaces, `backlog` 10,000 messages behind a queue of which 10,000 may
 leave. `spread` decides the stream over more and more namespaces and shards. `profile` shows in which functions the time
 of the stream goes. Times are process CPU time on one thread: the median of the repeats, and their least and most.
@@ -28,6 +29,7 @@ from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
+from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
 from tests.benchmarks import regimes
 from tests.benchmarks.results import save
@@ -135,20 +137,25 @@ def decide(state: ShardState, arrivals: Arrivals, case: Case, *, now_ms: int = N
 
 
 def measure_regimes(stream: Stream) -> Iterator[Figure]:
-    """Yield the cost of three batches in every regime."""
+    """Yield the cost of three batches in every regime: of the decisions, then of a shard's whole batch."""
     arrived, nothing = regimes.arrivals(), regimes.nothing()
+    frames, no_frames = regimes.frames(arrived), list[bytes]()
+    batches = (("first", arrived, frames), ("second", arrived, frames), ("no arrivals", nothing, no_frames))
     for regime in regimes.regimes():
-        case, state = Case("", regime.policy, {}), regimes.initial(regime.policy, now_ms=NOW_MS)
-        for batch, (label, rows) in enumerate((("first", arrived), ("second", arrived), ("no arrivals", nothing))):
+        case, state, block = Case("", regime.policy, {}), regimes.initial(regime.policy, now_ms=NOW_MS), None
+        for batch, (label, rows, framed) in enumerate(batches):
             now_ms = NOW_MS + 1_000 * batch
-            state = regime.lent(state, now_ms=now_ms)
-            yield timed(
-                f"{regime.name}: {label}",
-                lambda: decide(state, rows, case, now_ms=now_ms),  # noqa: B023 - called at once
-                1_000_000,
-                "ms/batch",
-            )
-            state = decide(state, rows, case, now_ms=now_ms).state
+            state, grant = regime.lent(state, now_ms=now_ms), regime.grant(batch, now_ms=now_ms)
+
+            def decided() -> AdmissionPlan:
+                return decide(state, rows, case, now_ms=now_ms)  # noqa: B023 - called at once
+
+            def whole_batch() -> ShardOutcome:
+                return run_batch(block, grant, framed, shard=0, shards=1, now_ms=now_ms, is_explained=False)  # noqa: B023
+
+            yield timed(f"{regime.name}: {label}: decide", decided, 1_000_000, "ms/batch")
+            yield timed(f"{regime.name}: {label}: run_batch", whole_batch, 1_000_000, "ms/batch")
+            state, block = decided().state, whole_batch().state
 
 
 def measure_spread(stream: Stream) -> Iterator[Figure]:
@@ -283,7 +290,7 @@ def main() -> None:
     stream = build_stream()
     print(f"{'':64} {'median':>10} {'least':>10} {'most':>10}")
     found: dict[str, list[Figure]] = {}
-    for name in asked.measures or ("stream", "flows", "backlog", "spread"):
+    for name in asked.measures or [name for name in MEASURES if name != "profile"]:
         for figure in MEASURES[name](stream):
             print(figure, flush=True)
             found.setdefault(name, []).append(figure)

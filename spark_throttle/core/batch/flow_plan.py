@@ -114,13 +114,11 @@ def plan_flows(
         order = FairOrder.of(limits, matches, policy, grants.is_loose)
         barred = BarredFlows.of(order, flows.lead_vt, bound_milli)
     if barred is None or not counts[barred.flow].any():
-        is_overdrawn = bool(_is_overdrawn(room, policy).any())
-        outcome = _outcome_if_all_fits(
-            candidates, counts, own, room, scopes, now_ms=now_ms, is_overdrawn=is_overdrawn
-        )
+        may_hold = not _is_overdrawn(room, policy).any()
+        outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms, may_hold=may_hold)
     if outcome is not None:
         leads = _leads_where_all_fits(flows.lead_vt, room, limits, matches, policy)
-        taken = _taken(scopes, *outcome.served.T, len(policy.shared))
+        taken = _taken(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
         return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     by_messages, passing = own.prefixes(layout)
@@ -237,7 +235,7 @@ def _outcome_if_all_fits(
     scope: Int64s,
     *,
     now_ms: int,
-    is_overdrawn: bool,
+    may_hold: bool,
 ) -> Outcome | None:
     """Return the outcome of a batch in which no balance runs short, `None` if one does.
 
@@ -249,12 +247,12 @@ def _outcome_if_all_fits(
         The number of rows of each flow.
     scope
         Shape (flows, 3): the limited shared scopes of each flow, -1 where there is none.
-    is_overdrawn
-        Whether a scope owes bytes: then the order of rows matters if any row is held.
+    may_hold
+        Whether release times may hold rows: while a scope owes bytes, the order of rows matters if any row is held.
     """
     behind, messages, flow, size_bytes = None, counts, candidates.flow, candidates.size_bytes
     if candidates.holds(now_ms):
-        if is_overdrawn:
+        if not may_hold:
             return None
         first_held = candidates.first_of(len(counts), np.flatnonzero(candidates.is_held(now_ms)))
         is_free = np.arange(len(candidates)) < first_held[flow]

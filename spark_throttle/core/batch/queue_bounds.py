@@ -11,8 +11,8 @@ So a namespace keeps a prefix of its queue. A namespace whose share is below the
 first, and a row that is over a bound by itself takes no room. Of two rows with the same share, the one nearer to the
 head of its queue is kept first, then the one whose namespace has waited longest (`Candidates.ties`).
 
-Shares are counted in 2**-30ths, rounded up. The search for the level begins with the sums of the namespaces' queues; only
-rows near the level are put in order.
+Shares are counted in 2**-30ths, rounded up. The search for the level begins with the sums of the namespaces' queues;
+only rows near the level are put in order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def overflowing(
     now_ms: int,
     shards: int,
     shard: int,
-    queues: Layout | None = None,
 ) -> Int64s:
     """Return the positions, ascending, of the rows that the queue has no room for.
 
@@ -62,8 +61,6 @@ def overflowing(
         The rows that should wait: some of the candidates.
     names
         The names of the flows.
-    queues
-        The layout of `rows`, if it is known.
 
     Raises
     ------
@@ -77,7 +74,7 @@ def overflowing(
         if rows.queued == len(rows):  # a bound that shrank loses nothing by itself
             return np.zeros(0, dtype=np.int64)
         raise QueueOverflowError(shard, len(rows), room.messages, room.bytes)
-    return room.beyond(rows, candidates, names, now_ms=now_ms, queues=queues)
+    return room.beyond(rows, candidates, names, now_ms=now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +97,9 @@ class QueueRoom:
         """Return whether that many messages and bytes may wait."""
         return messages <= self.messages and size_bytes <= self.bytes
 
-    def beyond(
-        self, rows: Candidates, candidates: Candidates, names: pa.StringArray, *, now_ms: int,
-        queues: Layout | None = None,
-    ) -> Int64s:  # fmt: skip
+    def beyond(self, rows: Candidates, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
         """Return the positions, ascending, of the `rows` that do not fit, which are some of the `candidates`."""
-        layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names))) if queues is None else queues
+        layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
         flows = np.flatnonzero(layout.segments.counts)
         queues = layout.of_flows(flows)
         share, kept = self.level(queues)

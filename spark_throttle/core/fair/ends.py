@@ -4,9 +4,9 @@ The end of a scope is the first row that finds its balance negative. It is found
 within a flow, so the rows up to a key are a prefix of every flow, whose length can be computed without looking at the
 rows (`fair_rows`):
 
-1. Search for the largest key up to which everything fits, for all scopes at once. Two keys to try, one below the end and
-   one above, are guessed from a small sorted sample of the rows still in question. Where most of these are left, the
-   next step halves the keys in question, so that a bad guess costs time and nothing else.
+1. Search for the largest key up to which everything fits, for all scopes at once. Two keys to try, one below the end
+   and one above, are guessed from a small sorted sample of the rows still in question. Where most of these are left,
+   the next step halves the keys in question, so that a bad guess costs time and nothing else.
 2. Once few rows are left, sort them: the end is among the rows of the first key up to which not everything fits, or
    right behind them.
 3. Flows that are equal in that key are taken in the order of their ties, each with all its rows of that key.

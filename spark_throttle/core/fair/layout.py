@@ -90,7 +90,7 @@ class Candidates:
         return self.ties_of(flows, self.first_of(len(names))[flows], names, now_ms=now_ms)
 
     def ties_of(self, flows: Int64s, first: Int64s, names: pa.StringArray, *, now_ms: int) -> Int64s:
-        """Return the `ties` of flows whose first rows are at `first`, which is past the last row where there is none."""
+        """Return the `ties` of flows whose first rows are at `first`, past the last row where there is none."""
         is_present = first < len(self)
         head_ms = np.full(len(flows), now_ms, dtype=np.int64)
         head_ms[is_present] = self.arrival_ms[first[is_present]]

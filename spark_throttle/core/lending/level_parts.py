@@ -149,9 +149,7 @@ class Level:
             nothing, no = np.zeros((seats, 2), dtype=np.int64), np.zeros((seats, 2), dtype=np.bool_)
             no_bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
             next_ahead = np.full(seats, NOBODY, dtype=np.int64)
-            return LevelParts(
-                granted, nothing, unchanged, no, no, no_bound, next_ahead, shortage.is_short, nothing, no
-            )
+            return LevelParts(granted, nothing, unchanged, no, no, no_bound, next_ahead, shortage.is_short, nothing, no)
         if len(rows) == len(self.scope):
             return self._divided_short(shortage, unchanged)
         short = Level(

@@ -62,12 +62,12 @@ class ScopeTime:
         rate = np.maximum(self.rate_micro_per_ms, 1)
         (rate_messages, rate_bytes), (bits_messages, bits_bytes) = rate.T, self.bits.T
         finer = bits_messages - bits_bytes
-        columns = (
-            np.where(is_messages, rate_bytes, rate_messages), np.where(is_messages, rate_messages, rate_bytes),
-            np.where(is_messages, finer, -finer), is_messages,
-        )  # fmt: skip
-        rate, slower_rate, bits, is_messages = (each[scope] for each in columns)
-        return rate, slower_rate, bits, is_messages
+        return (
+            np.where(is_messages, rate_bytes, rate_messages)[scope],
+            np.where(is_messages, rate_messages, rate_bytes)[scope],
+            np.where(is_messages, finer, -finer)[scope],
+            is_messages[scope],
+        )
 
     def of(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return the time that tokens of `scope` take, in the resource that takes longer; shape (n,)."""

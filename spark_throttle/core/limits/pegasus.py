@@ -94,18 +94,15 @@ def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRu
 def _passing(laid_out: Segments, size_bytes: Int64s, room: Int64s) -> Bools | None:
     """Return which laid-out rows pass, `None` if all do; `room` has the shape (flows, 2)."""
     room_messages, room_bytes = np.maximum(room[:, _MESSAGES], 0), room[:, _BYTES]
-    passed, at = None, None
+    passed, at = np.zeros(len(size_bytes), dtype=np.bool_), None
     while True:
         total = running_total(size_bytes)
         fits = np.minimum(room_messages, laid_out.fitting(total, room_bytes))
-        if passed is None and (fits == laid_out.counts).all():
+        if at is None and (fits >= laid_out.counts).all():
             return None
         fits = np.minimum(fits, laid_out.counts)
         now_passing = laid_out.first_of_each(fits)
-        if passed is None:
-            passed = now_passing.copy()
-        else:
-            passed[at[now_passing]] = True
+        passed[now_passing if at is None else at[now_passing]] = True
         room_messages = room_messages - fits
         room_bytes = room_bytes - laid_out.sums(total, fits)
         most_bytes = np.where(room_messages > 0, room_bytes, -1)
