@@ -305,7 +305,7 @@ MENDS: Final = (
         (
             (
                 "core/batch/queue_bounds.py",
-                "    return room.beyond(rows, candidates, names, now_ms=now_ms)",
+                "    return room.beyond(waiting, candidates, names, now_ms=now_ms)",
                 "    return np.arange(max(rows.queued, room.messages), len(rows))",
             ),
         ),

@@ -67,8 +67,7 @@ class RowOutcomes:
         """Return the messages and bytes that arrived, by flow, shape (flows, 2); the candidates want `wanted`."""
         if self.candidates.row is None and not self.rows.queued:
             return wanted
-        arrived = self.rows.queued + np.flatnonzero(self.rows.flow[self.rows.queued :] >= 0)
-        return self.rows.tally(arrived, len(wanted))
+        return self.rows.arrived(len(wanted))
 
 
 def remembered(

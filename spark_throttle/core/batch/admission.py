@@ -98,13 +98,14 @@ def plan_admission(
     plan = plan_flows(candidates, entered.flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
     behind = RowsBehind.of(candidates, plan, batch)
     _decide_by_quota(decisions, candidates, behind, plan, batch)
-    waiting, refused, still = behind.at, behind.at[:0], behind.rows
+    waiting, refused, still, queues = behind.at, behind.at[:0], behind.rows, plan.outcome.queues
     if behind.is_rejected.any():
         waiting, refused = behind.at[~behind.is_rejected], behind.at[behind.is_rejected]
-        still = candidates.take(waiting)
+        still, queues = candidates.take(waiting), None
     overflow = queue_bounds.overflowing(
-        still, candidates, entered.flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
-    )
+        queue_bounds.WaitingRows(still, waiting, queues), candidates, entered.flows.names, policy.queue,
+        now_ms=now_ms, shards=shards, shard=shard,
+    )  # fmt: skip
     if len(overflow):
         decisions.decide(candidates.row_at(waiting[overflow]), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
         waiting, refused = np.delete(waiting, overflow), np.concatenate([refused, waiting[overflow]])

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import Segments, by_row, running_total, total_in_order
-from spark_throttle.core.batch.queue_bounds import QueueRoom
+from spark_throttle.core.batch.queue_bounds import QueueRoom, WaitingRows
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s
@@ -115,7 +115,8 @@ class WaitingRoom:
         at = at[~is_unleased]
         leased = rows.take(at)
         if not self.queue.fits(len(leased), int(leased.size_bytes.sum())):
-            waits[at[self.queue.beyond(leased, candidates, names, now_ms=now_ms)]] = False
+            beyond = self.queue.beyond(WaitingRows(leased, at), candidates, names, now_ms=now_ms)
+            waits[at[beyond]] = False
         return waits
 
     def _parts(self, scope: Int64s, weight: Int64s) -> Int64s:

@@ -71,6 +71,9 @@ class Outcome:
     served: Int64s
     """Shape (flows, 2): the messages and bytes of the admitted candidates."""
 
+    queues: Layout | None = None
+    """The layout of the candidates that are not admitted; `None` if no candidate was put in order."""
+
     @classmethod
     def of_all(cls, wanted: Int64s) -> Outcome:
         """Return the outcome of a batch that admits everything."""
@@ -156,6 +159,7 @@ def plan_flows(
         stops,
         np.stack([counts, layout.bytes_of_first(counts)], axis=1),
         np.stack([count, layout.bytes_of_first(count)], axis=1),
+        layout.behind(count),
     )
     taken = _taken(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
     left = room.less(*taken)

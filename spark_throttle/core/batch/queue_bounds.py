@@ -43,8 +43,23 @@ def is_expired(queue: Queue, bounds: QueueBounds, *, now_ms: int) -> Bools:
     return now_ms - queue.arrival_ms > bounds.age_ms
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingRows:
+    """The rows that should wait: some of the candidates."""
+
+    rows: Candidates
+    at: Int64s
+    """Their positions among the candidates."""
+
+    queues: Layout | None = None
+    """The layout of the candidates, reduced to these rows, if that is known."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
 def overflowing(
-    rows: Candidates,
+    waiting: WaitingRows,
     candidates: Candidates,
     names: pa.StringArray,
     bounds: QueueBounds,
@@ -57,8 +72,6 @@ def overflowing(
 
     Parameters
     ----------
-    rows
-        The rows that should wait: some of the candidates.
     names
         The names of the flows.
 
@@ -68,13 +81,14 @@ def overflowing(
         If there is no room and the bounds say to fail.
     """
     room = QueueRoom.of(bounds, shards)
+    rows = waiting.rows
     if room.fits(len(rows), int(rows.size_bytes.sum())):
         return np.zeros(0, dtype=np.int64)
     if bounds.on_overflow == Overflow.FAIL:
         if rows.queued == len(rows):  # a bound that shrank loses nothing by itself
             return np.zeros(0, dtype=np.int64)
         raise QueueOverflowError(shard, len(rows), room.messages, room.bytes)
-    return room.beyond(rows, candidates, names, now_ms=now_ms)
+    return room.beyond(waiting, candidates, names, now_ms=now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +111,11 @@ class QueueRoom:
         """Return whether that many messages and bytes may wait."""
         return messages <= self.messages and size_bytes <= self.bytes
 
-    def beyond(self, rows: Candidates, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
-        """Return the positions, ascending, of the `rows` that do not fit, which are some of the `candidates`."""
-        layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
+    def beyond(self, waiting: WaitingRows, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
+        """Return the positions, ascending, of the waiting rows that do not fit."""
+        rows, layout = waiting.rows, waiting.queues
+        if layout is None:
+            layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
         flows = np.flatnonzero(layout.segments.counts)
         queues = layout.of_flows(flows)
         share, kept = self.level(queues)
@@ -111,7 +127,12 @@ class QueueRoom:
             order = np.lexsort((np.repeat(tie, equal[at]), place))
             queue, place = queue[order], place[order]
             kept += np.bincount(queue[: self.first_that_fit(queue, place, queues, kept)], minlength=len(kept))
-        return queues.beyond(kept)
+        beyond = queues.beyond(kept)
+        if waiting.queues is None:
+            return beyond
+        is_beyond = np.zeros(len(candidates), dtype=np.bool_)
+        is_beyond[beyond] = True
+        return np.flatnonzero(is_beyond[waiting.at])
 
     def rows_up_to(self, share: int, queues: Layout) -> Int64s:
         """Return how many first rows of each queue have a share of at most `share`, which is at most the whole."""

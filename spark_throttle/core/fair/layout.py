@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import Segments, name_hash, sums, total_in_order
+from spark_throttle.core.arithmetic.segments import Segments, name_hash, ranges, sums, total_in_order
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.state import Queue
 
@@ -41,12 +41,13 @@ class Candidates:
         just_now = np.broadcast_to(np.int64(now_ms), flow.shape)
         if not len(queue):
             return cls(None, flow, size_bytes, just_now, release_ms, 0)
+        free = np.broadcast_to(np.int64(0), (len(queue) + len(flow),))
         return cls(
             None,
             np.concatenate([queue_flow, flow]),
             np.concatenate([queue.size_bytes, size_bytes]),
             np.concatenate([queue.arrival_ms, just_now]),
-            np.concatenate([queue.release_ms, release_ms]),
+            np.concatenate([queue.release_ms, release_ms]) if queue.release_ms.any() or release_ms.any() else free,
             len(queue),
         )
 
@@ -102,6 +103,12 @@ class Candidates:
         """Return the positions of the rows at `at` among all rows of the batch."""
         return at if self.row is None else self.row[at]
 
+    def arrived(self, flows: int) -> Int64s:
+        """Return the messages and bytes of the usable arrivals, by flow; shape (flows, 2)."""
+        flow, size_bytes = self.flow[self.queued :], self.size_bytes[self.queued :]
+        messages = np.bincount(flow + 1, minlength=flows + 1)[1:]
+        return np.stack([messages, sums(flow, size_bytes, flows + 1)[:-1]], axis=1)
+
     def tally(self, at: Int64s, flows: int) -> Int64s:
         """Return the messages and bytes of the rows at `at`, by flow; shape (flows, 2)."""
         flow = self.flow[at]
@@ -122,6 +129,8 @@ class Layout:
     """Candidates laid out by flow."""
 
     segments: Segments
+    """The rows laid out; its `order` may hold other rows, too, between those of its keys."""
+
     total: Int64s
     """The running total of bytes over the whole layout; it is longer than the layout by one."""
 
@@ -160,9 +169,18 @@ class Layout:
 
     def beyond(self, count: Int64s) -> Int64s:
         """Return the positions, ascending, of the candidates that are not among the first `count` of their flow."""
-        is_beyond = np.empty(len(self.segments.order), dtype=np.bool_)
-        is_beyond[self.segments.order] = ~self.segments.first_of_each(count)
+        segments = self.segments
+        is_beyond = np.zeros(len(segments.order), dtype=np.bool_)
+        if int(segments.counts.sum()) == len(segments.order):
+            is_beyond[segments.order] = ~segments.first_of_each(count)
+        else:
+            is_beyond[segments.order[ranges(segments.starts + count, segments.counts - count)]] = True
         return np.flatnonzero(is_beyond)
+
+    def behind(self, count: Int64s) -> Layout:
+        """Return the layout of the candidates that are not among the first `count` of their flow."""
+        segments = self.segments
+        return Layout(Segments(segments.order, segments.starts + count, segments.counts - count), self.total)
 
     def ties(self, flows: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
         """Return the `Candidates.ties` of `flows`, which ascend."""
