@@ -17,6 +17,7 @@ Results = Mapping[str, Any]
 Unit = Literal["cpu_seconds", "wall_seconds", "batch_ms"]
 
 _OVERLOADED: Final = "one group, 50 % admitted, 1 x 1,000,000"
+_IN_DICTIONARY: Final = "names in a dictionary"
 _IN_TEN: Final = "one group, 50 % admitted, 10 x 100,000"
 _NOTHING_SHORT: Final = "nothing is limited: first"
 _BATCH_OF_A_SECOND: Final = "kernel, batches of 1000 ms"
@@ -96,6 +97,10 @@ def _kernel(part: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
             "kernel_ns_per_message", "namespace quotas", values("namespace quotas, 1 x 1,000,000"), 30, is_least=False
         ),
         Figure("kernel_ns_per_message", "ten batches of 100,000", values(_IN_TEN), 40, is_least=False),
+        Figure(
+            "kernel_ns_per_message", "one overloaded group, names in a dictionary", values(_OVERLOADED, _IN_DICTIONARY),
+            30, is_least=False,
+        ),
         Figure(
             "state_bytes_per_namespace", "100,000 namespaces, no queue",
             values("100 messages, 100,000 namespaces remembered", "state"), 64, is_least=False,
