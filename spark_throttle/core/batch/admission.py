@@ -98,12 +98,13 @@ def plan_admission(
     plan = plan_flows(candidates, entered.flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
     behind = RowsBehind.of(candidates, plan, batch)
     _decide_by_quota(decisions, candidates, behind, plan, batch)
-    waiting, refused, still, queues = behind.at, behind.at[:0], behind.rows, plan.outcome.queues
+    waiting, refused, still = behind.at, behind.at[:0], behind.rows
+    laid_out = None if plan.outcome.queues is None else (waiting, plan.outcome.queues)
     if behind.is_rejected.any():
         waiting, refused = behind.at[~behind.is_rejected], behind.at[behind.is_rejected]
-        still, queues = candidates.take(waiting), None
+        still, laid_out = candidates.take(waiting), None
     overflow = queue_bounds.overflowing(
-        queue_bounds.WaitingRows(still, waiting, queues), candidates, entered.flows.names, policy.queue,
+        queue_bounds.WaitingRows(still, laid_out), candidates, entered.flows.names, policy.queue,
         now_ms=now_ms, shards=shards, shard=shard,
     )  # fmt: skip
     if len(overflow):

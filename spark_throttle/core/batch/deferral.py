@@ -115,7 +115,7 @@ class WaitingRoom:
         at = at[~is_unleased]
         leased = rows.take(at)
         if not self.queue.fits(len(leased), int(leased.size_bytes.sum())):
-            beyond = self.queue.beyond(WaitingRows(leased, at), candidates, names, now_ms=now_ms)
+            beyond = self.queue.beyond(WaitingRows(leased), candidates, names, now_ms=now_ms)
             waits[at[beyond]] = False
         return waits
 

@@ -48,11 +48,8 @@ class WaitingRows:
     """The rows that should wait: some of the candidates."""
 
     rows: Candidates
-    at: Int64s
-    """Their positions among the candidates."""
-
-    queues: Layout | None = None
-    """The layout of the candidates, reduced to these rows, if that is known."""
+    laid_out: tuple[Int64s, Layout] | None = None
+    """If it is known: their positions among the candidates, and the layout of the candidates, reduced to these rows."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -113,26 +110,28 @@ class QueueRoom:
 
     def beyond(self, waiting: WaitingRows, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
         """Return the positions, ascending, of the waiting rows that do not fit."""
-        rows, layout = waiting.rows, waiting.queues
-        if layout is None:
-            layout = Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
+        rows = waiting.rows
+        if waiting.laid_out is None:
+            at, layout = None, Layout.of(rows, np.bincount(rows.flow, minlength=len(names)))
+        else:
+            at, layout = waiting.laid_out
         flows = np.flatnonzero(layout.segments.counts)
         queues = layout.of_flows(flows)
         share, kept = self.level(queues)
         if share < WHOLE:  # otherwise the remaining rows are over a bound by themselves
             equal = self.rows_up_to(share + 1, queues) - kept
-            at = np.flatnonzero(equal)
-            tie = candidates.ties(flows[at], names, now_ms=now_ms)
-            queue, place = np.repeat(at, equal[at]), ranges(kept[at], equal[at])
-            order = np.lexsort((np.repeat(tie, equal[at]), place))
+            tied = np.flatnonzero(equal)
+            tie = candidates.ties(flows[tied], names, now_ms=now_ms)
+            queue, place = np.repeat(tied, equal[tied]), ranges(kept[tied], equal[tied])
+            order = np.lexsort((np.repeat(tie, equal[tied]), place))
             queue, place = queue[order], place[order]
             kept += np.bincount(queue[: self.first_that_fit(queue, place, queues, kept)], minlength=len(kept))
         beyond = queues.beyond(kept)
-        if waiting.queues is None:
+        if at is None:
             return beyond
         is_beyond = np.zeros(len(candidates), dtype=np.bool_)
         is_beyond[beyond] = True
-        return np.flatnonzero(is_beyond[waiting.at])
+        return np.flatnonzero(is_beyond[at])
 
     def rows_up_to(self, share: int, queues: Layout) -> Int64s:
         """Return how many first rows of each queue have a share of at most `share`, which is at most the whole."""

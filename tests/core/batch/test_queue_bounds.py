@@ -42,7 +42,7 @@ def ask(
         len(old),
     )
     limits = QueueBounds(messages, size_bytes, None, bounds.get("on_overflow", Overflow.REJECT))
-    waiting = WaitingRows(candidates.take(np.arange(len(rows))), np.arange(len(rows)))
+    waiting = WaitingRows(candidates.take(np.arange(len(rows))))
     found = overflowing(waiting, candidates, NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2)
     assert found.tolist() == sorted(found.tolist())
     return [at - len(old) for at in found.tolist()]
