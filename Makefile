@@ -146,6 +146,10 @@ bench: setup jars ## run every benchmark (an hour on a quiet machine): a table, 
 bench-kernel: setup ## measure the admission kernel on one core: per message, remembered namespace and waiting row
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.kernel $(ARGS)
 
+.PHONY: bench-planning
+bench-planning: setup ## measure what an epoch costs the driver while 100,000 and 1,000,000 namespaces wait
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.planning --out build/bench-planning.json $(ARGS)
+
 .PHONY: bench-peers
 bench-peers: setup ## compare the kernel with other limiters on one stream (the JVM's need a JDK and Maven)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.peers --out build/bench-peers.json $(ARGS)

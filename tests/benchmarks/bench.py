@@ -4,8 +4,9 @@
 
 Each part is a process of its own, one after the other, and all its opponents run in it; nothing else should run on the
 machine. Without names all parts run; with names these run anew, and the others are taken as they were measured before.
-Below `build/bench` lies what each part wrote; `build/bench.json` holds the figures, the parts and the machine,
-`build/bench-growth.png` the picture. Times beside a figure are of CPU; `wall` is the same ratio by the clock.
+Below `build/bench` lies what each part wrote; `build/bench.json` holds the figures by key (`results`), the parts and
+the machine, `build/bench-growth.png` the picture. Times beside a figure are of CPU; `wall` is the same ratio by the
+clock.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from tests.benchmarks.growth_plot import plot_growth
 from tests.benchmarks.results import save
 from tests.sessions import ROOT
 
-PARTS: Final = ("kernel", "peers", "operators", "sink", "references", "overload", "growth", "division")
-_ONE_CORE: Final = ("kernel", "peers")
-_WITH_REPEATS: Final = ("peers", "operators", "sink", "references", "overload", "growth")
+PARTS: Final = (
+    "kernel", "planning", "peers", "operators", "sink", "references", "overload", "growth", "division",
+)  # fmt: skip
+_ONE_CORE: Final = ("kernel", "planning", "peers")
+_WITH_REPEATS: Final = ("planning", "peers", "operators", "sink", "references", "overload", "growth")
 _PICTURE_PART: Final = 5
 """Growth is a picture, and its parts are many: a fifth of the rounds will do."""
 
@@ -119,7 +122,10 @@ def main() -> None:
     results, about = read(folder)
     found = figures(results)
     ran_on = machine()
-    whole = {"machine": ran_on, "figures": [each.as_json() for each in found], "about": about, "parts": results}
+    by_key: dict[str, dict[str, Any]] = {}
+    for each in found:
+        by_key.setdefault(each.key, {})[each.of] = each.as_json()
+    whole = {"machine": ran_on, "results": by_key, "about": about, "parts": results}
     save(whole, asked.out)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(shown(found))

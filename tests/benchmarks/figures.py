@@ -17,6 +17,9 @@ Results = Mapping[str, Any]
 Unit = Literal["cpu_seconds", "wall_seconds", "batch_ms"]
 
 _OVERLOADED: Final = "one group, 50 % admitted, 1 x 1,000,000"
+_IN_DICTIONARY: Final = "names in a dictionary"
+_IN_TEN: Final = "one group, 50 % admitted, 10 x 100,000"
+_NOTHING_SHORT: Final = "nothing is limited: first"
 _BATCH_OF_A_SECOND: Final = "kernel, batches of 1000 ms"
 
 
@@ -70,6 +73,7 @@ def figures(results: Results) -> list[Figure]:
     """Return the figures of the parts that are there, in the order in which they are shown: those of a key together."""
     makers: dict[str, Callable[[Any], list[Figure]]] = {
         "kernel": _kernel,
+        "planning": _planning,
         "peers": _peers,
         "operators": _operators,
         "sink": _sink,
@@ -89,9 +93,14 @@ def _kernel(part: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
         return next(found for name, found in by_name.items() if name.startswith(start) and name.endswith(end))
 
     return [
-        Figure("kernel_ns_per_message", "one overloaded group", values(_OVERLOADED), 20, is_least=False),
+        Figure("kernel_ns_per_message", "one overloaded group", values(_OVERLOADED), 30, is_least=False),
         Figure(
-            "kernel_ns_per_message", "namespace quotas", values("namespace quotas, 1 x 1,000,000"), 20, is_least=False
+            "kernel_ns_per_message", "namespace quotas", values("namespace quotas, 1 x 1,000,000"), 30, is_least=False
+        ),
+        Figure("kernel_ns_per_message", "ten batches of 100,000", values(_IN_TEN), 40, is_least=False),
+        Figure(
+            "kernel_ns_per_message", "one overloaded group, names in a dictionary", values(_OVERLOADED, _IN_DICTIONARY),
+            30, is_least=False,
         ),
         Figure(
             "state_bytes_per_namespace", "100,000 namespaces, no queue",
@@ -101,7 +110,34 @@ def _kernel(part: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
             "state_bytes_per_row", "100,000 rows, beside their payload",
             values("10,000 messages behind 100,000,", "state"), 16, is_least=False,
         ),
+        *_regimes(part.get("regimes", ())),
     ]  # fmt: skip
+
+
+def _regimes(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Return what a shard's batch costs in every regime, to one in which nothing runs short."""
+    found = []
+    for way in ("run_batch", "decide"):
+        of_way = {each["name"].removesuffix(f": {way}"): each["values"] for each in part if each["name"].endswith(way)}
+        free = of_way.get(_NOTHING_SHORT, [])
+        ratios = {
+            name: tuple(took / bare for took, bare in zip(values, free, strict=True)) for name, values in of_way.items()
+        }
+        dearest = sorted(ratios, key=lambda name: median(ratios[name]), reverse=True)
+        found += [Figure("regimes", f"{way}, {name}", ratios[name], 2.5, is_least=False) for name in dearest]
+    return found
+
+
+def _planning(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    found = []
+    for namespaces, shards, bound in ((100_000, 1, 30), (100_000, 8, 150), (1_000_000, 1, 300), (1_000_000, 8, 1_500)):
+        values = tuple(
+            one["plan_ms"] for one in part if (one["namespaces"], one["shards"]) == (namespaces, shards)
+        )  # fmt: skip
+        if values:
+            of = f"{namespaces:,} namespaces that wait, {shards} shards"
+            found.append(Figure("plan_ms", of, values, bound, is_least=False))
+    return found
 
 
 def _peers(part: Sequence[Mapping[str, Any]]) -> list[Figure]:

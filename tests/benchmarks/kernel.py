@@ -3,7 +3,8 @@
     OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [stream|regimes|flows|backlog|spread|profile]... [--out FILE]
 
 `stream` decides the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state, under
-several policies. `regimes` decides three batches of a shard under every policy that can make it short. `flows` decides
+several policies. `regimes` decides three batches of a shard under every policy that can make it short, alone and with
+what else a shard does in its batch. `flows` decides
 100 messages on a shard that remembers many namespaces, `backlog` 10,000 messages behind a queue of which 10,000 may
 leave. `spread` decides the stream over more and more namespaces and shards. `profile` shows in which functions the time
 of the stream goes. Times are process CPU time on one thread: the median of the repeats, and their least and most.
@@ -17,6 +18,7 @@ import pstats
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -28,6 +30,7 @@ from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
+from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
 from tests.benchmarks import regimes
 from tests.benchmarks.results import save
@@ -81,9 +84,16 @@ def cases(stream: Stream) -> Iterator[Case]:
     yield Case("tenants, groups and job short", everything, {n: (total[0] * p, total[1] * p) for n, p in parts.items()})
 
 
-def arrivals_of(stream: Stream, names: pa.StringArray, start: int, stop: int) -> Arrivals:
-    """Return messages `start` to `stop` of the stream; each batch owns its buffers, as one that was read does."""
-    return Arrivals(names.take(pa.array(stream.key[start:stop])), pa.array(stream.size[start:stop].astype(np.int64)))
+def arrivals_of(stream: Stream, names: pa.StringArray, start: int, stop: int, *, is_encoded: bool = False) -> Arrivals:
+    """Return messages `start` to `stop` of the stream; each batch owns its buffers, as one that was read does.
+
+    Parameters
+    ----------
+    is_encoded
+        Whether names come as a dictionary, as some files hold them.
+    """
+    key, size = pa.array(stream.key[start:stop]), pa.array(stream.size[start:stop].astype(np.int64))
+    return Arrivals(pa.DictionaryArray.from_arrays(key, names) if is_encoded else names.take(key), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +129,14 @@ def measure_stream(stream: Stream) -> Iterator[Figure]:
         MESSAGES,
         "ns/message",
     )
-    for case in cases(stream):
-        for batches in (1, 10):
-            rows = MESSAGES // batches
-            parts = [arrivals_of(stream, names, at * rows, (at + 1) * rows) for at in range(batches)]
-            state = case.state(1 / batches)
-            admitted = [int((decide(state, part, case).decisions.verdict == Verdict.ADMIT).sum()) for part in parts]
-            label = f"{case.name}, {batches} x {rows:,} ({100 * sum(admitted) / MESSAGES:.0f} % admitted)"
-            yield timed(label, lambda: [decide(state, part, case) for part in parts], MESSAGES, "ns/message")  # noqa: B023 - called at once
+    for case, batches, is_encoded in product(cases(stream), (1, 10), (False, True)):
+        rows = MESSAGES // batches
+        parts = [arrivals_of(stream, names, at * rows, (at + 1) * rows, is_encoded=is_encoded) for at in range(batches)]
+        state = case.state(1 / batches)
+        admitted = [int((decide(state, part, case).decisions.verdict == Verdict.ADMIT).sum()) for part in parts]
+        label = f"{case.name}, {batches} x {rows:,} ({100 * sum(admitted) / MESSAGES:.0f} % admitted)"
+        label += ", names in a dictionary" if is_encoded else ""
+        yield timed(label, lambda: [decide(state, part, case) for part in parts], MESSAGES, "ns/message")  # noqa: B023 - called at once
 
 
 def decide(state: ShardState, arrivals: Arrivals, case: Case, *, now_ms: int = NOW_MS) -> AdmissionPlan:
@@ -135,20 +145,25 @@ def decide(state: ShardState, arrivals: Arrivals, case: Case, *, now_ms: int = N
 
 
 def measure_regimes(stream: Stream) -> Iterator[Figure]:
-    """Yield the cost of three batches in every regime."""
+    """Yield the cost of three batches in every regime: of the decisions, then of a shard's whole batch."""
     arrived, nothing = regimes.arrivals(), regimes.nothing()
+    frames, no_frames = regimes.frames(arrived), list[bytes]()
+    batches = (("first", arrived, frames), ("second", arrived, frames), ("no arrivals", nothing, no_frames))
     for regime in regimes.regimes():
-        case, state = Case("", regime.policy, {}), regimes.initial(regime.policy, now_ms=NOW_MS)
-        for batch, (label, rows) in enumerate((("first", arrived), ("second", arrived), ("no arrivals", nothing))):
+        case, state, block = Case("", regime.policy, {}), regimes.initial(regime.policy, now_ms=NOW_MS), None
+        for batch, (label, rows, framed) in enumerate(batches):
             now_ms = NOW_MS + 1_000 * batch
-            state = regime.lent(state, now_ms=now_ms)
-            yield timed(
-                f"{regime.name}: {label}",
-                lambda: decide(state, rows, case, now_ms=now_ms),  # noqa: B023 - called at once
-                1_000_000,
-                "ms/batch",
-            )
-            state = decide(state, rows, case, now_ms=now_ms).state
+            state, grant = regime.lent(state, now_ms=now_ms), regime.grant(batch, now_ms=now_ms)
+
+            def decided() -> AdmissionPlan:
+                return decide(state, rows, case, now_ms=now_ms)  # noqa: B023 - called at once
+
+            def whole_batch() -> ShardOutcome:
+                return run_batch(block, grant, framed, shard=0, shards=1, now_ms=now_ms, is_explained=False)  # noqa: B023
+
+            yield timed(f"{regime.name}: {label}: decide", decided, 1_000_000, "ms/batch")
+            yield timed(f"{regime.name}: {label}: run_batch", whole_batch, 1_000_000, "ms/batch")
+            state, block = decided().state, whole_batch().state
 
 
 def measure_spread(stream: Stream) -> Iterator[Figure]:
@@ -283,7 +298,7 @@ def main() -> None:
     stream = build_stream()
     print(f"{'':64} {'median':>10} {'least':>10} {'most':>10}")
     found: dict[str, list[Figure]] = {}
-    for name in asked.measures or ("stream", "flows", "backlog", "spread"):
+    for name in asked.measures or [name for name in MEASURES if name != "profile"]:
         for figure in MEASURES[name](stream):
             print(figure, flush=True)
             found.setdefault(name, []).append(figure)

@@ -2,6 +2,7 @@
 
 Each regime is measured on a first batch, on a second batch behind the queue that the first one left, and on a batch
 without arrivals behind the queue that the second one left. What a group or the job gets is a fifth of a batch's rows.
+Rows are decided alone, or as a shard's whole batch (`run_batch`), with a payload of one number and frames to open.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import Arrivals
+from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ShardState
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
 from spark_throttle.testing.oracle.worlds import granted
 
 ROWS: Final = 1_000_000
@@ -39,6 +42,12 @@ class Regime:
         rates = self.policy.shared.rate_micro_per_ms
         tokens = {name: tuple(rate / 1_000 for rate in pair) for name, pair in zip(names, rates.tolist(), strict=True)}
         return granted(state, self.policy, tokens, now_ms=now_ms)
+
+    def grant(self, batch: int, *, now_ms: int) -> bytes:
+        """Return the control row of a batch, which brings the policy if it is the first."""
+        lent = self.lent(initial(self.policy, now_ms=now_ms), now_ms=now_ms).grants
+        policy = pack_policy(self.policy) if batch == 0 else None
+        return pack_grant(ShardGrant(batch + 1, policy, lent.balance_micro, lent.headroom_micro))
 
 
 def regimes() -> Iterator[Regime]:
@@ -69,6 +78,7 @@ def _documents() -> Iterator[tuple[str, Mapping[str, Any]]]:
     }  # fmt: skip
     yield "1,000 groups", {"resource_groups": groups, "namespaces": in_group}
     yield "Pegasus rules", {"defaults": {"write_throttling": "20*delay*100,50*reject*50"}}
+    yield "Pegasus rules by size", {"defaults": {"write_throttling_by_size": "4K*delay*100,10K*reject*50"}}
     yield "largest messages", group(max_message_bytes=300)
     yield "queue full of messages", {**group(), "queue": {"messages": _FIFTH // 2}}
     yield "queue full of bytes", {**group(), "queue": {"bytes": _FIFTH * 100}}
@@ -81,6 +91,13 @@ def arrivals() -> Arrivals:
     names = pa.array([f"t{n % TENANTS}/n{n}" for n in range(NAMESPACES)])
     namespaces = names.take(pa.array(random.integers(0, NAMESPACES, ROWS)))
     return Arrivals(namespaces, pa.array(random.integers(1, 400, ROWS)))
+
+
+def frames(rows: Arrivals) -> list[bytes]:
+    """Return rows as the frames in which they reach a shard, in order."""
+    number = pa.array(np.arange(len(rows)))
+    helpers = {NAMESPACE: rows.namespaces, SIZE: rows.size_bytes, f"{ORDER_PREFIX}000": number}
+    return encode(pa.table({"id": number, **helpers, TIE: pa.array(np.zeros(len(rows), dtype=np.int64))}))
 
 
 def nothing() -> Arrivals:

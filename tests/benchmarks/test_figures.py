@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.figures import figures
+from tests.benchmarks.figures import _regimes, figures
 
 
 def costs(*cpu_seconds: float) -> list[dict[str, float]]:
@@ -66,6 +66,26 @@ def test_references_are_compared_with_the_job_without_a_throttle_with_a_shuffle_
     by_words = {each.of: each for each in figures({"references": part})}
     assert (by_words["with a shuffle, to delta"].value, by_words["with a shuffle, to delta"].is_reached) == (1.25, True)
     assert (by_words["without one, to delta"].value, by_words["without one, to delta"].is_reached) == (0.75, False)
+
+
+def test_a_regime_costs_what_it_takes_beside_the_one_in_which_nothing_runs_short() -> None:
+    free, short = "nothing is limited: first", "one group, delay: second"
+    regimes = [
+        {"name": f"{name}: {way}", "values": values}
+        for name, values in ((free, [10.0, 20.0]), (short, [30.0, 40.0]))
+        for way in ("decide", "run_batch")
+    ]
+    found = [each for each in _regimes(regimes) if each.of.startswith("run_batch")]
+    assert [(each.of, each.values) for each in found] == [
+        (f"run_batch, {short}", (3.0, 2.0)), (f"run_batch, {free}", (1.0, 1.0)),
+    ]  # fmt: skip
+
+
+def test_an_epoch_is_planned_within_the_bound_of_its_namespaces_and_shards() -> None:
+    part = [{"namespaces": 100_000, "shards": shards, "plan_ms": 40.0} for shards in (1, 1, 8)]
+    one, eight = figures({"planning": part})
+    assert (one.values, one.is_reached) == ((40.0, 40.0), False)
+    assert (eight.values, eight.is_reached) == ((40.0,), True)
 
 
 def test_a_part_that_was_not_measured_has_no_figure() -> None:

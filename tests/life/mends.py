@@ -305,7 +305,7 @@ MENDS: Final = (
         (
             (
                 "core/batch/queue_bounds.py",
-                "    return room.beyond(rows, candidates, names, now_ms=now_ms)",
+                "    return room.beyond(waiting, candidates, names, now_ms=now_ms)",
                 "    return np.arange(max(rows.queued, room.messages), len(rows))",
             ),
         ),
@@ -377,7 +377,7 @@ MENDS: Final = (
             ("core/batch/deferral.py", "        is_due &= fits | self.is_unleased[scope[at]]\n", ""),
             (
                 "core/batch/deferral.py",
-                "waits[at[self.queue.beyond(leased, candidates, names, now_ms=now_ms)]] = False",
+                "waits[at[beyond]] = False",
                 "waits[at] = False",
             ),
         ),

@@ -173,7 +173,7 @@ def passes_any_size(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_who_came_first(patch: pytest.MonkeyPatch) -> None:
-    def overflowing(rows: Candidates, *rest: Any, **_: Any) -> Int64s:
+    def overflowing(rows: queue_bounds.WaitingRows, *rest: Any, **_: Any) -> Int64s:
         return np.arange(rest[2].messages, len(rows))
 
     patch.setattr(queue_bounds, "overflowing", overflowing)

@@ -17,6 +17,8 @@ WHOLE = 1 << FACTOR_BITS
 PROPORTION_BITS = 50
 """By default, the result of `proportional` is at most two to this power."""
 
+_MOST = np.iinfo(np.int64).max
+
 _DIGIT = 10
 """The number of bits of a quotient that are computed at a time: a divisor may have 52."""
 
@@ -45,9 +47,15 @@ def bit_length(value: Int64s) -> Int64s:
     >>> bit_length(np.array([0, 1, 7, 8, 2**62])).tolist()
     [0, 1, 3, 4, 63]
     """
-    filled = value.copy()
-    for shift in (1, 2, 4, 8, 16, 32):
-        filled |= filled >> shift
+    if value.ndim > 1:
+        return np.stack([bit_length(column) for column in np.moveaxis(value, -1, 0)], axis=-1)
+    least, most = int(value.min(initial=_MOST)), int(value.max(initial=0)).bit_length()
+    if least >= 0 and least.bit_length() >= most:
+        return np.full(value.shape, most)
+    filled = value | value >> 1
+    for shift in (2, 4, 8, 16, 32):
+        if shift < most:
+            filled |= filled >> shift
     return np.bitwise_count(filled).astype(np.int64)
 
 
@@ -67,7 +75,7 @@ def proportional(
 ) -> Int64s:
     """Return ``amount * to / of * 2**bits``, computed from the 31 leading bits of each; at most ``2**most_bits``.
 
-    The result is 0 where any of the three is not positive.
+    The result is 0 where any of the three is not positive. They may have any shapes that go together.
 
     Examples
     --------
@@ -77,10 +85,9 @@ def proportional(
     [20]
     """
     is_known = (amount > 0) & (to > 0) & (of > 0)
-    factors = np.stack([np.where(is_known, each, 1) for each in (amount, to, of)])
-    wide = np.maximum(bit_length(factors) - 31, 0)
-    wide_amount, wide_to, wide_of = wide
-    leading_amount, leading_to, leading_of = factors >> wide
+    factors = [np.maximum(each, 1) for each in (amount, to, of)]
+    wide_amount, wide_to, wide_of = wide = [np.maximum(bit_length(each) - 31, 0) for each in factors]
+    leading_amount, leading_to, leading_of = (each >> bits for each, bits in zip(factors, wide, strict=True))
     product = leading_amount * leading_to
     room = 62 - bit_length(product)
     shift = wide_amount + wide_to - wide_of - room + bits

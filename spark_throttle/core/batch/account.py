@@ -67,8 +67,7 @@ class RowOutcomes:
         """Return the messages and bytes that arrived, by flow, shape (flows, 2); the candidates want `wanted`."""
         if self.candidates.row is None and not self.rows.queued:
             return wanted
-        arrived = self.rows.queued + np.flatnonzero(self.rows.flow[self.rows.queued :] >= 0)
-        return self.rows.tally(arrived, len(wanted))
+        return self.rows.arrived(len(wanted))
 
 
 def remembered(
@@ -110,7 +109,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     if len(moved.oversized):
         too_large = rows.tally(moved.oversized, flows)
         rejected, wants = rejected + too_large, offered - too_large
-    observed = np.bincount(candidates.flow[outcome.marks.row], minlength=flows)
+    observed = outcome.marks.by_flow(flows)
     if len(moved.marked):
         observed += np.bincount(rows.flow[moved.marked], minlength=flows)
     rejected_rows = np.flatnonzero(decisions.verdict == Verdict.REJECT)
@@ -148,9 +147,7 @@ def _demand(
     free = still_waiting
     until_ms = batch.now_ms + batch.elapsed_ms
     if waiting.holds(until_ms):
-        held = np.flatnonzero(waiting.is_held(until_ms))
-        first_held = np.full(len(wants), len(waiting), dtype=np.int64)
-        np.minimum.at(first_held, waiting.flow[held], held)
+        first_held = waiting.first_of(len(wants), np.flatnonzero(waiting.is_held(until_ms)))
         free = waiting.tally(np.flatnonzero(np.arange(len(waiting)) < first_held[waiting.flow]), len(wants))
         wants = np.where((first_held < len(waiting))[:, None], 0, wants)
     wanted = wants + free
@@ -187,8 +184,9 @@ def _leaves_ms(plan: FlowPlan, entered: BatchFlows, waiting: Candidates, *, now_
     leaves_ms[waits] = now_ms
     np.copyto(leaves_ms, now_ms + np.minimum(own_wait_ms, NEVER_MS - now_ms), where=waits & is_enforcing)
     if waiting.holds(now_ms):
-        heads, index = np.unique(waiting.flow, return_index=True)
-        leaves_ms[heads] = np.maximum(leaves_ms[heads], waiting.release_ms[index])
+        heads = np.flatnonzero(waits)
+        first = waiting.first_of(len(leaves_ms))[heads]
+        leaves_ms[heads] = np.maximum(leaves_ms[heads], waiting.release_ms[first])
     return leaves_ms
 
 

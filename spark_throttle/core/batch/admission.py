@@ -99,12 +99,14 @@ def plan_admission(
     behind = RowsBehind.of(candidates, plan, batch)
     _decide_by_quota(decisions, candidates, behind, plan, batch)
     waiting, refused, still = behind.at, behind.at[:0], behind.rows
+    laid_out = None if plan.outcome.queues is None else (waiting, plan.outcome.queues)
     if behind.is_rejected.any():
         waiting, refused = behind.at[~behind.is_rejected], behind.at[behind.is_rejected]
-        still = candidates.take(waiting)
+        still, laid_out = candidates.take(waiting), None
     overflow = queue_bounds.overflowing(
-        still, candidates, entered.flows.names, policy.queue, now_ms=now_ms, shards=shards, shard=shard
-    )
+        queue_bounds.WaitingRows(still, laid_out), candidates, entered.flows.names, policy.queue,
+        now_ms=now_ms, shards=shards, shard=shard,
+    )  # fmt: skip
     if len(overflow):
         decisions.decide(candidates.row_at(waiting[overflow]), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
         waiting, refused = np.delete(waiting, overflow), np.concatenate([refused, waiting[overflow]])
@@ -186,19 +188,25 @@ def _through_windows(decisions: DecisionDraft, batch: MicroBatch) -> _PegasusVer
         nothing = np.zeros(0, dtype=np.int64)
         return _PegasusVerdicts(nothing, np.broadcast_to(np.int64(0), entered.flow.shape), entered.flows.window_units)
     rules = windows.take(entered.matches.rule)
-    is_asked = np.append(has_rule, False)[entered.flow]
-    is_asked[entered.oversized.row] = False
-    asked = np.flatnonzero(is_asked)
-    flow, size_bytes = entered.flow[asked], entered.size_bytes[asked]
+    asked, flow, size_bytes = None, entered.flow, entered.size_bytes
+    if len(entered.unusable) or len(entered.oversized.row):
+        is_asked = flow >= 0
+        is_asked[entered.oversized.row] = False
+        asked = np.flatnonzero(is_asked)
+        flow, size_bytes = flow[asked], size_bytes[asked]
     windowed = plan_windows(flow, size_bytes, entered.flows.window_units, rules, now_ms=batch.now_ms)
-    rejected = np.flatnonzero(windowed.rejected_by >= 0)
-    dimension = windowed.rejected_by[rejected]
-    wait_ms = rules.reject_ms[flow[rejected], dimension]
-    causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, dimension=dimension, wait_ms=wait_ms)
-    decisions.decide(len(batch.queue) + asked[rejected], Verdict.REJECT, causes, np.arange(len(rejected)))
-    release_ms = np.zeros(len(entered.flow), dtype=np.int64)
-    release_ms[asked] = windowed.release_ms
-    return _PegasusVerdicts(asked[rejected], release_ms, windowed.units)
+    at = np.flatnonzero(windowed.rejected_by >= 0)
+    dimension = windowed.rejected_by[at]
+    causes = Causes.of(
+        Reason.THROTTLING, level=Level.NAMESPACE, dimension=np.tile(list(Dimension), len(rules)),
+        wait_ms=rules.reject_ms.ravel(),
+    )  # fmt: skip
+    rejected, release_ms = at, windowed.release_ms
+    if asked is not None:
+        rejected, release_ms = asked[at], np.zeros(len(entered.flow), dtype=np.int64)
+        release_ms[asked] = windowed.release_ms
+    decisions.decide(len(batch.queue) + rejected, Verdict.REJECT, causes, flow[at] * len(Dimension) + dimension)
+    return _PegasusVerdicts(rejected, release_ms, windowed.units)
 
 
 def _decide_by_quota(
@@ -210,9 +218,9 @@ def _decide_by_quota(
         return
     times = ThrottleTimes.of(plan, batch)
     behind.decide(decisions, plan, times, batch)
-    wait_ms = times.at(candidates.flow[marks.row], marks.scope, marks.dimension)
+    wait_ms = times.at(marks.flow, marks.scope, marks.dimension)
     causes = Causes.of(Reason.QUOTA, level=marks.level, dimension=marks.dimension, scope=marks.scope, wait_ms=wait_ms)
-    decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, np.arange(len(marks.row)))
+    decisions.decide(candidates.row_at(marks.row), Verdict.ADMIT, causes, marks.run)
 
 
 def _of_size(large: OversizedRows) -> Causes:

@@ -28,8 +28,9 @@ Int8s = npt.NDArray[np.int8]
 class Arrivals:
     """The rows that a batch brings to a shard, in the order in which they must be decided."""
 
-    namespaces: pa.StringArray
-    """The namespace of every row; a row whose namespace is null is rejected."""
+    namespaces: pa.StringArray | pa.DictionaryArray
+    """The namespace of every row; a row whose namespace is null is rejected. A dictionary of names, in any order and
+    with more names than the rows have, saves looking up the name of every row."""
 
     size_bytes: pa.Int64Array
     """The size of every row; a row whose size is null is rejected."""
@@ -142,16 +143,17 @@ def _read(arrivals: Arrivals) -> _ArrivalArrays:
     none = np.zeros(0, dtype=np.int64)
     may_all_be = arrivals.is_writable is None or bool(arrivals.is_writable.all())
     if may_all_be and not arrivals.namespaces.null_count and not arrivals.size_bytes.null_count:
-        encoded = arrivals.namespaces.dictionary_encode()
+        encoded = _encoded(arrivals.namespaces)
         size_bytes = arrivals.size_bytes.to_numpy()
         length = pc.binary_length(encoded.dictionary).to_numpy()
         is_usable = (length > 0) & (length <= MAX_NAMESPACE_BYTES)
         if is_usable.all() and size_bytes.min(initial=0) >= 0 and size_bytes.max(initial=0) <= MAX_SIZE_BYTES:
             name = encoded.indices.to_numpy()
             return _ArrivalArrays(encoded.dictionary, name, size_bytes, none, none.astype(np.int8))
-    reason = _unusable(arrivals)
+    namespaces = _decoded(arrivals.namespaces)
+    reason = _unusable(namespaces, arrivals)
     usable = np.flatnonzero(reason == Reason.NONE)
-    encoded = arrivals.namespaces.take(pa.array(usable)).dictionary_encode()
+    encoded = namespaces.take(pa.array(usable)).dictionary_encode()
     name = np.full(rows, -1, dtype=np.int64)
     name[usable] = encoded.indices.to_numpy(zero_copy_only=False)
     size_bytes = np.zeros(rows, dtype=np.int64)
@@ -160,9 +162,29 @@ def _read(arrivals: Arrivals) -> _ArrivalArrays:
     return _ArrivalArrays(encoded.dictionary, name, size_bytes, unusable, reason[unusable])
 
 
-def _unusable(arrivals: Arrivals) -> Int8s:
+def _encoded(namespaces: pa.StringArray | pa.DictionaryArray) -> pa.DictionaryArray:
+    """Return the names as a dictionary of distinct ones in the order of their first rows; no row may be null."""
+    if not isinstance(namespaces, pa.DictionaryArray) or namespaces.dictionary.null_count:
+        return _decoded(namespaces).dictionary_encode()
+    distinct = namespaces.dictionary.cast(pa.string()).dictionary_encode()
+    names, code = distinct.dictionary, namespaces.indices.to_numpy()
+    if len(names) < len(distinct):
+        code = distinct.indices.to_numpy()[code]
+    first = np.full(len(names), len(code), dtype=np.int64)
+    np.minimum.at(first, code, np.arange(len(code)))
+    in_order = np.argsort(first)[: int(np.count_nonzero(first < len(code)))]
+    number = np.zeros(len(names), dtype=np.int32)
+    number[in_order] = np.arange(len(in_order))
+    return pa.DictionaryArray.from_arrays(pa.array(number[code]), names.take(pa.array(in_order)))
+
+
+def _decoded(namespaces: pa.StringArray | pa.DictionaryArray) -> pa.StringArray:
+    return namespaces.cast(pa.string()) if isinstance(namespaces, pa.DictionaryArray) else namespaces
+
+
+def _unusable(namespaces: pa.StringArray, arrivals: Arrivals) -> Int8s:
     """Return the first `Reason` why each row is unusable, `NONE` where it is usable."""
-    length = pc.fill_null(pc.binary_length(arrivals.namespaces), 0).to_numpy(zero_copy_only=False)
+    length = pc.fill_null(pc.binary_length(namespaces), 0).to_numpy(zero_copy_only=False)
     size = pc.fill_null(arrivals.size_bytes, 0).to_numpy(zero_copy_only=False)
     size_is_null = arrivals.size_bytes.is_null().to_numpy(zero_copy_only=False)
     wrong = [

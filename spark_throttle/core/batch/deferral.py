@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import Segments, by_row, running_total, total_in_order
-from spark_throttle.core.batch.queue_bounds import QueueRoom
-from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.batch.queue_bounds import QueueRoom, WaitingRows
+from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Int64s
 from spark_throttle.core.state import NO_BOUND, Grants
@@ -93,7 +93,7 @@ class WaitingRoom:
             The weight of each flow in the scope that stopped it.
         candidates
             All rows that compete. Where two flows are at the same turn, the one that waits longest goes first
-            (`Layout.ties`).
+            (`Candidates.ties`).
         names
             The names of the flows.
         """
@@ -115,7 +115,8 @@ class WaitingRoom:
         at = at[~is_unleased]
         leased = rows.take(at)
         if not self.queue.fits(len(leased), int(leased.size_bytes.sum())):
-            waits[at[self.queue.beyond(leased, candidates, names, now_ms=now_ms)]] = False
+            beyond = self.queue.beyond(WaitingRows(leased), candidates, names, now_ms=now_ms)
+            waits[at[beyond]] = False
         return waits
 
     def _parts(self, scope: Int64s, weight: Int64s) -> Int64s:
@@ -145,9 +146,11 @@ def _turns(flow: Int64s, size_bytes: Int64s, flows: int) -> tuple[Int64s, Int64s
 
 def _ties(flow: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
     """Return the rank of each row's flow among the flows of these rows."""
-    flows, index = np.unique(flow, return_inverse=True)
-    layout = Layout.of(candidates, np.bincount(candidates.flow, minlength=len(names)))
-    return layout.ties(flows, candidates, names, now_ms=now_ms)[index]
+    counts = np.bincount(flow, minlength=len(names))
+    flows = np.flatnonzero(counts)
+    tie = np.zeros(len(names), dtype=np.int64)
+    tie[flows] = candidates.ties(flows, names, now_ms=now_ms)
+    return tie[flow]
 
 
 def _tokens_before(size_bytes: Int64s) -> Int64s:

@@ -71,11 +71,13 @@ class Outcome:
     served: Int64s
     """Shape (flows, 2): the messages and bytes of the admitted candidates."""
 
+    queues: Layout | None = None
+    """The layout of the candidates that are not admitted; `None` if no candidate was put in order."""
+
     @classmethod
     def of_all(cls, wanted: Int64s) -> Outcome:
         """Return the outcome of a batch that admits everything."""
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls(nothing, Marks(nothing, nothing, nothing, nothing), Stops.none(len(wanted)), wanted, wanted)
+        return cls(np.zeros(0, dtype=np.int64), Marks.none(), Stops.none(len(wanted)), wanted, wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,16 +112,16 @@ def plan_flows(
     room, scopes = _room(grants, policy), _limited_scopes(matches, policy)
     own = _OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))
-    order, barred, wanted, bound_milli = None, None, None, grants.ahead_bound_milli
+    order, barred, outcome, bound_milli = None, None, None, grants.ahead_bound_milli
     if bound_milli is not None and (flows.lead_vt.any() or bound_milli.min() <= 0):  # otherwise nobody is too far ahead
         order = FairOrder.of(limits, matches, policy, grants.is_loose)
         barred = BarredFlows.of(order, flows.lead_vt, bound_milli)
     if barred is None or not counts[barred.flow].any():
-        wanted = _wanted_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms)
-    if wanted is not None:
-        outcome = Outcome.of_all(wanted)
+        may_hold = not _is_overdrawn(room, policy).any()
+        outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms, may_hold=may_hold)
+    if outcome is not None:
         leads = _leads_where_all_fits(flows.lead_vt, room, limits, matches, policy)
-        taken = _taken(scopes, wanted[:, _MESSAGES], wanted[:, _BYTES], len(policy.shared))
+        taken = _taken(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
         return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     by_messages, passing = own.prefixes(layout)
@@ -157,6 +159,7 @@ def plan_flows(
         stops,
         np.stack([counts, layout.bytes_of_first(counts)], axis=1),
         np.stack([count, layout.bytes_of_first(count)], axis=1),
+        layout.behind(count),
     )
     taken = _taken(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
     left = room.less(*taken)
@@ -228,33 +231,50 @@ class _OwnRoom:
         return by_messages, np.minimum(by_messages, by_bytes)
 
 
-def _wanted_if_all_fits(
+def _outcome_if_all_fits(
     candidates: Candidates,
-    messages: Int64s,
+    counts: Int64s,
     own: _OwnRoom,
     room: Room,
     scope: Int64s,
     *,
     now_ms: int,
-) -> Int64s | None:
-    """Return the messages and bytes of every flow if all rows may leave and no balance runs short, else `None`.
+    may_hold: bool,
+) -> Outcome | None:
+    """Return the outcome of a batch in which no balance runs short, `None` if one does.
+
+    So all rows leave, but those from each flow's first row on that a release time holds.
 
     Parameters
     ----------
+    counts
+        The number of rows of each flow.
     scope
         Shape (flows, 3): the limited shared scopes of each flow, -1 where there is none.
+    may_hold
+        Whether release times may hold rows: while a scope owes bytes, the order of rows matters if any row is held.
     """
+    behind, messages, flow, size_bytes = None, counts, candidates.flow, candidates.size_bytes
     if candidates.holds(now_ms):
-        return None
+        if not may_hold:
+            return None
+        first_held = candidates.first_of(len(counts), np.flatnonzero(candidates.is_held(now_ms)))
+        is_free = np.arange(len(candidates)) < first_held[flow]
+        behind = np.flatnonzero(~is_free)
+        messages = counts - np.bincount(flow[behind], minlength=len(counts))
     nothing = np.zeros_like(messages)
     if (messages > own.messages).any() or _is_short(scope, messages, nothing, room).any():
         return None
-    size_bytes = sums(candidates.flow, candidates.size_bytes, len(messages))
-    if ((size_bytes > own.bytes) & (messages > 0)).any():
+    wanted_bytes = sums(flow, size_bytes, len(counts))
+    held_bytes = nothing if behind is None else sums(flow[behind], size_bytes[behind], len(counts))
+    free_bytes = wanted_bytes - held_bytes
+    if ((free_bytes > own.bytes) & (messages > 0)).any() or _is_short(scope, messages, free_bytes, room).any():
         return None
-    if _is_short(scope, messages, size_bytes, room).any():
-        return None
-    return np.stack([messages, size_bytes], axis=1)
+    wanted = np.stack([counts, wanted_bytes], axis=1)
+    if behind is None:
+        return Outcome.of_all(wanted)
+    served = np.stack([messages, free_bytes], axis=1)
+    return replace(Outcome.of_all(wanted), behind=behind, served=served)
 
 
 def _room(grants: Grants, policy: CompiledPolicy) -> Room:

@@ -36,31 +36,50 @@ class MarkStarts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Marks:
-    """The marked rows."""
+    """The marked rows, in runs: rows of one flow that one level marks for one dimension."""
 
     row: Int64s
-    """The positions of the marked rows among the candidates."""
+    """The positions of the marked rows among the candidates, run by run."""
+
+    run: Int64s
+    """The run of each marked row."""
+
+    flow: Int64s
+    """The flow of every run."""
 
     level: Int64s
     dimension: Int64s
     scope: Int64s
 
     @classmethod
+    def none(cls) -> Marks:
+        """Return no marks."""
+        return cls(*(np.zeros(0, dtype=np.int64) for _ in range(6)))
+
+    @classmethod
     def narrowest(cls, layout: Layout, count: Int64s, levels: Sequence[MarkStarts]) -> Marks:
         """Return the marks on the first `count` rows of every flow; `levels` ascend."""
-        first = count.copy()
+        until, found = count, []
         for marked in levels:
-            np.minimum(first, marked.rank, out=first)
-        flow = np.repeat(np.arange(len(count)), count - first)
-        rank = ranges(first, count - first)
-        level, dimension, scope = (np.full(len(flow), -1, dtype=np.int64) for _ in range(3))
-        for marked in levels:
-            at = np.flatnonzero((level < 0) & (rank >= marked.rank[flow]))
-            is_over_messages = rank[at] >= marked.messages_rank[flow[at]]
-            level[at] = marked.level
-            dimension[at] = np.where(is_over_messages, Dimension.MESSAGES, Dimension.BYTES)
-            scope[at] = marked.scope[flow[at]]
-        return cls(layout.segments.order[layout.segments.starts[flow] + rank], level, dimension, scope)
+            first = np.minimum(marked.rank, until)
+            short_of_messages = np.clip(marked.messages_rank, first, until)
+            for dimension, begin, end in (
+                (Dimension.BYTES, first, short_of_messages), (Dimension.MESSAGES, short_of_messages, until),
+            ):  # fmt: skip
+                flow = np.flatnonzero(end > begin)
+                of_run = np.broadcast_to([[marked.level], [dimension]], (2, len(flow)))
+                found.append(np.stack([flow, *of_run, marked.scope[flow], begin[flow], end[flow] - begin[flow]]))
+            until = first
+        if not found:
+            return cls.none()
+        flow, level, dimension, scope, first, rows = np.concatenate(found, axis=1)
+        at = ranges(layout.segments.starts[flow] + first, rows)
+        run = np.repeat(np.arange(len(flow)), rows)
+        return cls(layout.segments.order[at], run, flow, level, dimension, scope)
+
+    def by_flow(self, flows: int) -> Int64s:
+        """Return the number of marked rows of each flow."""
+        return sums(self.flow, np.bincount(self.run, minlength=len(self.flow)), flows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,9 +4,9 @@ The end of a scope is the first row that finds its balance negative. It is found
 within a flow, so the rows up to a key are a prefix of every flow, whose length can be computed without looking at the
 rows (`fair_rows`):
 
-1. Search for the largest key up to which everything fits, for all scopes at once. The next key to try is guessed from a
-   small sorted sample of the rows still in question. Every third step halves the keys in question, so that a bad guess
-   costs time and nothing else.
+1. Search for the largest key up to which everything fits, for all scopes at once. Two keys to try, one below the end
+   and one above, are guessed from a small sorted sample of the rows still in question. Where most of these are left,
+   the next step halves the keys in question, so that a bad guess costs time and nothing else.
 2. Once few rows are left, sort them: the end is among the rows of the first key up to which not everything fits, or
    right behind them.
 3. Flows that are equal in that key are taken in the order of their ties, each with all its rows of that key.
@@ -23,9 +23,12 @@ from spark_throttle.core.arithmetic.segments import Segments, ranges, running_to
 from spark_throttle.core.quota import Bools, Int64s
 
 _FEW_ROWS = 1024
-"""With at most this many rows left, they are sorted rather than searched further."""
+_FEW_ROWS_A_CLAIM = 4
+"""With at most this many rows left, altogether or a claim, they are sorted rather than searched further."""
 
-_SAMPLE_ROWS = 2048
+_SAMPLE_ROWS = 4096
+_MARGIN_PART = 48
+"""Guesses lie this part of the sample below and above the place at which the end is expected."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,20 +152,24 @@ def _search(rows: OrderedRows, claims: Claims, room: Room) -> Int64s:
     high = np.full(scopes, -1, dtype=np.int64)
     np.maximum.at(high, claims.scope, rows.keys(claims.flow, claims.until - 1))
     bracket = _Bracket(np.full(scopes, -1, dtype=np.int64), high, claims.first.copy(), claims.until.copy(), room)
-    at, counts, looks = np.arange(len(claims.flow)), rows.counts(claims.flow, claims.until), 0
+    at, counts, looks, rows_before = np.arange(len(claims.flow)), rows.counts(claims.flow, claims.until), 0, 0
     while True:
         is_open = (bracket.open_rows(at) > 0) & (bracket.high - bracket.low > 1)[claims.scope[at]]
         claims_open = int(np.count_nonzero(is_open))
-        if int(bracket.open_rows(at)[is_open].sum()) <= max(_FEW_ROWS, 2 * claims_open):
+        rows_open = int(bracket.open_rows(at)[is_open].sum())
+        if rows_open <= max(_FEW_ROWS, _FEW_ROWS_A_CLAIM * claims_open):
             break
         if 2 * claims_open <= len(at):
             stays = np.flatnonzero(is_open)
             at, counts = at[stays], counts.take(stays)
+        if looks == 2 and 2 * rows_open <= rows_before:
+            looks = 0
+        rows_before = rows_open if looks == 0 else rows_before
         key = bracket.low + (bracket.high - bracket.low) // 2
-        if looks % 3 < 2:
-            key = _guess(rows, claims, bracket, at, key, is_above=looks % 3 == 1)
+        if looks < 2:
+            key = _guess(rows, claims, bracket, at, key, is_above=looks == 1)
         bracket.narrow(rows, claims, at, key, counts.up_to(key[claims.scope[at]]))
-        looks += 1
+        looks = (looks + 1) % 3
     _narrow_to_one_key(rows, claims, bracket)
     left = Claims(claims.flow, claims.scope, bracket.fitting, bracket.until)
     return bracket.fitting - claims.first + _passing_in_ties(rows, left, bracket.room)
@@ -178,7 +185,7 @@ def _guess(
     rank = bracket.fitting[at[claim]] + sample - running[claim]
     scope, scopes = claims.scope[at[claim]], len(otherwise)
     keys = rows.keys(claims.flow[at[claim]], rank)
-    keys = keys[np.lexsort((keys, scope))]
+    keys = keys[_order(keys, scope)]
     sampled = np.bincount(scope, minlength=scopes)
     flow, of_scope = claims.flow[at], claims.scope[at]
     messages = sums(of_scope, bracket.open_rows(at), scopes)
@@ -187,11 +194,16 @@ def _guess(
     # The rows in question for which there is room, counted in rows of the sample.
     by_messages = bracket.room.messages // np.maximum(messages // np.maximum(sampled, 1), 1)
     by_bytes = bracket.room.bytes // np.maximum(size_bytes // np.maximum(sampled, 1), 1)
-    margin = 1 + sampled // 32
+    margin = 1 + sampled // _MARGIN_PART
     place = np.minimum(by_messages, by_bytes) + (margin if is_above else -margin)
     place = np.cumsum(sampled) - sampled + np.clip(place, 0, np.maximum(sampled - 1, 0))
     key = keys[np.minimum(place, len(keys) - 1)] - (0 if is_above else 1)
     return np.clip(np.where(sampled > 0, key, otherwise), bracket.low, bracket.high)
+
+
+def _order(keys: Int64s, scope: Int64s) -> Int64s:
+    """Return an order by scope, then by key."""
+    return np.argsort(keys) if (scope == scope[0]).all() else np.lexsort((keys, scope))
 
 
 def _narrow_to_one_key(rows: OrderedRows, claims: Claims, bracket: _Bracket) -> None:
@@ -205,7 +217,7 @@ def _narrow_to_one_key(rows: OrderedRows, claims: Claims, bracket: _Bracket) -> 
     claim = np.repeat(at, bracket.open_rows(at))
     flow, rank = claims.flow[claim], ranges(bracket.fitting[at], bracket.open_rows(at))
     keys = rows.keys(flow, rank)
-    in_order = np.lexsort((keys, claims.scope[claim]))
+    in_order = _order(keys, claims.scope[claim])
     scope = claims.scope[claim[in_order]]
     size_bytes = rows.bytes_before(flow, rank + 1) - rows.bytes_before(flow, rank)
     segments = Segments.by_key(scope, len(bracket.low))

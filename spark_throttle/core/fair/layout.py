@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import Segments, name_hash, sums, total_in_order
+from spark_throttle.core.arithmetic.segments import Segments, name_hash, ranges, sums, total_in_order
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.state import Queue
 
@@ -41,12 +41,13 @@ class Candidates:
         just_now = np.broadcast_to(np.int64(now_ms), flow.shape)
         if not len(queue):
             return cls(None, flow, size_bytes, just_now, release_ms, 0)
+        free = np.broadcast_to(np.int64(0), (len(queue) + len(flow),))
         return cls(
             None,
             np.concatenate([queue_flow, flow]),
             np.concatenate([queue.size_bytes, size_bytes]),
             np.concatenate([queue.arrival_ms, just_now]),
-            np.concatenate([queue.release_ms, release_ms]),
+            np.concatenate([queue.release_ms, release_ms]) if queue.release_ms.any() or release_ms.any() else free,
             len(queue),
         )
 
@@ -66,9 +67,47 @@ class Candidates:
         release_ms = self.release_ms[: 1 if _is_constant(self.release_ms) else None]
         return int(release_ms.max(initial=0)) > now_ms
 
+    def first_of(self, flows: int, among: Int64s | None = None) -> Int64s:
+        """Return the position of each flow's first row, by default of all; the number of rows where it has none.
+
+        Parameters
+        ----------
+        among
+            The positions of the rows in question.
+        """
+        first = np.full(flows, len(self), dtype=np.int64)
+        if among is None:
+            np.minimum.at(first, self.flow, np.arange(len(self)))
+        else:
+            np.minimum.at(first, self.flow[among], among)
+        return first
+
+    def ties(self, flows: Int64s, names: pa.StringArray, *, now_ms: int) -> Int64s:
+        """Return the rank that each of `flows`, which ascend, has among them when they are otherwise equal.
+
+        The flow whose first row has waited longest goes first, then a hash of the name decides, so that no spelling is
+        preferred.
+        """
+        return self.ties_of(flows, self.first_of(len(names))[flows], names, now_ms=now_ms)
+
+    def ties_of(self, flows: Int64s, first: Int64s, names: pa.StringArray, *, now_ms: int) -> Int64s:
+        """Return the `ties` of flows whose first rows are at `first`, past the last row where there is none."""
+        is_present = first < len(self)
+        head_ms = np.full(len(flows), now_ms, dtype=np.int64)
+        head_ms[is_present] = self.arrival_ms[first[is_present]]
+        place = np.empty(len(flows), dtype=np.int64)
+        place[np.lexsort((name_hash(names.take(pa.array(flows))), head_ms))] = np.arange(len(flows))
+        return place
+
     def row_at(self, at: Int64s) -> Int64s:
         """Return the positions of the rows at `at` among all rows of the batch."""
         return at if self.row is None else self.row[at]
+
+    def arrived(self, flows: int) -> Int64s:
+        """Return the messages and bytes of the usable arrivals, by flow; shape (flows, 2)."""
+        flow, size_bytes = self.flow[self.queued :], self.size_bytes[self.queued :]
+        messages = np.bincount(flow + 1, minlength=flows + 1)[1:]
+        return np.stack([messages, sums(flow, size_bytes, flows + 1)[:-1]], axis=1)
 
     def tally(self, at: Int64s, flows: int) -> Int64s:
         """Return the messages and bytes of the rows at `at`, by flow; shape (flows, 2)."""
@@ -90,6 +129,8 @@ class Layout:
     """Candidates laid out by flow."""
 
     segments: Segments
+    """The rows laid out; its `order` may hold other rows, too, between those of its keys."""
+
     total: Int64s
     """The running total of bytes over the whole layout; it is longer than the layout by one."""
 
@@ -128,20 +169,22 @@ class Layout:
 
     def beyond(self, count: Int64s) -> Int64s:
         """Return the positions, ascending, of the candidates that are not among the first `count` of their flow."""
-        pieces = np.stack([count, self.segments.counts - count], axis=1).ravel()
-        is_beyond = np.empty(len(self.segments.order), dtype=np.bool_)
-        is_beyond[self.segments.order] = np.repeat(np.tile([False, True], len(count)), pieces)
+        segments = self.segments
+        is_beyond = np.zeros(len(segments.order), dtype=np.bool_)
+        if int(segments.counts.sum()) == len(segments.order):
+            is_beyond[segments.order] = ~segments.first_of_each(count)
+        else:
+            is_beyond[segments.order[ranges(segments.starts + count, segments.counts - count)]] = True
         return np.flatnonzero(is_beyond)
 
-    def ties(self, flows: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
-        """Return the rank that each of `flows`, which ascend, has among them when they are otherwise equal.
+    def behind(self, count: Int64s) -> Layout:
+        """Return the layout of the candidates that are not among the first `count` of their flow."""
+        segments = self.segments
+        return Layout(Segments(segments.order, segments.starts + count, segments.counts - count), self.total)
 
-        The flow whose first row has waited longest goes first, then a hash of the name decides, so that no spelling is
-        preferred.
-        """
-        present = self.segments.counts[flows] > 0
-        head_ms = np.full(len(flows), now_ms, dtype=np.int64)
-        head_ms[present] = candidates.arrival_ms[self.segments.order[self.segments.starts[flows[present]]]]
-        place = np.empty(len(flows), dtype=np.int64)
-        place[np.lexsort((name_hash(names.take(pa.array(flows))), head_ms))] = np.arange(len(flows))
-        return place
+    def ties(self, flows: Int64s, candidates: Candidates, names: pa.StringArray, *, now_ms: int) -> Int64s:
+        """Return the `Candidates.ties` of `flows`, which ascend."""
+        starts, counts = self.segments.starts[flows], self.segments.counts[flows]
+        first = np.full(len(flows), len(candidates), dtype=np.int64)
+        first[counts > 0] = self.segments.order[starts[counts > 0]]
+        return candidates.ties_of(flows, first, names, now_ms=now_ms)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
-from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.arithmetic.segments import by_row, running_total, sums
 from spark_throttle.core.quota import Bools, Int64s
 
 PLENTY = 1 << 52
@@ -115,7 +115,7 @@ class Filling:
         capped = _capped(demand[rows], whole)
         part = quotient(capped, whole, FACTOR_BITS, round_up=True)
         counted = part if stretch is None else -(-part * stretch[scope[rows]] >> FACTOR_BITS)
-        share = -(-counted.max(axis=1, initial=0) // weight[rows])
+        share = -(-by_row(np.maximum, counted) // weight[rows])
         return cls(demand, rows, scope[rows], capped, part, share, len(available))
 
     def levels(self) -> Int64s:
@@ -149,9 +149,11 @@ class Filling:
 def _capped(demand: Int64s, whole: Int64s) -> Int64s:
     """Return each demand, scaled down in proportion where it is more than the whole of a resource."""
     is_over = demand > whole
+    if not is_over.any():
+        return demand
     # 60 bits for a ratio below 1, so that a long backlog in a slow scope keeps its proportion.
     ratio = np.where(is_over, quotient(np.minimum(demand, whole), demand, 2 * FACTOR_BITS), 1 << 2 * FACTOR_BITS)
-    least = ratio.min(axis=1, keepdims=True)
+    least = by_row(np.minimum, ratio)[:, None]
     high, low = least >> FACTOR_BITS, least & (WHOLE - 1)
     scaled = times(demand, high) + (times(demand, low) >> FACTOR_BITS)
     return np.where(is_over & (ratio == least), whole, scaled)
@@ -161,37 +163,53 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
     """Return, for every scope, the highest level at which it gives out no more than it has."""
     shares = np.maximum(share, 1)
 
-    def fits(levels: Int64s) -> Bools:
+    def given_out(levels: Int64s) -> Int64s:
+        """Return what each scope gives out at a level, shape (scopes, 2)."""
         level = np.repeat(levels, counts)
-        at_level = np.where((share <= level)[:, None], part, -(-part * level[:, None] // shares[:, None]))
-        return np.logical_and.reduce(np.add.reduceat(at_level, starts, axis=0) <= WHOLE, axis=1)
+        is_whole = share <= level
+        columns = [np.where(is_whole, each, -(-each * level // shares)) for each in part.T]
+        return np.stack([np.add.reduceat(each, starts) for each in columns], axis=1)
+
+    def fits(given: Int64s) -> Bools:
+        return by_row(np.logical_and, given <= WHOLE)
 
     # The amount given out grows with the level, so a bracket that is right at both ends contains the level.
     guess, slack = _guessed_level(part, shares, starts, counts), 4 * counts + 16
     low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, MOST_STRETCH)
-    is_bracket = fits(low) & ((high == MOST_STRETCH) | ~fits(np.minimum(high + 1, MOST_STRETCH)))
+    of_low, of_high = given_out(low), given_out(np.minimum(high + 1, MOST_STRETCH))
+    is_bracket = fits(of_low) & ((high == MOST_STRETCH) | ~fits(of_high))
     low, high = np.where(is_bracket, low, 0), np.where(is_bracket, high, MOST_STRETCH)
+    of_low, of_high = np.where(is_bracket[:, None], of_low, 0), np.where(is_bracket[:, None], of_high, 4 * WHOLE)
+    looks = 0
     while (low < high).any():
         middle = (low + high + 1) >> 1
-        does = fits(middle)
-        low = np.where(does, middle, low)
-        high = np.where(does, high, middle - 1)
+        if looks % 3 < 2:  # between a bracket's ends, the amount grows almost evenly
+            room, span = np.maximum(WHOLE - of_low, 0), np.maximum(of_high - of_low, 1)
+            steps = by_row(np.minimum, room * np.minimum(high + 1 - low, 1 << 32)[:, None] // span)
+            middle = np.clip(low + steps + (looks % 3), low + 1, np.maximum(high, low + 1))
+        middle = np.where(low < high, np.minimum(middle, high), low)
+        given = given_out(middle)
+        does = fits(given)
+        of_low, of_high = np.where(does[:, None], given, of_low), np.where(does[:, None], of_high, given)
+        low, high = np.where(does, middle, low), np.where(does, high, middle - 1)
+        looks += 1
     return low
 
 
 def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
     """Return each scope's level up to rounding: what claims below it leave, over what others take per unit of it."""
     scope = np.repeat(np.arange(len(starts)), counts)
-    order = np.lexsort((share, scope))
-    share = share[order]
-    slope = (part[order] << FACTOR_BITS) // share[:, None]
-    first = starts[scope]
-    taken = np.cumsum(part[order], axis=0) - part[order]
-    taken -= taken[first]
-    steepness = np.cumsum(slope, axis=0) - slope
-    steepness -= steepness[first]
-    rest = np.add.reduceat(slope, starts, axis=0)[scope] - steepness
-    level = (np.maximum(WHOLE - taken, 0) << FACTOR_BITS) // np.maximum(rest, 1)
+    order = np.argsort(share, kind="stable") if len(starts) == 1 else np.lexsort((share, scope))
+    share, first = share[order], starts[scope]
+    levels = []
+    for each in part.T:
+        given, slope = each[order], (each[order] << FACTOR_BITS) // share
+        taken, steepness = running_total(given)[:-1], running_total(slope)[:-1]
+        taken -= taken[first]
+        steepness -= steepness[first]
+        rest = np.add.reduceat(slope, starts)[scope] - steepness
+        levels.append((np.maximum(WHOLE - taken, 0) << FACTOR_BITS) // np.maximum(rest, 1))
+    level = np.stack(levels, axis=1)
     # For each resource, the level at the first claimant whose share is above it.
     position = np.arange(len(share))[:, None]
     above = np.minimum.reduceat(np.where(level <= share[:, None], position, len(share)), starts, axis=0)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import Segments, by_row, running_total, sums
+from spark_throttle.core.arithmetic.segments import Segments, by_row, largest, running_total, sums
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.state import NO_BOUND
@@ -142,8 +142,7 @@ class Debts:
         """
         place, counts = flows.places(account)
         weight, wants, scope = flows.weight[:, None], flows.wants, flows.scope
-        set_back = np.zeros_like(most_set_back)
-        np.maximum.at(set_back, scope[wants], -(place[wants] // weight[wants]))
+        set_back = largest(scope[wants], -(place[wants] // weight[wants]), len(most_set_back), least=0)
         set_back = np.minimum(set_back, most_set_back)
         back = np.where(counts, set_back[scope] * weight, 0)
         tokens = np.where(counts, np.maximum(place + back, 0), 0)
@@ -169,11 +168,9 @@ def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, 
     Int64s
         Shape (seats, 2): the bounds for a flow of weight 1; `NO_BOUND` where there is none.
     """
-    bound = np.full((len(takes_part), 2), NO_BOUND, dtype=np.int64)
-    out, stays = np.flatnonzero(is_out), np.flatnonzero(~is_out)
-    is_dominant = time == time.max(axis=1, keepdims=True)
-    np.minimum.at(bound, seat[out], np.where(is_dominant[out], ahead_milli[out], NO_BOUND))
-    most = np.full_like(bound, -1)
-    np.maximum.at(most, seat[stays], ahead_milli[stays])
+    seats, out, stays = len(takes_part), np.flatnonzero(is_out), np.flatnonzero(~is_out)
+    is_dominant = time == by_row(np.maximum, time)[:, None]
+    bound = -largest(seat[out], -np.where(is_dominant[out], ahead_milli[out], NO_BOUND), seats, least=-NO_BOUND)
+    most = largest(seat[stays], ahead_milli[stays], seats, least=-1)
     between = np.where(bound > most, most + (bound - most + 1) // 2, most + 1)
     return np.where((bound < NO_BOUND) & takes_part[:, None], between, NO_BOUND)

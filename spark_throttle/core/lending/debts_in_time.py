@@ -24,7 +24,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.debts import Contestants, Debts
-from spark_throttle.core.lending.scope_time import ScopeTime
+from spark_throttle.core.lending.scope_time import ScopeTime, in_mixture
 from spark_throttle.core.quota import Int64s
 
 _SHARE_BITS = 9
@@ -49,6 +49,7 @@ class DebtsInTime:
         scope, seat, weight, wants = flows.scope, flows.seat, flows.weight, flows.wants
         seat_scope = np.arange(seats) % scopes
         mixture = np.where(wants[:, None], flows.demand, flows.ahead)
+        whole = scope_time.of(mixture, scope)
         share = _share(mixture, scope, scope_time)
         total = by_row(np.add, scope_time.of_each(np.abs(account), seat_scope) * np.sign(account)) << _SHARE_BITS
         in_shares = replace(
@@ -68,11 +69,11 @@ class DebtsInTime:
 
         def tokens(of_time: Int64s) -> Int64s:
             """Return the tokens, of either sign, for which times of the flows stand."""
-            return scope_time.in_mixture(np.abs(of_time), mixture, scope) * np.sign(of_time)[:, None]
+            return in_mixture(np.abs(of_time), mixture, whole) * np.sign(of_time)[:, None]
 
         owed = tokens(time)
         of_flows = tokens(np.where(wants, rest[seat] * weight, 0))
-        kept = proportional(-account, *np.broadcast_arrays(rest[:, None], lag[:, None], account)[:2])
+        kept = proportional(-account, rest[:, None], lag[:, None])
         credit = np.where(is_behind, kept, sums(seat, of_flows, seats))
         has_flow = (np.bincount(seat, minlength=seats) > 0)[:, None]
         of_empty = np.where(account > 0, scope_time.tokens_in(set_back, np.arange(scopes))[seat_scope], 0)

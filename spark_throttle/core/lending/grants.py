@@ -23,7 +23,7 @@ from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.deferrals import Outlook, deferrals
 from spark_throttle.core.lending.level_parts import Holding
 from spark_throttle.core.lending.scope_time import ScopeTime
-from spark_throttle.core.lending.shard_parts import Claims, divide_among_shards
+from spark_throttle.core.lending.shard_parts import Claims, OneShard, divide_among_shards
 from spark_throttle.core.limits.size_bounds import bounded_floor
 from spark_throttle.core.limits.token_bucket import available_tokens, debit, full, observed_floor, refill
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
@@ -151,11 +151,11 @@ def has_rejected(reports: list[UsageReport], policy: CompiledPolicy) -> Bools:
 
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
     """Return the sums, over the flows of every scope, of an amount of shape (n, 2)."""
-    total = np.zeros((scopes, 2), dtype=np.int64)
+    total = np.zeros((scopes + 1, 2), dtype=np.int64)  # with one more position for no scope
     for scope in shared_scope.T:
-        held = scope >= 0
-        total += sums(scope[held], amount[held], scopes)
-    return total
+        if scope.max(initial=-1) >= 0:
+            total += sums(scope, amount, scopes + 1)
+    return total[:-1]
 
 
 def lend(  # noqa: PLR0913 - all that a division depends on
@@ -188,9 +188,11 @@ def lend(  # noqa: PLR0913 - all that a division depends on
     held = available_tokens(buckets.balance_micro)
     is_shut = by_row(np.logical_or, limited & (buckets.balance_micro < 0))
     before = np.zeros(shape, dtype=np.int64) if advance_micro is None else advance_micro
-    parts = divide_among_shards(
-        claims, Holding(held, policy.shared.rate_micro_per_ms, limited, is_shut), before, policy
-    )
+    holding = Holding(held, policy.shared.rate_micro_per_ms, limited, is_shut)
+    one_shard = OneShard.of(claims, holding, policy) if shards == 1 else None
+    if one_shard is not None:
+        return _lent_to_one(buckets, one_shard, policy)
+    parts = divide_among_shards(claims, holding, before, policy)
     behind_milli = _behind_milli(-parts.account_micro - parts.due_micro, policy)
     is_both, has_message = by_row(np.logical_and, limited), np.ones(shape[:2], dtype=np.bool_)
     balance, headroom = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -230,6 +232,22 @@ def lend(  # noqa: PLR0913 - all that a division depends on
         credit,
         None if (bound_milli == NO_BOUND).all() else bound_milli,
         deferrals(buckets.balance_micro, parts.part_milli, balance, claims, outlook, policy),
+    )
+
+
+def _lent_to_one(buckets: Buckets, one_shard: OneShard, policy: CompiledPolicy) -> Lending:
+    """Lend everything to the only shard, which is neither ahead nor behind of anybody; its own order is exact."""
+    shared, micro = policy.shared, buckets.balance_micro
+    lent = np.where(shared.is_limited, np.where(micro < 0, micro, micro // MICRO * MICRO), 0)
+    headroom = np.where(shared.rate_micro_per_ms > 0, np.maximum(shared.burst_micro - micro, 0), 0)
+    counts = one_shard.is_short[:, None] & shared.is_limited
+    bound_milli = np.where(one_shard.is_loose[:, None], NO_CONTEST, np.full_like(micro, NO_BOUND))
+    return Lending(
+        lent[None],
+        headroom[None],
+        np.where(counts, available_tokens(lent) * MICRO, 0)[None],
+        np.zeros_like(lent)[None],
+        bound_milli[None] if one_shard.is_loose.any() else None,
     )
 
 

@@ -14,7 +14,7 @@ from spark_throttle.core.arithmetic.fixed_point import (
     shifted,
     times,
 )
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import by_row, largest, sums
 from spark_throttle.core.lending.allocation import PLENTY, Filling
 from spark_throttle.core.lending.debts import NOBODY, Contestants, Debts, ahead_bound
 from spark_throttle.core.lending.debts_in_time import DebtsInTime
@@ -77,6 +77,23 @@ class LevelParts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Shortage:
+    """Which scopes of a level run short, and how their tokens are counted; arrays run over the scopes."""
+
+    is_short: Bools
+    """As in `LevelParts`."""
+
+    held: Int64s
+    """Shape (scopes, 2): the tokens that the scopes have to give, in their units."""
+
+    bits: Int64s
+    """Shape (scopes, 2): each scope counts tokens in units of ``2**-bits``."""
+
+    coarse_bits: Int64s
+    """Shape (n, 2): the number of bits that each claim drops when it is counted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Opened:
     """The state of a level as its division begins."""
 
@@ -111,16 +128,50 @@ class Level:
     advance_micro: Int64s
     """Shape (seats, 2): how far each seat is ahead."""
 
+    def shortage(self) -> Shortage:
+        """Return which scopes run short, and how their tokens are counted."""
+        scopes = len(self.holding.tokens)
+        bits = self._bits(np.arange(len(self.advance_micro)) % scopes)
+        coarse_bits = self._coarse_bits(bits)
+        held = np.where(self.holding.is_limited, shifted(self.holding.tokens, bits), PLENTY)
+        wanted = sums(self.scope, -(-self.demand >> coarse_bits), scopes)
+        return Shortage(by_row(np.logical_or, wanted > held) & ~self.holding.is_shut, held, bits, coarse_bits)
+
     def divided(self) -> LevelParts:
         """Return the parts of the flows, and the accounts of the seats."""
+        shortage = self.shortage()
+        scopes, seats, is_shut = len(self.holding.tokens), len(self.advance_micro), self.holding.is_shut
+        stands = self._stands(np.arange(seats) % scopes)
+        unchanged = np.where(stands, floor_shifted(self.advance_micro, np.full(1, FINE_BITS)), 0)
+        granted = np.where(is_shut[self.scope][:, None], 0, self.demand)
+        rows = np.flatnonzero(shortage.is_short[self.scope])
+        if not len(rows):
+            nothing, no = np.zeros((seats, 2), dtype=np.int64), np.zeros((seats, 2), dtype=np.bool_)
+            no_bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
+            next_ahead = np.full(seats, NOBODY, dtype=np.int64)
+            return LevelParts(granted, nothing, unchanged, no, no, no_bound, next_ahead, shortage.is_short, nothing, no)
+        if len(rows) == len(self.scope):
+            return self._divided_short(shortage, unchanged)
+        short = Level(
+            self.demand[rows], self.ahead_by_weight_milli[rows], self.ahead_milli[rows], self.weight[rows],
+            self.scope[rows], self.seat[rows], self.holding, self.advance_micro,
+        )  # fmt: skip
+        parts = short._divided_short(replace(shortage, coarse_bits=shortage.coarse_bits[rows]), unchanged)
+        granted[rows] = parts.granted
+        return replace(parts, granted=granted)
+
+    def _divided_short(self, shortage: Shortage, unchanged: Int64s) -> LevelParts:
+        """Return `divided` where all flows are in scopes that run short.
+
+        Parameters
+        ----------
+        unchanged
+            Shape (seats, 2): the accounts of the seats that are not counted.
+        """
         scopes, seats = len(self.holding.tokens), len(self.advance_micro)
         seat_scope = np.arange(seats) % scopes
-        bits = self._bits(seat_scope)
-        coarse_bits = self._coarse_bits(bits)
-        demand, rounded_up = self.demand >> coarse_bits, -(-self.demand >> coarse_bits)
-        held = np.where(self.holding.is_limited, shifted(self.holding.tokens, bits), PLENTY)
-        is_shut = self.holding.is_shut
-        is_short = (sums(self.scope, rounded_up, scopes) > held).any(axis=1) & ~is_shut
+        is_short, held, bits = shortage.is_short, shortage.held, shortage.bits
+        demand = self.demand >> shortage.coarse_bits
         counts = is_short[seat_scope][:, None] & self.holding.is_limited[seat_scope]
         has_flow = np.bincount(self.seat, minlength=seats) > 0
         scope_time = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
@@ -154,13 +205,9 @@ class Level:
         had = filled.copy()
         had[out] = passed[: len(out)]
         next_ahead = self._next_ahead(np.maximum(repaid.time - scope_time.of(had, self.scope), 0), flows.wants)
-        stands = self._stands(seat_scope)
         fine = FINE_BITS - bits
-        is_whole = ~is_short[self.scope] & ~is_shut[self.scope]
-        granted = np.where(is_shut[self.scope][:, None], 0, granted << fine[self.scope])
-        unchanged = np.where(stands, floor_shifted(self.advance_micro, np.full(1, FINE_BITS)), 0)
         return LevelParts(
-            np.where(is_whole[:, None], self.demand, granted),
+            granted << fine[self.scope],
             np.where(counts, due << fine[seat_scope], 0),
             np.where(counts, after << fine[seat_scope], unchanged),
             counts & has_flow[:, None],
@@ -245,8 +292,7 @@ class Level:
         """Return the binary places in which each scope counts tokens, shape (scopes, 2): so no sum leaves int64."""
         scopes = len(self.holding.tokens)
         advance = sums(seat_scope, np.abs(self.advance_micro) // MICRO + 1, scopes)
-        most = np.zeros((scopes, 2), dtype=np.int64)
-        np.maximum.at(most, self.scope, self.demand >> FINE_BITS)
+        most = largest(self.scope, self.demand >> FINE_BITS, scopes, least=0)
         top = np.where(self.holding.is_limited, self.holding.tokens + advance, most)
         flows = np.bincount(self.scope, minlength=scopes)
         return np.minimum(_SUM_BITS - bit_length(top) - bit_length(flows)[:, None], FINE_BITS)
@@ -257,7 +303,8 @@ class Level:
         A claim for far more than is available keeps its proportion, and is still for more than is available.
         """
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << MOST_TOKENS_BITS), 1)
-        surplus = (bit_length(self.demand >> FINE_BITS) - bit_length(top)[self.scope] - 1).max(axis=1, initial=0)
+        surplus = bit_length(self.demand >> FINE_BITS) - bit_length(top)[self.scope]
+        surplus = by_row(np.maximum, surplus - 1)
         return FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
 
 

@@ -40,26 +40,34 @@ class ScopeTime:
 
     def of_each(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return the time that tokens of `scope` take, for each resource; shape (n, 2)."""
-        limited = np.where(self.is_limited[scope], tokens, 0)
-        is_both = by_row(np.logical_and, self.is_limited)[scope]
+        limited = np.where(self.is_limited[_once(scope)], tokens, 0)
+        is_both = by_row(np.logical_and, self.is_limited)[_once(scope)]
         if not is_both.any():
             return limited
-        rate, slower_rate, bits, is_slower = self._by_slower(scope)
-        return np.where(is_both[:, None] & ~is_slower, proportional(limited, slower_rate, rate, bits), limited)
+        rate, slower_rate, bits, is_messages = self._by_slower(_once(scope))
+        faster = np.where(is_messages, limited[:, Dimension.BYTES], limited[:, Dimension.MESSAGES])
+        told = proportional(faster, slower_rate, rate, bits)
+        np.copyto(limited[:, Dimension.MESSAGES], told, where=is_both & ~is_messages)
+        np.copyto(limited[:, Dimension.BYTES], told, where=is_both & is_messages)
+        return limited
 
     def _by_slower(self, scope: Int64s) -> tuple[Int64s, Int64s, Int64s, Bools]:
-        """Return what tells tokens in the resource whose unit takes longer to earn; arrays of shape (n, 2).
+        """Return what tells tokens in the resource whose unit takes longer to earn; arrays of shape (n,).
 
-        These are the rates, at least 1; the rate of that resource; how many bits finer it is counted; and which it is.
+        These are the rate of the other resource, at least 1; the rate of that one; how many bits finer it is counted;
+        and whether it is messages.
         """
         width = bit_length(self.rate_micro_per_ms) + self.bits
-        slower = np.where(
-            width[:, Dimension.BYTES] <= width[:, Dimension.MESSAGES], Dimension.BYTES, Dimension.MESSAGES
-        )[:, None]
+        is_messages = width[:, Dimension.BYTES] > width[:, Dimension.MESSAGES]
         rate = np.maximum(self.rate_micro_per_ms, 1)
-        to, to_bits = (np.take_along_axis(each, slower, axis=1) for each in (rate, self.bits))
-        to = np.broadcast_to(to, rate.shape)
-        return rate[scope], to[scope], (to_bits - self.bits)[scope], (slower == np.arange(2))[scope]
+        (rate_messages, rate_bytes), (bits_messages, bits_bytes) = rate.T, self.bits.T
+        finer = bits_messages - bits_bytes
+        return (
+            np.where(is_messages, rate_bytes, rate_messages)[scope],
+            np.where(is_messages, rate_messages, rate_bytes)[scope],
+            np.where(is_messages, finer, -finer)[scope],
+            is_messages[scope],
+        )
 
     def of(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return the time that tokens of `scope` take, in the resource that takes longer; shape (n,)."""
@@ -67,29 +75,14 @@ class ScopeTime:
 
     def tokens_in(self, time: Int64s, scope: Int64s) -> Int64s:
         """Return the tokens of each resource that `scope` earns in a time, shape (n, 2): the inverse of `of_each`."""
-        told = np.broadcast_to(time[:, None], (len(time), 2))
-        is_both = by_row(np.logical_and, self.is_limited)[scope]
+        told = np.stack([time, time], axis=1)
+        is_both = by_row(np.logical_and, self.is_limited)[_once(scope)]
         if is_both.any():
-            rate, slower_rate, bits, is_slower = self._by_slower(scope)
-            told = np.where(is_both[:, None] & ~is_slower, proportional(told, rate, slower_rate, -bits), told)
-        return np.where(self.is_limited[scope], told, 0)
-
-    def in_mixture(self, time: Int64s, mixture: Int64s, scope: Int64s) -> Int64s:
-        """Return the tokens of each resource that take a time, in the proportion of a `mixture`; shape (n, 2).
-
-        Examples
-        --------
-        At 2 messages and 1,000 bytes per second, half a second is one message of 10 bytes, or a quarter of a message of
-        2,000 bytes:
-
-        >>> per_second = np.array([[2, 1000]])
-        >>> time = ScopeTime(per_second * 1000, per_second > 0, np.array([[10, 0]]))
-        >>> zero, mixture = np.zeros(2, dtype=int), np.array([[40 << 10, 400], [40 << 10, 80_000]])
-        >>> time.in_mixture(zero + 500, mixture, zero).tolist()
-        [[1024, 10], [256, 500]]
-        """
-        whole = self.of(mixture, scope)[:, None]
-        return proportional(mixture, *np.broadcast_arrays(time[:, None], whole, mixture)[:2])
+            rate, slower_rate, bits, is_messages = self._by_slower(_once(scope))
+            faster = proportional(time, rate, slower_rate, -bits)
+            np.copyto(told[:, Dimension.MESSAGES], faster, where=is_both & ~is_messages)
+            np.copyto(told[:, Dimension.BYTES], faster, where=is_both & is_messages)
+        return np.where(self.is_limited[_once(scope)], told, 0)
 
     def stretch(self, available: Int64s) -> Int64s:
         """Return the factor at which the whole of each resource counts: the time to earn it, relative to the other's.
@@ -114,3 +107,32 @@ class ScopeTime:
         time = (available << room) // (rate >> wide)
         surplus = np.maximum(bit_length(time) - 31, 0)
         return time >> surplus, surplus - room - wide - self.bits
+
+
+def _once(scope: Int64s) -> Int64s:
+    """Return the scope of all rows once if it is one, so that what depends on it is computed once."""
+    return scope[:1] if len(scope) and (scope == scope[0]).all() else scope
+
+
+def in_mixture(time: Int64s, mixture: Int64s, whole: Int64s) -> Int64s:
+    """Return the tokens of each resource that take a time, in the proportion of a mixture; shape (n, 2).
+
+    Parameters
+    ----------
+    mixture
+        Shape (n, 2): the tokens of each resource.
+    whole
+        Shape (n,): the time that they take together (`ScopeTime.of`).
+
+    Examples
+    --------
+    At 2 messages and 1,000 bytes per second, half a second is one message of 10 bytes, or a quarter of a message of
+    2,000 bytes:
+
+    >>> per_second = np.array([[2, 1000]])
+    >>> time = ScopeTime(per_second * 1000, per_second > 0, np.array([[10, 0]]))
+    >>> zero, mixture = np.zeros(2, dtype=int), np.array([[40 << 10, 400], [40 << 10, 80_000]])
+    >>> in_mixture(zero + 500, mixture, time.of(mixture, zero)).tolist()
+    [[1024, 10], [256, 500]]
+    """
+    return proportional(mixture, time[:, None], whole[:, None])

@@ -57,6 +57,9 @@ from spark_throttle.core.state import NO_BOUND
 _FINE_MASK = (1 << FINE_BITS) - 1
 _HALF_MILLI = (1 << FINE_BITS) // 2000
 _MOST_WEIGHT = 1000
+_EXACT_BITS = 60
+"""The bits of a sum that is exact."""
+
 _LOOSE_BITS, _LEAST_BOUND = 4, 15
 """A scope is loose when more than ``2**-4`` of it is left over: rounding leaves less."""
 
@@ -127,16 +130,61 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
     advance_micro
         Shape (shards, scopes, 2): how far each shard is ahead.
     """
-    surplus_bits = np.maximum(bit_length(claims.demand.max(axis=1, initial=0)) - MOST_TOKENS_BITS, 0)
-    demand = claims.demand >> surplus_bits[:, None]
-    # Even a message of no bytes needs a shard that may take bytes.
-    demand[:, Dimension.BYTES] = np.maximum(demand[:, Dimension.BYTES], demand[:, Dimension.MESSAGES] > 0)
-    demand <<= FINE_BITS
+    demand = _in_fine_units(claims)
     found = _Pass.of(claims, demand, holding, advance_micro, policy)
     can_be_taken = found.can_be_taken(demand, policy)
     if can_be_taken is not None:
         found = _Pass.of(claims, can_be_taken, holding, advance_micro, policy)
     return found.parts(claims, holding, advance_micro, policy)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneShard:
+    """What is to be known of the scopes of a job with one shard, which is lent all that they hold."""
+
+    is_short: Bools
+    """Shape (scopes,): whether the scope is open and has fewer tokens than its flows claim."""
+
+    is_loose: Bools
+    """Shape (scopes,): as in `ShardParts`."""
+
+    @classmethod
+    def of(cls, claims: Claims, holding: Holding, policy: CompiledPolicy) -> OneShard | None:
+        """Return what sums tell without a division; `None` where a flow has several limited scopes, or sums are large.
+
+        Which flows get the tokens is decided in the shard. A division would only tell which of several scopes stops a
+        flow first.
+        """
+        limited, scopes = by_row(np.logical_or, policy.shared.is_limited), len(policy.shared)
+        passed = np.append(limited, False)[claims.shared_scope]
+        most_bits = int(max(claims.demand.max(initial=0), holding.tokens.max(initial=0))).bit_length()
+        is_large = most_bits + len(claims.shard).bit_length() > _EXACT_BITS
+        if is_large or int(by_row(np.add, passed.astype(np.int8)).max(initial=0)) > 1:
+            return None
+        wanted = np.zeros((scopes, 2), dtype=np.int64)
+        for scope, is_passed in zip(claims.shared_scope.T, passed.T, strict=True):
+            if is_passed.any():
+                at = slice(None) if is_passed.all() else np.flatnonzero(is_passed)
+                wanted += sums(scope[at], _of_a_byte(claims.demand[at]), scopes)
+        is_over = (wanted > holding.tokens) & holding.is_limited
+        is_short = by_row(np.logical_or, is_over) & ~holding.is_shut
+        passing = np.where(holding.is_shut[:, None], 0, wanted) << _LOOSE_BITS
+        is_bound = is_short | by_row(np.logical_or, holding.is_limited & (passing >= holding.tokens * _LEAST_BOUND))
+        enforces = policy.shared.on_excess != OnExcess.OBSERVE
+        return cls(is_short, (is_short & enforces).any() & ~is_bound)
+
+
+def _of_a_byte(demand: Int64s) -> Int64s:
+    """Return the demand with at least a byte for flows that want a message, which needs a shard that may take bytes."""
+    messages, size_bytes = demand.T
+    return np.stack([messages, np.maximum(size_bytes, messages > 0)], axis=1)
+
+
+def _in_fine_units(claims: Claims) -> Int64s:
+    """Return the demand of all flows in fine units, shape (n, 2); at most `MOST_TOKENS_BITS` bits of tokens."""
+    surplus_bits = np.maximum(bit_length(by_row(np.maximum, claims.demand)) - MOST_TOKENS_BITS, 0)
+    demand = claims.demand >> surplus_bits[:, None]
+    return _of_a_byte(demand) << FINE_BITS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,8 @@ rule by size, and a row that either rejects is counted in neither.
 
 Units that are taken back leave room for a smaller row, so the rows that pass by size are not a prefix. They are found
 in rounds over all namespaces at once. A round passes each namespace's rows up to the first that does not fit,
-and drops every later row that would not fit even alone; each round but the last passes at least one row.
+and drops every later row that would not fit even alone; each round but the last passes at least one row. Among the rows
+that pass, the delayed ones are a suffix. Rows of a namespace that reaches no threshold in a batch are only counted.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from spark_throttle.core.arithmetic.segments import Segments, running_total
+from spark_throttle.core.arithmetic.segments import Segments, running_total, sums
 from spark_throttle.core.quota import Bools, Dimension, Int64s, WindowRules
 
 _NO_THRESHOLD = 1 << 62
+
+_MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowVerdicts:
     """The verdicts of the rules on the rows of a batch, and the windows after it."""
 
-    rejected_by: Int64s
+    rejected_by: npt.NDArray[np.int8]
     """The `Dimension` whose rule rejects the row, -1 where none does."""
 
     release_ms: Int64s
@@ -59,53 +63,82 @@ def plan_windows(flow: Int64s, size_bytes: Int64s, used: Int64s, rules: WindowRu
     >>> w.release_ms.tolist(), w.rejected_by.tolist()
     ([0, 0, 1100, 0], [-1, -1, -1, 0])
     """
-    flows = len(rules)
-    rejected_by = np.full(len(flow), -1, dtype=np.int64)
-    release_ms = np.zeros(len(flow), dtype=np.int64)
-    rows = np.flatnonzero(rules.has_rule[flow])
-    if not len(rows):
-        return WindowVerdicts(rejected_by, release_ms, used)
-    layout = Segments.by_key(flow[rows], flows)
-    key = layout.key
-    cost = np.stack([np.ones(len(rows), dtype=np.int64), size_bytes[rows][layout.order]], axis=1)
-    limit = np.where(rules.reject_units > 0, rules.reject_units, _NO_THRESHOLD)
-    passed, refused_by, total = _fill(layout, cost, used, limit)
-    delay_units = rules.delay_units[key]
-    is_delayed = passed[:, None] & (delay_units > 0) & (total > delay_units)
-    wait_until = np.where(is_delayed, now_ms + rules.delay_ms[key], 0).max(axis=1)
-    at = rows[layout.order]
-    rejected_by[at] = refused_by
-    release_ms[at] = wait_until
-    units = used.copy()
-    np.add.at(units, key[passed], cost[passed])
+    rejected_by, release_ms = np.full(len(flow), -1, dtype=np.int8), np.zeros(len(flow), dtype=np.int64)
+    counts = np.bincount(flow, minlength=len(rules))
+    would = used + np.stack([counts, sums(flow, size_bytes, len(rules))], axis=1)
+    units = np.where(rules.has_rule[:, None], would, used)
+    delay, reject = (np.where(each > 0, each, _NO_THRESHOLD) for each in (rules.delay_units, rules.reject_units))
+    reaches = np.logical_or.reduce(would > np.minimum(delay, reject), axis=1)
+    if not reaches.any():
+        return WindowVerdicts(rejected_by, release_ms, units)
+    rows = None if reaches.all() else np.flatnonzero(reaches[flow])
+    if rows is not None:
+        flow, size_bytes, counts = flow[rows], size_bytes[rows], np.where(reaches, counts, 0)
+    laid_out = Segments.with_counts(flow, counts)
+    at = laid_out.order if rows is None else rows[laid_out.order]
+    laid_out, size_bytes = Segments(at, laid_out.starts, counts), size_bytes[laid_out.order]
+    room = reject - used
+    passed = _passing(laid_out, size_bytes, room)
+    if passed is not None:
+        refused = np.flatnonzero(~passed)
+        rejected_by[at[refused]] = _refused_by(laid_out, passed, refused, room[:, _MESSAGES])
+        through = np.flatnonzero(passed)
+        laid_out, size_bytes = laid_out.kept(passed), size_bytes[through]
+    total = running_total(size_bytes)
+    passing = np.stack([laid_out.counts, laid_out.sums(total)], axis=1)
+    units = np.where(reaches[:, None] & rules.has_rule[:, None], used + passing, units)
+    release_ms[laid_out.order] = _release_ms(laid_out, total, delay - used, rules.delay_ms, now_ms=now_ms)
     return WindowVerdicts(rejected_by, release_ms, units)
 
 
-def _fill(layout: Segments, cost: Int64s, used: Int64s, limit: Int64s) -> tuple[Bools, Int64s, Int64s]:
-    """Return which laid-out rows pass, the dimension that refuses each other row, and the totals once a row passed."""
-    rows = len(cost)
-    passed = np.zeros(rows, dtype=np.bool_)
-    total = np.zeros((rows, 2), dtype=np.int64)
-    filled = used.copy()
-    pending = np.arange(rows)
-    laid_out = layout.key
-    while len(pending):
-        key = laid_out[pending]
-        counts = np.bincount(key, minlength=len(layout.counts))
-        starts = np.cumsum(counts) - counts
-        inclusive = np.stack([running_total(cost[pending, d]) for d in Dimension], axis=1)
-        would = filled[key] + inclusive[1:] - inclusive[starts[key]]
-        fits = (would <= limit[key]).all(axis=1)
-        current = Segments(pending, starts, counts)
-        passes = current.rank < current.first(~fits)[key]
-        now_passing = pending[passes]
-        passed[now_passing] = True
-        total[now_passing] = would[passes]
-        np.add.at(filled, key[passes], cost[now_passing])
-        fits_alone = (filled[key] + cost[pending] <= limit[key]).all(axis=1)
-        pending = pending[~passes & fits_alone]
-    before = running_total(passed.astype(np.int64))
-    count = used[laid_out, Dimension.MESSAGES] + before[:-1] - before[layout.starts[laid_out]] + 1
-    is_over_count = count > limit[laid_out, Dimension.MESSAGES]
-    refused_by = np.where(passed, -1, np.where(is_over_count, Dimension.MESSAGES, Dimension.BYTES))
-    return passed, refused_by, total
+def _passing(laid_out: Segments, size_bytes: Int64s, room: Int64s) -> Bools | None:
+    """Return which laid-out rows pass, `None` if all do; `room` has the shape (flows, 2)."""
+    room_messages, room_bytes = np.maximum(room[:, _MESSAGES], 0), room[:, _BYTES]
+    passed, at = np.zeros(len(size_bytes), dtype=np.bool_), None
+    while True:
+        total = running_total(size_bytes)
+        fits = np.minimum(room_messages, laid_out.fitting(total, room_bytes))
+        if at is None and (fits >= laid_out.counts).all():
+            return None
+        fits = np.minimum(fits, laid_out.counts)
+        now_passing = laid_out.first_of_each(fits)
+        passed[now_passing if at is None else at[now_passing]] = True
+        room_messages = room_messages - fits
+        room_bytes = room_bytes - laid_out.sums(total, fits)
+        most_bytes = np.where(room_messages > 0, room_bytes, -1)
+        if (most_bytes < 0).all():
+            return passed
+        pending = ~now_passing & (size_bytes <= np.repeat(most_bytes, laid_out.counts))
+        stays = np.flatnonzero(pending)
+        if not len(stays):
+            return passed
+        laid_out, size_bytes = laid_out.kept(pending), size_bytes[stays]
+        at = stays if at is None else at[stays]
+
+
+def _refused_by(laid_out: Segments, passed: Bools, refused: Int64s, room_messages: Int64s) -> npt.NDArray[np.int8]:
+    """Return the dimension that refuses each of the `refused` laid-out rows."""
+    before = running_total(passed.astype(np.int8))
+    through = before[laid_out.starts + laid_out.counts] - before[laid_out.starts]
+    passed_before = before[refused] - np.repeat(before[laid_out.starts], laid_out.counts - through)
+    is_over_count = passed_before >= np.repeat(room_messages, laid_out.counts - through)
+    return np.where(is_over_count, np.int8(_MESSAGES), np.int8(_BYTES))
+
+
+def _release_ms(laid_out: Segments, total: Int64s, room: Int64s, delay_ms: Int64s, *, now_ms: int) -> Int64s:
+    """Return the release times of laid-out rows that pass.
+
+    Parameters
+    ----------
+    total
+        The running total of their sizes.
+    room
+        Shape (flows, 2): the units that may pass before delay begins.
+    """
+    by_messages = np.clip(room[:, _MESSAGES], 0, laid_out.counts)
+    by_bytes = laid_out.fitting(total, room[:, _BYTES])
+    first, second = np.minimum(by_messages, by_bytes), np.maximum(by_messages, by_bytes)
+    of_first = np.where(by_messages < by_bytes, delay_ms[:, _MESSAGES], delay_ms[:, _BYTES])
+    until_ms = np.stack([np.zeros_like(first), now_ms + of_first, now_ms + delay_ms.max(axis=1)], axis=1)
+    lengths = np.stack([first, second - first, laid_out.counts - second], axis=1)
+    return np.repeat(until_ms.ravel(), lengths.ravel())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.arithmetic.segments import Segments, name_hash, running_total, sums
+from spark_throttle.core.arithmetic.segments import Segments, largest, name_hash, running_total, sums
 
 keys = st.lists(st.integers(0, 6), max_size=30)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -42,6 +42,38 @@ def test_first_marked_row_of_every_key(rows: list[tuple[int, bool]]) -> None:
     for key, first in enumerate(s.first(marks).tolist()):
         mine = [mark for k, mark in rows if k == key]
         assert first == (mine.index(True) if True in mine else len(mine))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=20),
+    st.lists(st.integers(-3, 40), min_size=4, max_size=4),
+)
+def test_first_values_of_every_key_that_find_room(rows: list[tuple[int, int, bool]], room: list[int]) -> None:
+    s = Segments.by_key(np.array([key for key, _, _ in rows], dtype=np.int64), 4)
+    values, marks = (np.array([row[at] for row in rows], dtype=np.int64)[s.order] for at in (1, 2))
+    total, is_marked = running_total(values), marks.astype(np.bool_)
+    fitting, kept = s.fitting(total, np.array(room)), s.kept(is_marked)
+    is_first = s.first_of_each(fitting)
+    for key in range(4):
+        mine = [value for k, value, _ in rows if k == key]
+        fits = [n for n in range(len(mine) + 1) if sum(mine[:n]) <= room[key]]
+        assert fitting[key] == max(fits, default=0)
+        assert s.sums(total)[key] == sum(mine)
+        assert s.sums(total, fitting)[key] == sum(mine[: fitting[key]])
+        assert is_first[s.key == key].tolist() == [n < fitting[key] for n in range(len(mine))]
+        assert kept.order[kept.key == key].tolist() == [
+            at for at, (k, _, is_in) in enumerate(rows) if k == key and is_in
+        ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9), st.integers(-9, 9)), max_size=20))
+def test_columns_are_summed_and_compared_each_by_itself(rows: list[tuple[int, int, int]]) -> None:
+    key = np.array([k for k, _, _ in rows], dtype=np.int64)
+    values = np.array([row[1:] for row in rows], dtype=np.int64).reshape(-1, 2)
+    for at in (0, 1):
+        assert sums(key, values, 5)[:, at].tolist() == sums(key, values[:, at], 5).tolist()
+        found = [max([-3, *(row[1 + at] for row in rows if row[0] == k)]) for k in range(5)]
+        assert largest(key, values, 5, least=-3)[:, at].tolist() == found
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**50), 2**50)), max_size=20))

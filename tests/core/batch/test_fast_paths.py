@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from spark_throttle.core.batch import arrivals, flow_plan
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
@@ -40,7 +41,7 @@ def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> No
         state, policy = step.before(state, policy), step.policy
         arguments: dict[str, Any] = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(flow_plan, "_wanted_if_all_fits", lambda *_, **__: None)
+            patch.setattr(flow_plan, "_outcome_if_all_fits", lambda *_, **__: None)
             try:
                 expected = plan_admission(state, step.arrivals, step.policy, **arguments)
             except QueueOverflowError:
@@ -79,6 +80,29 @@ def test_one_unusable_row_changes_nothing_for_the_others(
     assert whole.name.tolist() == [*read.name.tolist(), -1] == [0, 1, 0, -1]
     assert whole.size_bytes.tolist() == [*read.size_bytes.tolist(), 0]
     assert (whole.unusable.tolist(), read.unusable.tolist()) == ([3], [])
+
+
+@given(
+    st.lists(st.sampled_from([None, "", "a", "b", "c", "d"]), max_size=9),
+    st.permutations([None, "", "a", "b", "b", "c", "d", "unused"]),
+)
+def test_names_in_a_dictionary_are_read_as_the_same_names_in_full(
+    names: list[str | None], dictionary: list[str | None]
+) -> None:
+    sizes = pa.array(range(len(names)), pa.int64())
+    indices = pa.array([None if name is None else dictionary.index(name) for name in names], pa.int32())
+    encoded = pa.DictionaryArray.from_arrays(indices, pa.array(dictionary, pa.string()))
+    read, expected = (arrivals._read(Arrivals(each, sizes)) for each in (encoded, pa.array(names, pa.string())))
+    assert read.names.to_pylist() == expected.names.to_pylist()
+    for column in ("name", "size_bytes", "unusable", "reason"):
+        assert getattr(read, column).tolist() == getattr(expected, column).tolist()
+
+
+@pytest.mark.parametrize("dictionary", [["b", "a"], ["a", "x", "b", "a"]])
+def test_name_of_a_dictionary_is_looked_up_once(dictionary: list[str]) -> None:
+    names = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 0], pa.int32()), pa.array(dictionary))
+    read = arrivals._read(Arrivals(names.slice(1), pa.array([1, 2, 3])))
+    assert (read.names.to_pylist(), read.name.tolist()) == (dictionary[:2], [0, 1, 0])
 
 
 def test_slices_of_longer_columns_are_read_as_they_are() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.segments import name_hash
-from spark_throttle.core.batch.queue_bounds import is_expired, overflowing
+from spark_throttle.core.batch.queue_bounds import WaitingRows, is_expired, overflowing
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.quota import Overflow, QueueBounds
 from spark_throttle.core.state import Queue
@@ -42,7 +42,7 @@ def ask(
         len(old),
     )
     limits = QueueBounds(messages, size_bytes, None, bounds.get("on_overflow", Overflow.REJECT))
-    waiting = candidates.take(np.arange(len(rows)))
+    waiting = WaitingRows(candidates.take(np.arange(len(rows))))
     found = overflowing(waiting, candidates, NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2)
     assert found.tolist() == sorted(found.tolist())
     return [at - len(old) for at in found.tolist()]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.units import MAX_TOKENS_PER_SECOND
 from spark_throttle.core.lending.grants import Buckets, Lending, _divided, lend, used_by_scope
-from spark_throttle.core.lending.shard_parts import Claims
+from spark_throttle.core.lending.level_parts import Holding
+from spark_throttle.core.lending.shard_parts import Claims, OneShard
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
@@ -349,3 +350,39 @@ def test_shards_are_lent_what_a_scope_holds_however_far_behind_one_is(
     lent = lend(buckets, claims, policy, shards=3, turn=0, advance_micro=advance_micro).balance_micro[:, GOLD, BYTES]
     assert np.maximum(lent, 0).sum() == held_bytes * MICRO
     assert lent[0] <= (wanted_bytes + held_bytes // 2) * MICRO
+
+
+@given(
+    st.lists(st.tuples(st.just(0), st.integers(-1, 1), st.integers(1, 5), st.integers(0, 40), st.integers(0, 400))),
+    st.sampled_from([(None, 100), (30, None), (30, 100), (0, 100)]),
+    st.sampled_from(OnExcess),
+    st.lists(balances, min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_one_shard_is_lent_by_sums_what_a_division_would_lend_it(
+    demands: list[Demand], rates: tuple[int | None, int | None], on_excess: OnExcess, held: list[int], is_by_turn: bool
+) -> None:
+    messages, size = rates
+    gold = limit(messages_per_second=messages, bytes_per_second=size, on_excess=on_excess)
+    policy = make_policy(groups={"gold": gold, "iron": limit(messages_per_second=50)})
+    claims = claims_of(demands)
+    buckets = holding(policy, {GOLD: (held[0], held[1]), IRON: (held[2], held[3])})
+    found = lend(buckets, claims, policy, shards=1, turn=1, is_by_turn=is_by_turn)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OneShard, "of", lambda *_: None)
+        divided = lend(buckets, claims, policy, shards=1, turn=1, is_by_turn=is_by_turn)
+    assert found.balance_micro.tolist() == divided.balance_micro.tolist()
+    assert found.headroom_micro.tolist() == divided.headroom_micro.tolist()
+    assert found.deferral is divided.deferral is None
+    if found.ahead_bound_milli is None or divided.ahead_bound_milli is None:
+        assert found.ahead_bound_milli is divided.ahead_bound_milli is None
+    else:
+        assert found.ahead_bound_milli.tolist() == divided.ahead_bound_milli.tolist()
+
+
+def test_flow_of_two_limited_scopes_takes_a_division_even_in_one_shard() -> None:
+    policy = make_policy(job=limit(messages_per_second=100), groups={"gold": limit(messages_per_second=50)})
+    held = np.array([[100, 0], [50, 0]])
+    tokens = Holding(held, policy.shared.rate_micro_per_ms, policy.shared.is_limited, np.zeros(2, dtype=np.bool_))
+    assert OneShard.of(claims_of([(0, 0, 1, 9, 9)]), tokens, policy) is None
+    assert OneShard.of(claims_of([(0, -1, 1, 9, 9)]), tokens, policy) is not None
