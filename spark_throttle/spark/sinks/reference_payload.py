@@ -16,8 +16,9 @@ the rows of each namespace in the order in which they were admitted, which takes
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.core.codec import unpack_usage
@@ -56,7 +57,7 @@ _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 """Characters of a path that Spark would take for a pattern."""
 
 _FILE, _NUMBER, _ROW = "__throttle_file", "__throttle_number", "__throttle_row"
-_VALUES, _CODE = "__throttle_values", "__throttle_code"
+_VALUES, _CODE, _PARTITION = "__throttle_values", "__throttle_code", "__throttle_partition_"
 _NO_NAMESPACE, _NO_SIZE = "namespace_missing", "size_missing"
 _RESTORE: Final = "restore the files as they were, then start the query again: nothing of this batch was written"
 
@@ -224,16 +225,37 @@ class _FilesOfBatch:
 
     def _joined(self, rows: Sequence[FileRows]) -> DataFrame:
         """Return all rows of the files, with their numbers, positions and values."""
-        files = [self._file(each.number) for each in rows]
+        alike: dict[frozenset[str], list[tuple[FileRows, SourceFile]]] = {}
+        own = {field.name.lower() for field in self._payload.schema}
+        for each in rows:
+            file = self._file(each.number)
+            names = frozenset(name.lower() for name, _ in file.partition_values) & own
+            alike.setdefault(names, []).append((each, file))
+        return reduce(DataFrame.unionByName, (self._read(names, found) for names, found in alike.items()))
+
+    def _read(self, names: Collection[str], found: Sequence[tuple[FileRows, SourceFile]]) -> DataFrame:
+        """Return the rows of files whose partitions have these columns, whose values come from the extents.
+
+        The folders of a Delta table need not say them.
+        """
         root = self._payload.root.rstrip("/")
-        locations = [f"{root}/{file.path}" for file in files]
-        table = as_table(rows, [spark_path(location) for location in locations])
-        wanted = self._spark.createDataFrame(table.rename_columns([_FILE, _NUMBER, _VALUES]))
-        reader = self._spark.read.schema(self._payload.schema).option("basePath", root)
-        reader = reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+        locations = [f"{root}/{file.path}" for _, file in found]
+        table = as_table([rows for rows, _ in found], [spark_path(location) for location in locations])
+        table = table.rename_columns([_FILE, _NUMBER, _VALUES])
+        columns = []
+        for at, field in enumerate(self._payload.schema):
+            if field.name.lower() not in names:
+                columns.append(F.col(_quoted(field.name)))
+                continue
+            values = [_of_partition(file, field.name) for _, file in found]
+            table = table.append_column(f"{_PARTITION}{at}", pa.array(values, pa.string()))
+            columns.append(_cast(F.col(f"{_PARTITION}{at}"), field).alias(field.name))
+        in_files = StructType([field for field in self._payload.schema if field.name.lower() not in names])
+        reader = self._spark.read.schema(in_files).options(ignoreMissingFiles=False, ignoreCorruptFiles=False)
         read = reader.parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
         metadata = [F.col("_metadata.file_path").alias(_FILE), F.col("_metadata.row_index").alias(_ROW)]
-        return read.select("*", *metadata).join(F.broadcast(wanted), _FILE)
+        joined = read.select("*", *metadata).join(F.broadcast(self._spark.createDataFrame(table)), _FILE)
+        return joined.select(*columns, _NUMBER, _ROW, _VALUES)
 
     def _file(self, number: int) -> SourceFile:
         """Return a file by its number, after comparing it with what its extent says."""
@@ -304,6 +326,17 @@ def _admitted_sums(reports: Sequence[UsageReport]) -> tuple[int, int]:
         lengths = pc.binary_length(report.names).to_numpy(zero_copy_only=False).astype(np.int64)
         name_bytes += int((lengths * report.admitted[:, 0]).sum())
     return size_bytes, name_bytes
+
+
+def _of_partition(file: SourceFile, name: str) -> str | None:
+    return {column.lower(): value for column, value in file.partition_values}[name.lower()]
+
+
+def _cast(value: Column, field: StructField) -> Column:
+    """Return the value of a partition in its column's type; a value that is none is an error, never a null."""
+    found = value.cast(field.dataType)
+    problem = F.concat(F.lit(f"no {field.dataType.simpleString()} for the partition column {field.name}: "), value)
+    return F.when(value.isNotNull() & found.isNull(), F.raise_error(problem)).otherwise(found)
 
 
 def _quoted(name: str) -> str:
