@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
@@ -190,7 +191,7 @@ def columns(table: Path) -> str:
 
 
 def add_column(table: Path, name: str) -> None:
-    DeltaTable(str(table)).alter.add_columns([Field(name, "string")])
+    DeltaTable(str(table)).alter.add_columns([Field(name, PrimitiveType("string"))])
 
 
 def test_columns_that_change_while_the_query_runs_stop_it_until_it_has_them(tmp_path: Path, table: Path) -> None:
