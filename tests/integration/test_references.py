@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
@@ -131,6 +132,22 @@ def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: L
     assert sorted(map(str, found.collect())) == sorted(map(str, wanted.collect()))
     admitted = lake.usage("namespace", "t/1")
     assert sum(row["admitted_messages"] for row in admitted) == 30
+
+
+def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(lake: Lake) -> None:
+    source = Path(lake.path("source"))
+    write_deltalake(source, pa.table({"id": [1, 2], "ns": ["t/a", "t/a"], "day": ["x", "y"]}), partition_by=["day"])
+    log = source / "_delta_log" / f"{0:020}.json"
+    text = log.read_text()
+    for folder in ("day=x", "day=y"):
+        (source / folder).rename(source / folder[-1])
+        text = text.replace(f"{folder}/", f"{folder[-1]}/")
+    log.write_text(text)
+    throttle = Throttle(policies(), namespace="ns", size="1", order_by=["id"])
+    events = throttle.read_stream(lake.spark).format("delta").load(str(source))
+    writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint).foreachBatch(lake.keep)
+    finish(writer.option("throttle.source", REFERENCES).trigger(availableNow=True).start())
+    assert sorted(map(str, lake.admitted)) == ["(1, 't/a', 'x')", "(2, 't/a', 'y')"]
 
 
 @pytest.mark.parametrize("name", ["a b%25é#?.parquet", "{a}[b]*.parquet", "day=1/c.parquet", "a\u00a0b.parquet"])

@@ -103,7 +103,8 @@ class DeltaFeed:
     def _first(self) -> Position:
         if self._starting_version is not None:
             return {"version": self._starting_version, "taken": 0, "is_snapshot": 0}
-        return {"version": self._newest_version(), "taken": 0, "is_snapshot": 1}
+        newest = self._newest_version() if self._last_version is None else self._last_version
+        return {"version": newest, "taken": 0, "is_snapshot": 1}
 
     def _newest_version(self) -> int:
         from deltalake import DeltaTable

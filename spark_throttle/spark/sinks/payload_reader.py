@@ -8,11 +8,12 @@ from the copy that was made when it joined the queue (`references.waiting_rows`)
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import LongType, StructField, StructType
@@ -24,6 +25,7 @@ from spark_throttle.spark.references.extents import ExtentName, Extents, SourceF
 from spark_throttle.spark.references.file_feed import FileFeed
 from spark_throttle.spark.references.selection import FileRows, as_table, spark_path
 from spark_throttle.spark.references.waiting_rows import WaitingAccount
+from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 
 FILE, ROW = "__throttle_file", "__throttle_row"
 """Names of the columns of a row's place: the number of its file, and its position in the file."""
@@ -68,7 +70,7 @@ class PayloadReader:
     @property
     def columns(self) -> list[Column]:
         """The source's columns."""
-        return [F.col(f"`{field.name.replace('`', '``')}`") for field in self._schema]
+        return [_quoted(field.name) for field in self._schema]
 
     def nothing(self) -> DataFrame:
         """Return no rows, with the source's columns."""
@@ -98,25 +100,48 @@ class PayloadReader:
         found = [self._from_files(in_files)] if in_files else []
         for folder in dict.fromkeys(folder for folder in folders.values() if folder is not None):
             copied = [each for each in rows if folders[each.number] == folder]
-            wanted = self._wanted(copied, [""] * len(copied)).drop(_PATH)
+            wanted = self._spark.createDataFrame(self._wanted(copied, [""] * len(copied)).drop_columns([_PATH]))
             found.append(self.copies(folder.name).join(F.broadcast(wanted), FILE))
         names = [*self._schema.names, FILE, ROW, _VALUES]
-        quoted = [F.col(f"`{name.replace('`', '``')}`") for name in names]
-        return reduce(DataFrame.unionByName, [each.select(*quoted) for each in found])
+        return reduce(DataFrame.unionByName, [each.select(*map(_quoted, names)) for each in found])
 
     def _from_files(self, rows: Sequence[FileRows]) -> DataFrame:
-        locations = [f"{self._root}/{self._file(each.number).path}" for each in rows]
-        wanted = self._wanted(rows, [spark_path(location) for location in locations])
-        reader = self._strict().schema(self._schema).option("basePath", self._root)
-        read = reader.parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
+        """Return all rows of files; those whose partitions have the same columns are read together."""
+        own = {field.name.lower() for field in self._schema}
+        alike: dict[frozenset[str], list[tuple[FileRows, SourceFile]]] = {}
+        for each in rows:
+            file = self._file(each.number)
+            names = frozenset(name.lower() for name, _ in file.partition_values) & own
+            alike.setdefault(names, []).append((each, file))
+        return reduce(DataFrame.unionByName, (self._from_alike(names, found) for names, found in alike.items()))
+
+    def _from_alike(self, names: Collection[str], found: Sequence[tuple[FileRows, SourceFile]]) -> DataFrame:
+        """Return all rows of files whose partitions have the columns `names`, whose values come from the extents.
+
+        The folders of a Delta table need not say them.
+        """
+        locations = [f"{self._root}/{file.path}" for _, file in found]
+        table = self._wanted([rows for rows, _ in found], [spark_path(location) for location in locations])
+        columns = []
+        for at, field in enumerate(self._schema):
+            if field.name.lower() not in names:
+                columns.append(_quoted(field.name))
+                continue
+            values = [_of_partition(file, field.name) for _, file in found]
+            table = table.append_column(f"{PARTITION_PREFIX}{at}", pa.array(values, pa.string()))
+            columns.append(_cast(F.col(f"{PARTITION_PREFIX}{at}"), field).alias(field.name))
+        in_files = StructType([field for field in self._schema if field.name.lower() not in names])
+        read = self._strict().schema(in_files).parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
         metadata = [F.col("_metadata.file_path").alias(_PATH), F.col("_metadata.row_index").alias(ROW)]
-        return read.select("*", *metadata).join(F.broadcast(wanted), _PATH)
+        wanted = F.broadcast(self._spark.createDataFrame(table))
+        return read.select("*", *metadata).join(wanted, _PATH).select(*columns, FILE, ROW, _VALUES)
 
     def _strict(self) -> DataFrameReader:
         return self._spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
 
-    def _wanted(self, rows: Sequence[FileRows], paths: Sequence[str]) -> DataFrame:
-        return self._spark.createDataFrame(as_table(rows, paths).rename_columns([_PATH, FILE, _VALUES]))
+    @staticmethod
+    def _wanted(rows: Sequence[FileRows], paths: Sequence[str]) -> pa.Table:
+        return as_table(rows, paths).rename_columns([_PATH, FILE, _VALUES])
 
     def _file(self, number: int) -> SourceFile:
         """Return a file by its number, after comparing it with what its extent says.
@@ -142,3 +167,18 @@ class PayloadReader:
             history = Extents(Directory(self._source.control_path)).history(names[0])
             self._by_number = {file.number: file for file in history}
         return self._by_number
+
+
+def _of_partition(file: SourceFile, name: str) -> str | None:
+    return {column.lower(): value for column, value in file.partition_values}[name.lower()]
+
+
+def _cast(value: Column, field: StructField) -> Column:
+    """Return the value of a partition in its column's type; a value that is none is an error, never a null."""
+    found = value.cast(field.dataType)
+    problem = F.concat(F.lit(f"no {field.dataType.simpleString()} for the partition column {field.name}: "), value)
+    return F.when(value.isNotNull() & found.isNull(), F.raise_error(problem)).otherwise(found)
+
+
+def _quoted(name: str) -> Column:
+    return F.col(f"`{name.replace('`', '``')}`")

@@ -131,6 +131,15 @@ def test_files_of_a_table_are_those_of_its_snapshot_then_those_of_each_commit(tm
     assert restarted.after(second) == third, "the same files after the same extent"
 
 
+def test_query_that_ends_takes_a_table_as_it_was_when_it_started(tmp_path: Path, table: Path) -> None:
+    new = new_files(tmp_path, DeltaFeed(str(table), 1000))
+    new.stop_at_newest()
+    append(table, [5])
+    first = new.after(NO_EXTENT)
+    assert len(paths(tmp_path, NO_EXTENT, first)) == 3
+    assert new.after(first) == first
+
+
 def test_table_may_be_read_from_a_version_on(tmp_path: Path, table: Path) -> None:
     first = new_files(tmp_path, DeltaFeed(str(table), 1000, 1)).after(NO_EXTENT)
     assert len(paths(tmp_path, NO_EXTENT, first)) == 1
