@@ -63,14 +63,19 @@ def choose_source(
         If references were asked for, or the checkpoint began with them, and something stands against them; or if the
         checkpoint began the other way.
     """
+    begun = _begun(control_path)
     if isinstance(pipeline, Pipeline):
+        if begun == REFERENCES:
+            raise ConfigurationError(
+                "the checkpoint began with references, and events is a stream of spark.readStream; read it with "
+                "throttle.read_stream(spark), or start with a new checkpoint"
+            )
         if asked == REFERENCES:
             raise ConfigurationError(
                 f"option {SOURCE_OPTION} is 'references', and events is a stream of spark.readStream; read it with "
                 f"throttle.read_stream(spark)"
             )
         return SourceChoice(pipeline, "the stream is one of spark.readStream")
-    begun = _begun(control_path)
     problem = None if FRAMES in (asked, begun) else needs_rows or pipeline.problem(partition_columns)
     is_bound = asked == REFERENCES or (begun == REFERENCES and asked == AUTO)
     wanted = FRAMES if asked == FRAMES or (not is_bound and (problem is not None or begun == FRAMES)) else REFERENCES
@@ -86,7 +91,7 @@ def choose_source(
         began = (
             "the checkpoint began with references" if asked == AUTO else f"option {SOURCE_OPTION} asks for references"
         )
-        raise ConfigurationError(f"{began}, and {problem}")
+        raise ConfigurationError(f"{began}, and {problem}; change that, or start with frames on a new checkpoint")
     return SourceChoice(pipeline, "its rows can be read again")
 
 

@@ -130,7 +130,7 @@ class ReferencePipeline:
         stream, given = self.stream, self.settings
         checkpoint = control_path.rpartition("/")[0]
         assert given.size is not None  # noqa: S101 - `problem` asks for it
-        source = PayloadSource(control_path, checkpoint, stream.root(), stream.feed(), stream.source_schema)
+        source = PayloadSource(control_path, checkpoint, stream.root(), stream.source_schema)
         payload = ReferencePayload(
             source,
             stream.rows,

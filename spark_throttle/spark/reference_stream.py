@@ -7,6 +7,7 @@ rows travel in frames, as for any other stream, from Spark's own source.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import ColumnLike
+from spark_throttle.spark.columns.volatile import analyzed_plan
 from spark_throttle.spark.delta.commit import table_uri
 from spark_throttle.spark.references.delta_feed import DeltaFeed
 from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
@@ -27,8 +29,11 @@ from spark_throttle.spark.references.folder_feed import FolderFeed, folder_probl
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
+_MANY_ROWS: Final = re.compile(r"^[\s:|+\-~'!]*(Window|Generate|Aggregate|Expand|WithCTE)\b", re.MULTILINE)
+"""Nodes of a plan by which a row does not become one row by itself."""
+
 _PATTERN: Final = frozenset("{}[]*?")
-_FILES_OPTION, _VERSION_OPTION = "maxfilespertrigger", "startingversion"
+_FILES_OPTION, _VERSION_OPTION, _SKIP_OPTION = "maxfilespertrigger", "startingversion", "skipchangecommits"
 _DELTA_FILES: Final = 1000
 """Most files of a batch where the user sets no bound; Delta's own default."""
 
@@ -195,7 +200,9 @@ class ReferenceStream:
             version = options.get(_VERSION_OPTION)
             columns = columns_of(self.source_schema.json())
             starting_version = None if version is None else int(version)
-            return DeltaFeed(self.root(), int(most_files or _DELTA_FILES), starting_version, columns)
+            skips_changes = options.get(_SKIP_OPTION) == "true"
+            most = int(most_files or _DELTA_FILES)
+            return DeltaFeed(self.root(), most, starting_version, columns, skips_changes=skips_changes)
         return FolderFeed(self.root(), None if most_files is None else int(most_files))
 
     @property
@@ -209,22 +216,35 @@ class ReferenceStream:
             return f"the source's format is {given.format!r}, not 'parquet' or 'delta'"
         if given.path is not None and set(given.path) & _PATTERN:
             return "the source's path is a pattern"
-        if any(step.drops_rows for step in self.rows.steps):
-            return "the stream drops rows by a condition"
+        return (
+            self._setting_problem()
+            or self._expression_problem()
+            or self._option_problem()
+            or (self._delta_problem() if self._is_delta else folder_problem(self.root()))
+        )
+
+    def _setting_problem(self) -> str | None:
         settings = (name for name in _SETTINGS if str(self.spark.conf.get(name, "false")).lower() == "true")
         setting = next(settings, None)
-        if setting is not None:
-            return f"{_SETTINGS[setting]} ({setting})"
+        return None if setting is None else f"{_SETTINGS[setting]} ({setting})"
+
+    def _expression_problem(self) -> str | None:
         taken = [name for name in self.source_schema.names if _is_taken(name.lower())]
         if taken:
             return f"the source has the column {taken[0]!r}, a name that the second reading uses"
-        return self._option_problem() or (self._delta_problem() if self._is_delta else folder_problem(self.root()))
+        if any(step.drops_rows for step in self.rows.steps):
+            return "the stream drops rows by a condition"
+        if _MANY_ROWS.search(analyzed_plan(self.empty())):
+            return "an expression makes several rows of one, or depends on other rows"
+        return None
 
     def _option_problem(self) -> str | None:
-        allowed = {_FILES_OPTION, _VERSION_OPTION} if self._is_delta else {_FILES_OPTION}
+        allowed = {_FILES_OPTION, _VERSION_OPTION, _SKIP_OPTION} if self._is_delta else {_FILES_OPTION}
         for key, value in self.source.options.items():
             if key.lower() not in allowed:
                 return f"the source has the option {key!r}, which only Spark's source knows"
+            if key.lower() == _SKIP_OPTION and value in ("true", "false"):
+                continue
             if not value.isdigit() or (key.lower() == _FILES_OPTION and int(value) == 0):
                 return f"the source's option {key!r} is {value!r}, which only Spark's source knows"
         return None

@@ -18,7 +18,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_throttle.core.codec import StoredShard, unpack_shard
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.references.extents import ROW_BITS
+from spark_throttle.spark.references.reading import PLACE
+from spark_throttle.spark.references.waiting_rows import FOLDER
 from spark_throttle.spark.rows.frames import aligned, decode
+from spark_throttle.spark.sinks.payload_reader import FILE, ROW
 
 _OPERATOR = "applyInPandasWithState"
 _BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms", LongType()))
@@ -30,7 +34,8 @@ def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | No
     They have the user's columns, then ``namespace``, ``arrival_ms`` (the batch time at which the row arrived) and
     ``release_ms`` (the batch time until which a Pegasus rule holds the row; 0 if only quotas hold it). If the user has
     a column with one of these names, the added column is called ``throttle_namespace`` and so on. Rows of a namespace
-    are in the order in which they will leave.
+    are in the order in which they will leave. If the query decides on references, the rows have the columns of the
+    source, come from its control directory, and have no order.
 
     Parameters
     ----------
@@ -47,12 +52,33 @@ def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | No
         If the checkpoint does not belong to a throttled query that has committed a batch.
     """
     blocks = _blocks(spark, checkpoint)
-    rows = carried_schema(schema) if schema is not None else _newest_schema(blocks)
+    newest = _newest_schema(blocks)
+    if newest.names == [PLACE]:
+        return _copied(spark, checkpoint, blocks, schema)
+    rows = carried_schema(schema) if schema is not None else newest
     taken = {name.lower() for name in rows.names}
     beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in _BESIDE])
     unpack = QueueUnpacker(to_arrow_schema(rows, timezone="UTC"), tuple(beside.names))
     found = blocks.mapInArrow(unpack, StructType([*rows, *beside]))
     return found if schema is None else from_carried(found, schema)
+
+
+def _copied(spark: SparkSession, checkpoint: str, blocks: DataFrame, schema: StructType | None) -> DataFrame:
+    """Return the waiting rows of a query that decides on references, from their copies."""
+    places = StructType([StructField(PLACE, LongType()), *(StructField(name, kind) for name, kind in _BESIDE)])
+    unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), tuple(places.names[1:]))
+    waiting = blocks.mapInArrow(unpack, places)
+    waiting = waiting.withColumn(FILE, F.shiftright(PLACE, ROW_BITS)).withColumn(
+        ROW, F.col(PLACE).bitwiseAND(F.lit((1 << ROW_BITS) - 1))
+    )
+    reader = spark.read.option("recursiveFileLookup", "true")  # or the folders' names would be a column
+    if schema is not None:
+        reader = reader.schema(StructType([*schema, *(StructField(name, LongType()) for name in (FILE, ROW))]))
+    copies = reader.parquet(f"{checkpoint.rstrip('/')}/throttle/{FOLDER}")
+    taken = {name.lower() for name in copies.columns}
+    for name in places.names[1:]:
+        waiting = waiting.withColumnRenamed(name, f"throttle_{name}") if name in taken else waiting
+    return copies.join(waiting.drop(PLACE), [FILE, ROW]).drop(FILE, ROW)
 
 
 def _blocks(spark: SparkSession, checkpoint: str) -> DataFrame:

@@ -125,6 +125,8 @@ class Throttle:
             A directory to which the driver and the executors can write. Back it up, restore and delete it together with
             the query's checkpoint. A path without a scheme is resolved by Spark.
         """
+        if isinstance(events, ReferenceStream):
+            raise ConfigurationError("apply takes a stream of spark.readStream; give this one to write_stream")
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events)
         control_path = SparkPaths(spark).resolve(control_path)
         check_executors_see(spark, control_path)

@@ -18,8 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.references.folder_feed import FolderFeed
+from spark_throttle.spark.sinks import payload_reader
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload, ReferenceRows
+from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -92,6 +93,16 @@ def test_lost_lists_of_files_are_named(lake: Lake) -> None:
     lake.offer(rows("good/a", [2]))
     with pytest.raises(Exception, match=r"the list of files .* it is gone"):
         run(lake, policies())
+
+
+def test_waiting_rows_are_read_from_the_checkpoint(lake: Lake) -> None:
+    lake.offer([*rows("shut/a", range(3)), *rows("good/a", range(10, 12))])
+    run(lake, policies(tenants={"shut": publish(messages_per_second=0)}))
+    for schema in (None, lake.spark.createDataFrame([], SCHEMA).schema):
+        found = read_queued(lake.spark, lake.checkpoint, schema=schema)
+        assert sorted((row["id"], row["ns"], row["size"], row["namespace"]) for row in found.collect()) == [
+            (number, "shut/a", 10 + number, "shut/a") for number in range(3)
+        ]
 
 
 def test_batch_that_runs_again_admits_the_same_rows(lake: Lake) -> None:
@@ -214,12 +225,12 @@ def test_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: 
     lake.offer(rows("free/a", [1, 2, 3]))
     file = next(Path(lake.path("events")).glob("*.parquet"))
 
-    def changed(*_: Any) -> None:
+    def replaced(*_: Any) -> None:
         lake.spark.createDataFrame(rows("free/a", [1, 2, 4]), SCHEMA).coalesce(1).write.parquet(lake.path("other"))
         next(Path(lake.path("other")).glob("part-*.parquet")).replace(file)
         monkeypatch.undo()
 
-    monkeypatch.setattr(FolderFeed, "changed", changed)
+    monkeypatch.setattr(payload_reader, "check_file", replaced)
     with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
         run(lake, policies())
     assert lake.kept == {}
@@ -240,6 +251,8 @@ def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
     ("stands_against", "why"),
     [
         (lambda events: events.where("id > 3"), "drops rows by a condition"),
+        (lambda events: events.withColumn("n", F.expr("count(*) over (partition by ns)")), "depends on other rows"),
+        (lambda events: events.withColumn("n", F.expr("explode(array(1, 2))")), "makes several rows of one"),
         (lambda events: events.withColumn("size", F.expr("size + 1")), "size is 'size'"),
         (lambda events: events.selectExpr("id", "upper(ns) AS ns", "size"), "namespace is 'ns'"),
     ],

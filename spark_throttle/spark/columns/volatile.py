@@ -80,7 +80,7 @@ def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> fr
     _refuse_nondeterministic(events, expressions)
     asked = {name: f"{_PREFIX}{place}" for place, name in enumerate(expressions)}
     frame = events.select("*", *(expressions[name].alias(column) for name, column in asked.items()))
-    text = _analyzed_plan(frame)
+    text = analyzed_plan(frame)
     if _FUNCTION.search(text) is None:
         return frozenset()
     plan = _Plan(text)
@@ -138,7 +138,7 @@ def _problem(events: DataFrame, other: DataFrame, expressions: list[Column]) -> 
     return None
 
 
-def _analyzed_plan(frame: DataFrame) -> str:
+def analyzed_plan(frame: DataFrame) -> str:
     """Return the analyzed plan as Spark prints it; an empty string if Spark does not print it."""
     try:
         with _whole_lists(frame.sparkSession):

@@ -27,6 +27,12 @@ _RESTART: Final = "start the query with a new checkpoint, after its waiting rows
 _START_AGAIN: Final = "start the query again, which then has the new columns"
 
 
+_SKIP: Final = (
+    "start the query with option('skipChangeCommits', 'true') on its source, which leaves such commits out as a whole, "
+    "or with a new checkpoint"
+)
+
+
 class DeltaFeed:
     """The files of a Delta table.
 
@@ -40,15 +46,24 @@ class DeltaFeed:
         The first version whose files are brought; `None` begins with the table as it is.
     columns
         The columns of the stream (`columns_of`), which those of the table must be; `None` to compare none.
+    skips_changes
+        Whether a commit that deletes or rewrites rows is left out, as a whole, instead of ending the query.
     """
 
     def __init__(
-        self, root: str, most_files: int, starting_version: int | None = None, columns: str | None = None
+        self,
+        root: str,
+        most_files: int,
+        starting_version: int | None = None,
+        columns: str | None = None,
+        *,
+        skips_changes: bool = False,
     ) -> None:
         self._root = root
         self._most_files = most_files
         self._starting_version = starting_version
         self._columns = columns
+        self._skips_changes = skips_changes
         self._compared: int | None = None
         self._log = Directory(f"{root.rstrip('/')}/_delta_log")
         self._last_version: int | None = None
@@ -86,10 +101,6 @@ class DeltaFeed:
         """Find no file of a version that is committed from now on."""
         self._last_version = self._newest_version()
 
-    def changed(self, path: str, size_bytes: int, modified_ms: int) -> str | None:  # noqa: ARG002 - a file of a log
-        """Return `None`: a file of a table never changes, and Spark says it where one is gone."""
-        return None
-
     def to_fields(self) -> dict[str, Any]:
         """Return the feed's settings as JSON values."""
         return {
@@ -98,6 +109,7 @@ class DeltaFeed:
             "most_files": self._most_files,
             "starting_version": self._starting_version,
             "columns": self._columns,
+            "skips_changes": self._skips_changes,
         }
 
     def _first(self) -> Position:
@@ -145,18 +157,18 @@ class DeltaFeed:
                 raise SourceChangedError(f"the Delta table {self._root}", problem, _RESTART)
             return None
         found = []
-        for line in content.splitlines():
-            action = json.loads(line)
+        actions = [json.loads(line) for line in content.splitlines()]
+        if any(_changes_rows(action) for action in actions):
+            if not self._skips_changes:
+                self._refuse(version, "it deletes or rewrites rows", _SKIP)
+            actions = [action for action in actions if "add" not in action]
+        for action in actions:
             if "add" in action and action["add"].get("dataChange", True):
                 add = action["add"]
-                if add.get("deletionVector"):
-                    self._refuse(version, "it marks rows of a file as deleted")
                 if is_elsewhere(add["path"]):
                     self._refuse(version, "it adds a file in another place")
                 values = tuple(sorted((add.get("partitionValues") or {}).items()))
                 found.append(FoundFile(unquote(add["path"]), int(add["size"]), 0, values))
-            elif "remove" in action and action["remove"].get("dataChange", True):
-                self._refuse(version, "it deletes or rewrites rows")
             elif "metaData" in action or "protocol" in action:
                 self._check_reading(version)
         return found
@@ -184,6 +196,13 @@ class DeltaFeed:
     def _oldest_version(self) -> int:
         names = (name.partition(".") for name in self._log.names(""))
         return min((int(number) for number, _, kind in names if kind == "json" and number.isdigit()), default=0)
+
+
+def _changes_rows(action: dict[str, Any]) -> bool:
+    """Return whether an action of a commit takes rows away."""
+    removed, added = action.get("remove"), action.get("add")
+    takes_away = removed is not None and removed.get("dataChange", True)
+    return takes_away or (added is not None and bool(added.get("deletionVector")) and added.get("dataChange", True))
 
 
 def _written_values(row: dict[str, Any], columns: list[str]) -> tuple[tuple[str, str | None], ...]:

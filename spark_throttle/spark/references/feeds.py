@@ -14,7 +14,8 @@ from spark_throttle.spark.references.folder_feed import FolderFeed
 def open_feed(fields: Mapping[str, Any]) -> FileFeed:
     """Return the feed of the settings that its `to_fields` returned."""
     if fields["kind"] == "delta":
-        return DeltaFeed(fields["root"], fields["most_files"], fields["starting_version"], fields["columns"])
+        settings = (fields[name] for name in ("root", "most_files", "starting_version", "columns"))
+        return DeltaFeed(*settings, skips_changes=fields["skips_changes"])
     return FolderFeed(fields["root"], fields["most_files"])
 
 

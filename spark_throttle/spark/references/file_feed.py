@@ -39,10 +39,6 @@ class FileFeed(Protocol):
         """Find no file that appears from now on; called once, when a query is to end with what is available."""
         ...
 
-    def changed(self, path: str, size_bytes: int, modified_ms: int) -> str | None:
-        """Return how a file differs from what an extent says of it; `None` if it does not."""
-        ...
-
     def to_fields(self) -> dict[str, Any]:
         """Return the feed's settings as JSON values."""
         ...

@@ -15,6 +15,7 @@ from pyarrow import fs
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.references.extents import Position
 from spark_throttle.spark.references.file_feed import FoundFile
+from spark_throttle.spark.references.file_identity import written_ms
 
 _BEGUN: Final = "._COPYING_"
 """The end of the names under which Hadoop's shell copies files."""
@@ -50,17 +51,6 @@ class FolderFeed:
         """Find no file that appears from now on."""
         self._at_end = self._listed()
 
-    def changed(self, path: str, size_bytes: int, modified_ms: int) -> str | None:
-        """Return how a file differs from what an extent says of it; `None` if it does not."""
-        info = self._files.get_file_info(f"{self._path.rstrip('/')}/{path}")
-        if info.type != fs.FileType.File:
-            return "it is gone"
-        if info.size != size_bytes:
-            return f"it has {info.size} bytes and had {size_bytes}"
-        if _modified_ms(info) != modified_ms:
-            return f"it was written again (at {_modified_ms(info)} ms, before at {modified_ms} ms)"
-        return None
-
     def to_fields(self) -> dict[str, Any]:
         """Return the feed's settings as JSON values."""
         return {"kind": "folder", "root": self._root, "most_files": self._most_files}
@@ -75,7 +65,7 @@ class FolderFeed:
             is_begun = info.type == fs.FileType.File and info.size > 0
             if not is_begun or not _is_read(path):
                 continue
-            listed.append(FoundFile(path, info.size, _modified_ms(info), partition_values(path)))
+            listed.append(FoundFile(path, info.size, written_ms(info), partition_values(path)))
         return sorted(listed, key=lambda file: (file.modified_ms, file.path))
 
 
@@ -101,10 +91,6 @@ def _is_read(path: str) -> bool:
     *folders, name = path.split("/")
     is_hidden = any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in (*folders, name))
     return not is_hidden and not name.endswith(_BEGUN) and all("=" in folder for folder in folders)
-
-
-def _modified_ms(info: fs.FileInfo) -> int:
-    return int((info.mtime_ns or 0) // 1_000_000)
 
 
 def partition_values(path: str) -> tuple[tuple[str, str | None], ...]:

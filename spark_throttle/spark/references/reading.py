@@ -22,6 +22,7 @@ from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.references.deciding_values import ArrowExpression
 from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile
+from spark_throttle.spark.references.file_identity import check_file
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
 from spark_throttle.spark.rows.pack_frames import FramePacker, HelperColumns
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
@@ -120,6 +121,7 @@ class FirstReading:
     def _rows(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:
         files, root = file_system(self.root)
         path = f"{root.rstrip('/')}/{piece.file.path}"
+        check_file(files, path, piece.file)
         try:
             with (
                 files.open_input_file(path) as stream,

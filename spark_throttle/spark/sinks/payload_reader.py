@@ -19,10 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_throttle.checkpoint.offset_log import source_offsets
-from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
-from spark_throttle.files.storage import Directory
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
+from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.references.extents import ExtentName, Extents, SourceFile
-from spark_throttle.spark.references.file_feed import FileFeed
+from spark_throttle.spark.references.file_identity import check_file
 from spark_throttle.spark.references.selection import FileRows, as_table, spark_path
 from spark_throttle.spark.references.waiting_rows import WaitingAccount
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
@@ -34,8 +34,6 @@ _PATH, _VALUES = "__throttle_path", "__throttle_values"
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 """Characters of a path that Spark would take for a pattern."""
 
-_RESTORE: Final = "restore the files as they were, then start the query again: nothing of this batch was written"
-
 
 @dataclass(frozen=True, slots=True)
 class PayloadSource:
@@ -44,7 +42,6 @@ class PayloadSource:
     control_path: str
     checkpoint: str
     root: str
-    feed: FileFeed
     schema: StructType
     """Schema of the source."""
 
@@ -89,6 +86,11 @@ class PayloadReader:
 
     def copies(self, folder: str) -> DataFrame:
         """Return the rows that were copied to a folder of the control directory, with their places."""
+        directory = Directory(self._source.control_path)
+        if not directory.names(folder):
+            raise DamagedError(
+                f"the copies of waiting rows {directory.path(folder)}", "they are gone", RESTORE_CHECKPOINT
+            )
         places = [StructField(name, LongType(), nullable=False) for name in (FILE, ROW)]
         reader = self._strict().schema(StructType([*self._schema, *places]))
         return reader.parquet(f"{self._source.control_path}/{folder}")
@@ -152,9 +154,8 @@ class PayloadReader:
             If the file is not as it was.
         """
         file = self._files()[number]
-        problem = self._source.feed.changed(file.path, file.size_bytes, file.modified_ms)
-        if problem is not None:
-            raise SourceChangedError(f"the file {self._root}/{file.path}", problem, _RESTORE)
+        system, root = file_system(self._root)
+        check_file(system, f"{root.rstrip('/')}/{file.path}", file)
         return file
 
     def _files(self) -> dict[int, SourceFile]:

@@ -92,15 +92,6 @@ def test_query_that_ends_takes_no_file_that_comes_later(tmp_path: Path) -> None:
     assert new.after(second) == second
 
 
-def test_file_that_is_gone_or_was_written_again_is_noticed(tmp_path: Path) -> None:
-    feed = FolderFeed(str(tmp_path), None)
-    put(tmp_path, "a.parquet", at_seconds=1)
-    assert feed.changed("a.parquet", 4, 1_000) is None
-    assert feed.changed("a.parquet", 5, 1_000) == "it has 4 bytes and had 5"
-    assert feed.changed("a.parquet", 4, 2_000) == "it was written again (at 1000 ms, before at 2000 ms)"
-    assert feed.changed("b.parquet", 4, 1_000) == "it is gone"
-
-
 def append(table: Path, ids: list[int], **settings: Any) -> None:
     write_deltalake(
         str(table), pa.table({"id": ids, "day": [str(each % 2) for each in ids]}), mode="append", **settings
@@ -162,6 +153,15 @@ def test_table_with_files_in_another_place_is_left_to_spark(tmp_path: Path, tabl
     clone.mkdir(parents=True)
     (clone / log.name).write_text(log.read_text().replace('"path":"', f'"path":"file:{table}/'))
     assert "another place" in str(reading_problem(DeltaTable(str(clone.parent))))
+
+
+def test_commits_that_change_rows_are_left_out_as_a_whole_if_that_is_asked_for(tmp_path: Path, table: Path) -> None:
+    new = new_files(tmp_path, DeltaFeed(str(table), 1000, skips_changes=True))
+    first = new.after(NO_EXTENT)
+    DeltaTable(str(table)).update(predicate="id = 1", updates={"id": "9"})
+    assert new.after(first) == first
+    append(table, [5])
+    assert len(paths(tmp_path, first, new.after(first))) == 1
 
 
 @pytest.mark.parametrize("change", ["delete", "column mapping"])

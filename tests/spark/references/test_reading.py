@@ -137,6 +137,15 @@ def test_rows_reach_the_shard_of_their_namespace(tmp_path: Path) -> None:
     assert len(rows) == 50
 
 
+def test_file_that_was_replaced_before_a_batch_ran_again_is_refused_though_none_of_its_rows_is_left(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path, "a.parquet", pa.table({"ns": ["t/a"] * 9, "size": [1] * 9, "id": range(9)}))
+    write(tmp_path, "a.parquet", pa.table({"ns": pa.array([], TEXT), "size": pa.array([], LONG)}))
+    with pytest.raises(SourceChangedError, match="bytes and had"):
+        rows_of(reading(tmp_path), [file])
+
+
 @pytest.mark.parametrize("harm", ["gone", "damaged"])
 def test_file_that_cannot_be_read_is_named(tmp_path: Path, harm: str) -> None:
     file = write(tmp_path, "a.parquet", pa.table({"ns": ["t/a"], "size": [1], "id": [1]}))
