@@ -269,7 +269,7 @@ class ThrottledStreamWriter:
         asked = parse_writer(self._asked(WRITER_OPTION))
         session, schema = self._events.sparkSession, self._events.schema
         if not isinstance(source.pipeline, Pipeline):
-            return choose_spark(session, schema, targets, "it reads the rows again")
+            return choose_spark(session, schema, targets, "rows go from their files to the sink")
         choice = choose_writer(session, asked, schema, control_path, targets)
         if choice.plan is None:
             return choice

@@ -29,16 +29,16 @@ def reading_problem(table: DeltaTable) -> str | None:
     """Return why a table's data files are not what the table holds; `None` if they are."""
     protocol, properties = table.protocol(), table.metadata().configuration
     if properties.get(_MAPPING, "none") != "none":
-        return f"its columns are mapped ({_MAPPING})"
+        return f"the table's columns are mapped ({_MAPPING})"
     others = sorted(set(protocol.reader_features or ()) - _FEATURES)
     if others:
-        return f"it has the feature {others[0]!r}, which its readers must know"
+        return f"the table has the feature {others[0]!r}, which its readers must know"
     if protocol.min_reader_version > _FIRST_WITH_MAPPING and protocol.reader_features is None:
-        return f"its readers must be of version {protocol.min_reader_version}"
+        return f"the table's readers must be of version {protocol.min_reader_version}"
     types = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
     for column in table.metadata().partition_columns:
         if types[column] not in _PARTITION_TYPES:
-            return f"its partition column {column!r} is {types[column]}"
+            return f"the table's partition column {column!r} is {types[column]}"
     paths = pa.table(table.get_add_actions()).column("path")
     if any(map(is_elsewhere, paths.to_pylist())):
         return "it has files in another place, as a shallow clone has"
