@@ -22,12 +22,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.columns.payload_columns import as_column, check_columns
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings, batches_retained, control_options, queue_room
 from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references.deciding_columns import DecidingColumns, deciding_columns_of
+from spark_throttle.spark.references.extents import Extents
 from spark_throttle.spark.references.reading import FirstReading
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
@@ -130,7 +132,8 @@ class ReferencePipeline:
         stream, given = self.stream, self.settings
         checkpoint = control_path.rpartition("/")[0]
         assert given.size is not None  # noqa: S101 - `problem` asks for it
-        source = PayloadSource(control_path, checkpoint, stream.root(), stream.source_schema)
+        extents = Extents(Directory(control_path))
+        source = PayloadSource(control_path, checkpoint, extents, stream.root(), stream.source_schema)
         payload = ReferencePayload(
             source,
             stream.rows,

@@ -119,12 +119,13 @@ class Extent:
 class Extents:
     """The extents of one query in its control directory.
 
-    What was read or written is kept in memory, as the history of the newest extent that was asked for.
+    The last two, between which a batch lies, are kept in memory, and the history that was asked for last.
     """
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._known: dict[ExtentName, Extent] = {}
+        self._history: tuple[ExtentName, list[SourceFile]] = (NO_EXTENT, [])
 
     def load(self, name: ExtentName) -> Extent:
         """Return an extent.
@@ -142,7 +143,7 @@ class Extents:
                 problem = "it is gone" if found is None else "its content does not belong to its name"
                 what = f"the list of files {self._directory.path(f'{FOLDER}/{name.file}')}"
                 raise DamagedError(what, problem, RESTORE_CHECKPOINT)
-            self._known[name] = found
+            self._remember(name, found)
         return self._known[name]
 
     def between(self, start: ExtentName, end: ExtentName) -> list[SourceFile]:
@@ -156,15 +157,17 @@ class Extents:
 
     def history(self, name: ExtentName) -> list[SourceFile]:
         """Return all files of a stream up to an extent, by their number."""
-        found: list[tuple[SourceFile, ...]] = []
-        while name != NO_EXTENT:
+        newest, found = name, list[tuple[SourceFile, ...]]()
+        known, files = self._history
+        while name not in (NO_EXTENT, known):
             extent = self.load(name)
             found.append(extent.files)
-            if extent.earlier is not None:
-                found.append(extent.earlier)
-                break
             name = extent.previous
-        return [file for files in reversed(found) for file in files]
+            if extent.earlier is not None:
+                name, files = known, list(extent.earlier)
+        files = [*(files if name == known else ()), *(file for part in reversed(found) for file in part)]
+        self._history = (newest, files)
+        return files
 
     def write(self, previous: ExtentName, files: list[SourceFile], position: Position) -> ExtentName:
         """Write the extent after `previous`, and return its name."""
@@ -173,8 +176,11 @@ class Extents:
             extent = replace(extent, earlier=tuple(self.history(previous)))
         name = _name(extent)
         self._directory.write(f"{FOLDER}/{name.file}", versioned(FORMAT, extent.to_fields()))
-        self._known[name] = extent
+        self._remember(name, extent)
         return name
+
+    def _remember(self, name: ExtentName, extent: Extent) -> None:
+        self._known = {**dict(list(self._known.items())[-1:]), name: extent}
 
 
 def _name(extent: Extent) -> ExtentName:

@@ -41,6 +41,7 @@ class PayloadSource:
 
     control_path: str
     checkpoint: str
+    extents: Extents
     root: str
     schema: StructType
     """Schema of the source."""
@@ -165,7 +166,7 @@ class PayloadReader:
             if len(names) != 1:
                 what = f"the offsets of batch {self._batch} in {self._source.checkpoint}"
                 raise DamagedError(what, "they name no list of files", RESTORE_CHECKPOINT)
-            history = Extents(Directory(self._source.control_path)).history(names[0])
+            history = self._source.extents.history(names[0])
             self._by_number = {file.number: file for file in history}
         return self._by_number
 

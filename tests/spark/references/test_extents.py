@@ -47,6 +47,16 @@ def test_history_of_many_extents_is_read_from_the_last_that_repeats_it(extents: 
     assert again(tmp_path).history(names[-1]) == [file(number) for number in range(103)]
 
 
+def test_history_that_is_asked_for_batch_by_batch_reads_each_extent_once(extents: Extents, tmp_path: Path) -> None:
+    names = chain(extents, 205)
+    asked = again(tmp_path)
+    for number, name in enumerate(names):
+        assert asked.history(name) == [file(at) for at in range(number)]
+        if number:
+            (tmp_path / FOLDER / name.file).unlink()
+    assert asked.history(names[-1]) == [file(at) for at in range(205)]
+
+
 def test_stream_goes_on_from_an_older_extent_if_its_checkpoint_was_put_back(extents: Extents, tmp_path: Path) -> None:
     names = chain(extents, 3)
     other = again(tmp_path).write(names[1], [file(1, "other.parquet")], {})
