@@ -41,11 +41,6 @@ class SourceSettings(_Settings):
     select: list[str] = []
     decide_on: Literal["auto", "references", "frames"] = "auto"
 
-    @property
-    def may_be_referred_to(self) -> bool:
-        """Whether the job asks the throttle to decide on references."""
-        return self.decide_on == "references" or (self.decide_on == "auto" and self.format == "delta")
-
     @model_validator(mode="after")
     def _check_needs(self) -> Self:
         if self.format in ("parquet", "json") and self.schema_ddl is None:
@@ -139,6 +134,17 @@ class JobSettings(_Settings):
     stop_after_seconds: Seconds | None = Field(default=None, gt=0)
     report_seconds: Seconds = Field(default=Decimal(60), gt=0)
     spark: SparkSettings = SparkSettings()
+
+    @property
+    def may_be_referred_to(self) -> bool:
+        """Whether the job asks the throttle to decide on references.
+
+        Unasked it does so only where that is cheaper with any sink: where the size is a column.
+        """
+        source, size = self.source, self.throttle.size
+        if source.decide_on != "auto":
+            return source.decide_on == "references"
+        return source.format == "delta" and size is not None and size.isidentifier()
 
 
 def load_settings(path: Path, overrides: Sequence[str] = ()) -> JobSettings:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logger.error("%s", error)  # noqa: TRY400 - a wrong setting is not a failure of the program
         return 2
     spark = open_session(settings)
-    query = start_query(throttle, read_stream(throttle, spark, settings.source), settings)
+    query = start_query(throttle, read_stream(throttle, spark, settings), settings)
     logger.info("query %s (%s) is running", settings.query_name, query.id)
     _follow(query, throttle, settings)
     return 0

@@ -40,9 +40,10 @@ def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:
     return events.selectExpr(*source.select) if source.select else events
 
 
-def read_stream(throttle: Throttle, spark: SparkSession, source: SourceSettings) -> DataFrame | ReferenceStream:
+def read_stream(throttle: Throttle, spark: SparkSession, settings: JobSettings) -> DataFrame | ReferenceStream:
     """Return the source's stream in the form in which the throttle decides on it: by references, or in frames."""
-    if not source.may_be_referred_to:
+    source = settings.source
+    if not settings.may_be_referred_to:
         return read_events(spark, source)
     reader = throttle.read_stream(spark).format(source.format).options(**source.options)
     if source.schema_ddl is not None:

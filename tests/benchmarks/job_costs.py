@@ -181,7 +181,9 @@ def run(spark: SparkSession, source: Path, part: Part, start: Start) -> Cost:
     cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
     if part.check is not None:
         part.check(place, part.work)
-    batches = [entry for entry in query.recentProgress if entry["numInputRows"] > _MOST_CONTROL_ROWS]
+    progress = list(query.recentProgress)
+    # A job that decides on references reads frames of many rows each.
+    batches = [entry for entry in progress if entry["numInputRows"] > _MOST_CONTROL_ROWS] or progress
     shutil.rmtree(place)
     return Cost(cpu, wall, statistics.median(entry["durationMs"]["triggerExecution"] for entry in batches))
 

@@ -122,21 +122,24 @@ def test_files_are_read_with_their_schema_from_their_path_through_the_selection(
 
 
 @pytest.mark.parametrize(
-    ("format_name", "decide_on", "is_referred_to"),
+    ("format_name", "decide_on", "size", "is_referred_to"),
     [
-        ("delta", "auto", True),
-        ("delta", "frames", False),
-        ("parquet", "auto", False),
-        ("parquet", "references", True),
-        ("json", "auto", False),
+        ("delta", "auto", "size", True),
+        ("delta", "auto", "length(value)", False),
+        ("delta", "references", "length(value)", True),
+        ("delta", "frames", "size", False),
+        ("parquet", "auto", "size", False),
+        ("parquet", "references", "size", True),
+        ("json", "auto", "size", False),
     ],
 )
 def test_source_is_read_for_references_where_that_is_asked_for_or_safe(
-    format_name: str, decide_on: str, is_referred_to: bool
+    format_name: str, decide_on: str, size: str, is_referred_to: bool
 ) -> None:
     spark, throttle = Session(), Recorder()
     source = {"format": format_name, "path": "in", "schema": "a INT", "select": ["a"], "decide_on": decide_on}
-    read_stream(cast("Any", throttle), cast("Any", spark), settings_of(source=source).source)
+    settings = settings_of(source=source, throttle={**SMALL["throttle"], "size": size})
+    read_stream(cast("Any", throttle), cast("Any", spark), settings)
     assert bool(throttle.called("read_stream")) == is_referred_to
     assert bool(spark.readStream.calls) != is_referred_to
     assert (throttle if is_referred_to else spark.readStream).calls[-2:] == [

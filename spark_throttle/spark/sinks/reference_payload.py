@@ -3,9 +3,9 @@
 The operator's frames name the rows by their places. Before a sink is given anything, three things happen:
 
 - The two readings are compared. Each file must be what its extent says of it, and Spark counts the admitted rows by its
-  own evaluation of the user's expressions: their number, and the sums of their positions, their sizes and the lengths
-  of their namespaces. Of the rejected rows it counts the number and the positions, and whether those without a
-  namespace or a size have none. All must be what was decided.
+  own evaluation of the user's expressions: their number, and the sums of their positions, of the lengths of their
+  namespaces and, where the size is a column, of their sizes. Of the rejected rows it counts the number and the
+  positions, and whether those without a namespace or a size have none. All must be what was decided.
 - Rows that join the queue are copied to the control directory (`references.waiting_rows`), and the copies are counted.
 - The account of waiting rows is written.
 
@@ -60,7 +60,9 @@ class ReferencePayload:
     source: PayloadSource
     transform: Transform
     namespace: Column
-    size: Column
+    size: Column | None
+    """The size, if it is a column: to compute it from a payload, the check would read every row as a whole."""
+
     order: tuple[Column, ...]
     batches_retained: int
 
@@ -159,17 +161,20 @@ class ReferenceRows:
     def _check_admitted(self, reports: Sequence[UsageReport]) -> None:
         payload = self.payload
         rows = payload.transform(self.reader.admitted(admitted_rows(self.admitted_places)), (FILE, ROW))
-        size, letters = payload.size.cast("bigint"), F.octet_length(payload.namespace)
-        seen = _sums(rows, [F.lit(1), F.col(FILE), F.col(ROW), size, letters])
-        decided = (*_of_places(self.admitted_places), *_admitted_sums(reports))
-        payload.compare(decided, seen, "files, positions, sizes and lengths of namespaces")
+        name_bytes, size_bytes = _admitted_sums(reports)
+        counted = [F.lit(1), F.col(FILE), F.col(ROW), F.octet_length(payload.namespace)]
+        decided = [*_of_places(self.admitted_places), name_bytes]
+        if payload.size is not None:
+            counted.append(payload.size.cast("bigint"))
+            decided.append(size_bytes)
+        payload.compare(tuple(decided), _sums(rows, counted), "files, positions, lengths of namespaces and sizes")
 
     def _check_rejected(self, places: Int64s, throttle: pa.StructArray) -> None:
         payload, reason = self.payload, throttle.field("reason")
         codes = _equal(reason, _NO_NAMESPACE) + 2 * _equal(reason, _NO_SIZE)
         rows = payload.transform(self.reader.coded(coded_rows(places, codes), _CODE), (FILE, ROW, _CODE))
         letters = F.when(F.col(_CODE) == 2, F.octet_length(payload.namespace))
-        has_size = F.when((F.col(_CODE) == 3) & payload.size.isNotNull(), 1)
+        has_size = F.lit(0) if payload.size is None else F.when((F.col(_CODE) == 3) & payload.size.isNotNull(), 1)
         seen = _sums(rows, [F.lit(1), F.col(FILE), F.col(ROW), letters, has_size])
         payload.compare((*_of_places(places), 0, 0), seen, "files, positions, missing namespaces and missing sizes")
 
@@ -216,10 +221,10 @@ def _equal(texts: pa.Array, text: str) -> Int64s:
 
 
 def _admitted_sums(reports: Sequence[UsageReport]) -> tuple[int, int]:
-    """Return the bytes of the admitted rows, and the bytes of their namespaces."""
+    """Return the bytes of the namespaces of the admitted rows, and the bytes of the rows."""
     size_bytes = name_bytes = 0
     for report in reports:
         size_bytes += int(report.admitted[:, 1].sum())
         lengths = pc.binary_length(report.names).to_numpy(zero_copy_only=False).astype(np.int64)
         name_bytes += int((lengths * report.admitted[:, 0]).sum())
-    return size_bytes, name_bytes
+    return name_bytes, size_bytes
