@@ -99,7 +99,7 @@ class ReferencePipeline:
             raise ConfigurationError(f"the query cannot decide on references: {found}")
         keys = shard_keys(spark, given.shards or REFERENCE_SHARDS)
         reading = FirstReading(
-            self.stream.root(), found.types, found.namespace, found.size, found.order, found.partition_columns, keys
+            self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns, keys
         )
         tasks = spark.range(_PROBE_ROWS).select(F.spark_partition_id()).distinct().count()
         spark.dataSource.register(ThrottleReferenceSource)
@@ -134,7 +134,7 @@ class ReferencePipeline:
         found = self._deciding(())
         assert given.size is not None  # noqa: S101 - `problem` asks for it
         extents = Extents(Directory(control_path))
-        source = PayloadSource(control_path, checkpoint, extents, stream.root(), stream.source_schema)
+        source = PayloadSource(control_path, checkpoint, extents, stream.root, stream.source_schema)
         payload = ReferencePayload(
             source,
             stream.rows,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -177,8 +178,9 @@ class ReferenceStream:
         """Return no rows, with the stream's columns."""
         return self.rows(self.spark.createDataFrame([], self.source_schema), ())
 
+    @cached_property
     def root(self) -> str:
-        """Return the location of the source's files.
+        """The location of the source's files, for which Spark is asked once.
 
         Raises
         ------
@@ -202,8 +204,8 @@ class ReferenceStream:
             starting_version = None if version is None else int(version)
             skips_changes = options.get(_SKIP_OPTION) == "true"
             most = int(most_files or _DELTA_FILES)
-            return DeltaFeed(self.root(), most, starting_version, columns, skips_changes=skips_changes)
-        return FolderFeed(self.root(), None if most_files is None else int(most_files))
+            return DeltaFeed(self.root, most, starting_version, columns, skips_changes=skips_changes)
+        return FolderFeed(self.root, None if most_files is None else int(most_files))
 
     @property
     def _is_delta(self) -> bool:
@@ -220,7 +222,7 @@ class ReferenceStream:
             self._setting_problem()
             or self._expression_problem()
             or self._option_problem()
-            or (self._delta_problem() if self._is_delta else folder_problem(self.root()))
+            or (self._delta_problem() if self._is_delta else folder_problem(self.root))
         )
 
     def _setting_problem(self) -> str | None:
@@ -256,7 +258,7 @@ class ReferenceStream:
         except ImportError:
             return "the package 'deltalake' is not installed"
         try:
-            return reading_problem(DeltaTable(table_uri(self.root())))
+            return reading_problem(DeltaTable(table_uri(self.root)))
         except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError, PySparkException) as error:
             return f"the table's log cannot be read without Spark ({error})"
 

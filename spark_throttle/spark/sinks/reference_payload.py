@@ -31,7 +31,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import admitted_rows, coded_rows, file_numbers, positions
+from spark_throttle.spark.references.selection import FileRows, admitted_rows, coded_rows, file_numbers, positions
 from spark_throttle.spark.references.waiting_rows import FOLDER, WaitingRows
 from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.shard.shard_batch import THROTTLE
@@ -86,7 +86,8 @@ class ReferencePayload:
         waiting = WaitingRows(Directory(self.source.control_path), self.batches_retained)
         before = waiting.before(batch)
         reader = PayloadReader(frames.sparkSession, batch, self.source, before)
-        rows = ReferenceRows(self, reader, usage, _places(admitted), rejected)
+        places = _places(admitted)
+        rows = ReferenceRows(self, reader, usage, places, admitted_rows(places) if len(places) else (), rejected)
         rows.check([unpack_usage(block, f"a usage report of batch {batch}") for block in usage])
         self._copy(reader, batch, _places(joined))
         left = file_numbers(np.concatenate([rows.admitted_places, _places(rejected)]))
@@ -123,6 +124,9 @@ class ReferenceRows:
     """The packed usage reports."""
 
     admitted_places: Int64s
+    admitted_files: Sequence[FileRows]
+    """The files of the admitted rows, in which both the check and the sink look them up."""
+
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
 
@@ -131,7 +135,7 @@ class ReferenceRows:
         payload = self.payload
         if not len(self.admitted_places):
             return payload.transform(self.reader.nothing(), ())
-        selected = self.reader.admitted(admitted_rows(self.admitted_places))
+        selected = self.reader.admitted(self.admitted_files)
         if not isinstance(target, Target) or target.is_paid_by_bytes:
             return payload.transform(selected.drop(FILE, ROW), ())
         rows = payload.transform(selected, (FILE, ROW)).repartition(payload.namespace)
@@ -160,7 +164,7 @@ class ReferenceRows:
 
     def _check_admitted(self, reports: Sequence[UsageReport]) -> None:
         payload = self.payload
-        rows = payload.transform(self.reader.admitted(admitted_rows(self.admitted_places)), (FILE, ROW))
+        rows = payload.transform(self.reader.admitted(self.admitted_files), (FILE, ROW))
         name_bytes, size_bytes = _admitted_sums(reports)
         counted = [F.lit(1), F.col(FILE), F.col(ROW), F.octet_length(payload.namespace)]
         decided = [*_of_places(self.admitted_places), name_bytes]
