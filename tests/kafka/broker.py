@@ -6,14 +6,12 @@ the wire directly: their non-flexible versions are a few packed numbers, and nee
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import socket
 import struct
 import subprocess
 import time
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +26,9 @@ START_SECONDS = 90
 STOP_SECONDS = 20
 CREATE_TOPICS = 19
 API_VERSIONS = 18
+# Kafka's identifier of a cluster: 16 bytes in URL-safe base64. A drawn one may begin with a dash, which the storage tool
+# reads as an option: one start in 64 failed.
+CLUSTER_ID = "c3BhcmstdGhyb3R0bGUgdA"
 
 SERVER_PROPERTIES = """\
 process.roles=broker,controller
@@ -107,8 +108,7 @@ def running_broker(scratch: Path) -> Iterator[Broker]:
     java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", str(JARS / "kafka-broker" / "*")]
     log_path = scratch / "broker.log"
     with log_path.open("wb") as log:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        storage_tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+        storage_tool = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
         formatted = subprocess.run(storage_tool, stdout=log, stderr=log, check=False)
         if formatted.returncode != 0:
             msg = f"the broker's storage could not be formatted:\n{log_path.read_text()}"
