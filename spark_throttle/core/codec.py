@@ -13,6 +13,7 @@ import pyarrow as pa
 from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
+from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import (
     CompiledPolicy,
     Int64s,
@@ -24,10 +25,10 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 
-STATE_VERSION = 6
+STATE_VERSION = 7
 """The newest version of a shard's state. Version 2 added the job's shares of shared quotas, 3 the paying time of the
-last epoch, 4 a bound for flows that are ahead, 5 leads in the common time, 6 rows that wait for their verdict. Leads of
-versions before 5 are in another time, and are read as none.
+last epoch, 4 a bound for flows that are ahead, 5 leads in the common time, 6 rows that wait for their verdict, 7 files
+of waiting rows. Leads of versions before 5 are in another time, and are read as none.
 
 A block is written in the lowest version that has all of its content."""
 
@@ -50,6 +51,7 @@ _WITH_BOUND = 4
 _WITH_LEADS = 5
 _EPOCH_WITH_DEFERRAL = 5
 _STATE_WITH_DEFERRAL = 6
+_STATE_WITH_FILES = 7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +63,7 @@ class StoredShard:
     """The policy in force, packed; stored so that a batch without an epoch can be decided."""
 
     frames: list[bytes]
-    """The payloads of the waiting rows, in the order of the queue (`spark.rows.frames`)."""
+    """The payloads of the waiting rows, in the order of the queue (`spark.rows.frames`), or their places in files."""
 
     frame_of_row: Int64s
     """For every queued row, the position in `frames` of the frame that holds it."""
@@ -71,6 +73,9 @@ class StoredShard:
 
     paying: PayingTime | None = None
     """The clock reading pinned by the last epoch; `None` after an epoch of an older version."""
+
+    files: QueueFiles = NO_FILES
+    """The files that hold the payloads which are not in `frames` themselves."""
 
 
 def pack_shard(stored: StoredShard) -> bytes:
@@ -84,6 +89,8 @@ def pack_shard(stored: StoredShard) -> bytes:
         version, more = _STATE_WITH_DEFERRAL, {**more, **_deferral_fields(grants.deferral)}
     if queue.is_deferred is not None:
         version, more = _STATE_WITH_DEFERRAL, {**more, "queue_deferred": queue.is_deferred.astype(np.int64)}
+    if stored.files.written:
+        version, more = _STATE_WITH_FILES, {**more, **stored.files.to_fields()}
     return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
         "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead_vt,
@@ -153,7 +160,8 @@ def unpack_shard(block: bytes, what: str) -> StoredShard:
     frames = f.blobs("frames")
     frame_of_row = np.repeat(np.arange(len(frames)), f.integers("rows_of_frame"))
     state = ShardState(f.integer("advanced_to_ms"), flows, queue, grants)
-    return StoredShard(state, f.raw("policy"), frames, frame_of_row, f.integers("row_in_frame"), _paying(f))
+    row_in_frame, files = f.integers("row_in_frame"), QueueFiles.of(f)
+    return StoredShard(state, f.raw("policy"), frames, frame_of_row, row_in_frame, _paying(f), files)
 
 
 def _limit_fields(prefix: str, limits: Limits) -> dict[str, Field]:

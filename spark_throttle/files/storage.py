@@ -61,6 +61,15 @@ class Directory:
             return None
         return content
 
+    def read_part(self, name: str, first_byte: int, size_bytes: int) -> bytes | None:
+        """Return a part of a file, shorter if the file ends before it; `None` where there is no file."""
+        try:
+            with self._files.open_input_file(self.path(name)) as stream:
+                content: bytes = stream.read_at(size_bytes, first_byte)
+        except FileNotFoundError:
+            return None
+        return content
+
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole, over any that was there."""
         target = PurePosixPath(self.path(name))

@@ -45,6 +45,7 @@ from spark_throttle.spark.columns.volatile import volatile_columns
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.shard.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
@@ -123,9 +124,8 @@ class Pipeline:
         packed = numbered.mapInArrow(pack, FRAME_DDL)
         together = packed.unionByName(self._control(keys, control_path, sinks))
         outlet = FileOutlet(plan) if plan is not None else None
-        operator = ShardOperator(
-            keys, is_explained, queue_room(given.policies, events.sparkSession), outlet, partition_columns
-        )
+        room, queue = queue_room(given.policies, events.sparkSession), queue_storage(events.sparkSession, control_path)
+        operator = ShardOperator(keys, is_explained, room, outlet, partition_columns, queue=queue)
         return together.groupBy("shard").applyInPandasWithState(
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
@@ -187,6 +187,11 @@ def control_options(
 def batches_retained(spark: SparkSession) -> int:
     """Return the number of batches by which a checkpoint can be put back."""
     return int(str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED))))
+
+
+def queue_storage(spark: SparkSession, control_path: str) -> QueueStorage:
+    """Return where a query keeps the waiting rows that are too large for the state."""
+    return QueueStorage(control_path, batches_retained(spark) + SLACK_EPOCHS, INLINE_BYTES)
 
 
 def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | None:

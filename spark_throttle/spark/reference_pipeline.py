@@ -26,7 +26,14 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.columns.payload_columns import as_column, check_columns
 from spark_throttle.spark.columns.stream_definition import stream_definition
-from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings, batches_retained, control_options, queue_room
+from spark_throttle.spark.pipeline import (
+    Pipeline,
+    ThrottleSettings,
+    batches_retained,
+    control_options,
+    queue_room,
+    queue_storage,
+)
 from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references.deciding_columns import DecidingColumns, deciding_columns_of
 from spark_throttle.spark.references.extents import Extents
@@ -113,6 +120,7 @@ class ReferencePipeline:
             queue_room(given.policies, spark),
             partition_columns=tuple(found.partition_columns),
             tells_waiting=True,
+            queue=queue_storage(spark, control_path),
         )
         return (
             rows.load()

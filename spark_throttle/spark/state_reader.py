@@ -22,7 +22,9 @@ from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.waiting_rows import FOLDER
 from spark_throttle.spark.rows.frames import aligned, decode
+from spark_throttle.spark.shard.queue_folder import FramePlace, QueueStorage
 from spark_throttle.spark.sinks.payload_reader import FILE, ROW
+from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _OPERATOR = "applyInPandasWithState"
 _BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms", LongType()))
@@ -52,21 +54,24 @@ def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | No
         If the checkpoint does not belong to a throttled query that has committed a batch.
     """
     blocks = _blocks(spark, checkpoint)
-    newest = _newest_schema(blocks)
+    storage = QueueStorage(f"{SparkPaths(spark).resolve(checkpoint).rstrip('/')}/throttle")
+    newest = _newest_schema(blocks, storage)
     if newest.names == [PLACE]:
-        return _copied(spark, checkpoint, blocks, schema)
+        return _copied(spark, checkpoint, blocks, storage, schema)
     rows = carried_schema(schema) if schema is not None else newest
     taken = {name.lower() for name in rows.names}
     beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in _BESIDE])
-    unpack = QueueUnpacker(to_arrow_schema(rows, timezone="UTC"), tuple(beside.names))
+    unpack = QueueUnpacker(to_arrow_schema(rows, timezone="UTC"), tuple(beside.names), storage)
     found = blocks.mapInArrow(unpack, StructType([*rows, *beside]))
     return found if schema is None else from_carried(found, schema)
 
 
-def _copied(spark: SparkSession, checkpoint: str, blocks: DataFrame, schema: StructType | None) -> DataFrame:
+def _copied(
+    spark: SparkSession, checkpoint: str, blocks: DataFrame, storage: QueueStorage, schema: StructType | None
+) -> DataFrame:
     """Return the waiting rows of a query that decides on references, from their copies."""
     places = StructType([StructField(PLACE, LongType()), *(StructField(name, kind) for name, kind in _BESIDE)])
-    unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), tuple(places.names[1:]))
+    unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), tuple(places.names[1:]), storage)
     waiting = blocks.mapInArrow(unpack, places)
     waiting = waiting.withColumn(FILE, F.shiftright(PLACE, ROW_BITS)).withColumn(
         ROW, F.col(PLACE).bitwiseAND(F.lit((1 << ROW_BITS) - 1))
@@ -94,19 +99,28 @@ def _blocks(spark: SparkSession, checkpoint: str) -> DataFrame:
     return reader.load(checkpoint).select(F.col("value.groupState.block").alias("block"))
 
 
-def _newest_schema(blocks: DataFrame) -> StructType:
+def _newest_schema(blocks: DataFrame, storage: QueueStorage) -> StructType:
     """Return the widest schema of the waiting rows: columns may be added while rows wait, but not removed."""
-    found = blocks.mapInArrow(_schemas, "schema binary").collect()
+    found = blocks.mapInArrow(_SchemaReader(storage), "schema binary").collect()
     schemas = [pa.ipc.read_schema(pa.py_buffer(row["schema"])) for row in found]
     return from_arrow_schema(max(schemas, key=len, default=pa.schema([])))
 
 
-def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the distinct schemas of the waiting rows in each batch of blocks; runs in `mapInArrow` on the executors."""
-    for batch in batches:
-        frames = [frame for block in batch.column("block") for frame in _opened(block.as_py()).frames]
-        found = {pa.ipc.open_stream(pa.py_buffer(frame)).schema.serialize().to_pybytes() for frame in frames}
-        yield pa.RecordBatch.from_pydict({"schema": pa.array(sorted(found), pa.binary())})
+@dataclass(frozen=True, slots=True)
+class _SchemaReader:
+    """A function from blocks of state to the schemas of the rows that wait; `mapInArrow` runs it once per task."""
+
+    storage: QueueStorage
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the distinct schemas of the waiting rows in each batch of blocks."""
+        for batch in batches:
+            frames = [frame for block in batch.column("block") for frame in _opened(block.as_py()).frames]
+            of_schema = {place.schema: frame for frame in frames if (place := FramePlace.of(frame)) is not None}
+            wanted = [*of_schema.values(), *(frame for frame in frames if FramePlace.of(frame) is None)]
+            opened = self.storage.folder(0).open(wanted)
+            found = {pa.ipc.open_stream(pa.py_buffer(frame)).schema.serialize().to_pybytes() for frame in opened}
+            yield pa.RecordBatch.from_pydict({"schema": pa.array(sorted(found), pa.binary())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,8 @@ class QueueUnpacker:
     names_beside: tuple[str, ...]
     """Names of the added columns, which follow the user's."""
 
+    storage: QueueStorage
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the waiting rows, one record batch per frame."""
         for batch in batches:
@@ -129,7 +145,8 @@ class QueueUnpacker:
         queue, start = stored.state.queue, 0
         for at, frame in enumerate(stored.frames):
             end = start + int((stored.frame_of_row == at).sum())
-            rows = decode(frame).take(pa.array(stored.row_in_frame[start:end])).combine_chunks()
+            (opened,) = self.storage.folder(0).open([frame])
+            rows = decode(opened).take(pa.array(stored.row_in_frame[start:end])).combine_chunks()
             (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
             names = stored.state.flows.names.take(pa.array(queue.flow[start:end]))
             beside = [names, pa.array(queue.arrival_ms[start:end]), pa.array(queue.release_ms[start:end])]

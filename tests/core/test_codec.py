@@ -210,10 +210,10 @@ def test_foreign_bytes_are_damaged() -> None:
 
 def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
     with pytest.raises(
-        UnknownVersionError, match=r"the state of shard 3 has format version 7 .* up to 6: run the"
+        UnknownVersionError, match=r"the state of shard 3 has format version 8 .* up to 7: run the"
     ) as e:
-        unpack_shard(pack("stat", 7, {"what": "nobody knows"}), "the state of shard 3")
-    assert (e.value.found, e.value.known) == (7, STATE_VERSION)
+        unpack_shard(pack("stat", 8, {"what": "nobody knows"}), "the state of shard 3")
+    assert (e.value.found, e.value.known) == (8, STATE_VERSION)
 
 
 # What was stored once
@@ -231,6 +231,7 @@ def test_every_kind_has_a_stored_block_of_every_version() -> None:
         (blocks.shard(None, blocks.PAYING), 3),
         (blocks.shard(None, blocks.PAYING, blocks.AHEAD_MILLI), 4),
         (blocks.shard(lead_vt=blocks.LEAD), 5),
+        (blocks.shard(files=blocks.FILES), 7),
     ],
 )
 def test_shard_is_stored_in_the_least_version_that_has_what_it_holds(stored: StoredShard, version: int) -> None:

@@ -21,6 +21,7 @@ from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
 from spark_throttle.spark.rows.frames import FrameKind, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+from spark_throttle.spark.shard.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.shard.shard_batch import run_batch
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class ShardOperator:
     tells_waiting: bool = False
     """Whether the rows that join the queue are returned too."""
 
+    queue: QueueStorage | None = None
+    """Where waiting rows lie that are too large for the state; `None` to keep all of them there."""
+
     def __call__(
         self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
@@ -67,6 +71,7 @@ class ShardOperator:
                     grant = bytes(frame)
                 else:
                     frames.append(bytes(frame))
+        folder = QueueFolder(None, shard) if self.queue is None else self.queue.folder(shard)
         outcome = run_batch(
             _stored_block(state, shard),
             grant,
@@ -77,7 +82,9 @@ class ShardOperator:
             is_explained=self.is_explained,
             room=self.room,
             partition_columns=self.partition_columns,
+            folder=folder,
         )
+        folder.delete(outcome.deletable_files)
         state.update((version_of(outcome.state), outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
             yield from self._leave(kind, tables)

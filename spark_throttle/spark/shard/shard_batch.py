@@ -45,6 +45,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, arranged, payload
 from spark_throttle.spark.rows.pack_frames import arrivals_of
 from spark_throttle.spark.rows.partition_names import has_folder
+from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.spark.shard.shard_queue import ShardQueue
 
 THROTTLE = "throttle"
@@ -65,6 +66,9 @@ class ShardOutcome:
     usage: bytes
     joined: pa.Table | None = None
     """The rows that joined the queue."""
+
+    deletable_files: tuple[str, ...] = ()
+    """The files of waiting rows that no checkpoint can need after this batch."""
 
 
 _MATCHES: Final = MatchMemory()
@@ -87,6 +91,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     is_explained: bool,
     room: QueueBounds | None = None,
     partition_columns: tuple[str, ...] = (),
+    folder: QueueFolder | None = None,
 ) -> ShardOutcome:
     """Decide a batch and move its payloads.
 
@@ -106,7 +111,10 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         Bounds up to which the queue may fill before the batch fails, if the policy's own bounds are smaller.
     partition_columns
         Partition columns of the sink; a row for which they give no folder is rejected.
+    folder
+        Where the payload of waiting rows lies that is too large for the state; by default, all of it is in the state.
     """
+    folder = folder or QueueFolder(None, shard)
     batch_ms = now_ms
     stored, now_ms = _granted(state, grant, shard, batch_ms)
     policy = _with_room(_policy(stored.policy), room)
@@ -115,18 +123,18 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard, memory=_MATCHES)
     queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
     rows = payload(arrived) if arrived is not None else None
-    decided = _DecidedBatch(plan, stored.state, queue, arrivals, rows, policy, now_ms)
+    decided = _DecidedBatch(plan, stored.state, queue, folder, arrivals, rows, policy, now_ms)
     admitted = decided.leaving(Verdict.ADMIT, is_explained=is_explained)
     rejected = decided.leaving(Verdict.REJECT, is_explained=True)
     waits = plan.decisions.verdict == Verdict.DELAY
     queued = len(stored.state.queue)
     joining = rows.filter(pa.array(waits[queued:])) if rows is not None and waits[queued:].any() else None
-    after = queue.after(waits[:queued], joining)
+    after, files = queue.after(waits[:queued], joining, folder).moved(stored.files, plan.state.grants.epoch, folder)
     after_batch = StoredShard(
-        plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying
+        plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files
     )
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
-    return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage), joining)
+    return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage), joining, files.deletable)
 
 
 def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPolicy:
@@ -192,6 +200,7 @@ class _DecidedBatch:
     plan: AdmissionPlan
     before: ShardState
     queue: ShardQueue
+    folder: QueueFolder
     arrivals: Arrivals
     rows: pa.Table | None
     """Payloads of the arrivals, in their order."""
@@ -203,7 +212,7 @@ class _DecidedBatch:
         """Return the payloads with `verdict`: first those from the queue, then those that arrived."""
         leaves = self.plan.decisions.verdict == verdict
         queued = len(self.before.queue)
-        tables = self.queue.rows(leaves[:queued])
+        tables = self.queue.rows(leaves[:queued], self.folder)
         if self.rows is not None and leaves[queued:].any():
             tables.append(self.rows if leaves[queued:].all() else self.rows.filter(pa.array(leaves[queued:])))
         if not is_explained or not tables:

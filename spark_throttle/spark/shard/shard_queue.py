@@ -1,25 +1,29 @@
-"""The payload of waiting rows: frames in the shard's state, opened only when one of their rows leaves.
+"""The payload of waiting rows: frames, opened only when one of their rows leaves.
 
 A queued row is a pair (frame, position in the frame), in the order of the queue. A frame is written once, when its rows
 are queued, and dropped when its last row has left. If a frame is opened and fewer than half of its rows remain, it is
 rewritten with those rows. So a long backlog costs Python the frames that a batch touches, not all waiting rows.
 
-Spark, however, copies the whole state to Python and back in every batch, and writes it to the checkpoint. So waiting
-rows cost Spark the bytes of their compressed frames.
+Small frames lie in the shard's state. If they become many, they go to a file together, neighbours joined to frames of
+the usual size (`queue_folder`). What a rewritten frame leaves small is joined with its neighbours that way too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.queue_files import QueueFiles
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.spark.rows.frames import decode, encode_whole, pieces
+from spark_throttle.spark.shard.queue_folder import FramePlace, QueueFolder
 
-_SMALL_FRAME_BYTES = 1 << 16
-"""A last frame smaller than this is rewritten together with the rows that join the queue."""
+_Part = tuple[bytes, Int64s]
+"""A frame, and the positions of its rows that wait."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +31,8 @@ class ShardQueue:
     """Frames, and the positions of the queued rows in them."""
 
     frames: list[bytes]
+    """Each is a frame, or the place of one in a file."""
+
     frame_of_row: Int64s
     """Index of each row's frame, ascending."""
 
@@ -38,40 +44,79 @@ class ShardQueue:
         nothing = np.zeros(0, dtype=np.int64)
         return cls([], nothing, nothing)
 
-    def rows(self, is_wanted: Bools) -> list[pa.Table]:
+    @classmethod
+    def _of(cls, parts: Sequence[_Part]) -> ShardQueue:
+        counts = np.array([len(rows) for _, rows in parts], dtype=np.int64)
+        positions = np.concatenate([np.zeros(0, dtype=np.int64), *(rows for _, rows in parts)])
+        return cls([frame for frame, _ in parts], np.repeat(np.arange(len(parts)), counts), positions)
+
+    def rows(self, is_wanted: Bools, folder: QueueFolder) -> list[pa.Table]:
         """Return the wanted rows in order, one table per frame."""
         wanted = np.flatnonzero(is_wanted)
         touched, starts = np.unique(self.frame_of_row[wanted], return_index=True)
         places = np.split(self.row_in_frame[wanted], starts[1:])
-        return [decode(self.frames[at]).take(pa.array(rows)) for at, rows in zip(touched, places, strict=False)]
+        opened = folder.open(self.frames[at] for at in touched)
+        return [decode(frame).take(pa.array(rows)) for frame, rows in zip(opened, places, strict=False)]
 
-    def after(self, stays: Bools, joining: pa.Table | None) -> ShardQueue:
+    def after(self, stays: Bools, joining: pa.Table | None, folder: QueueFolder) -> ShardQueue:
         """Return the queue with only the rows that stay, and with `joining` at its end."""
-        frames: list[bytes] = []
-        counts: list[int] = []
-        places: list[Int64s] = []
+        parts: list[_Part] = []
         bounds = np.searchsorted(self.frame_of_row, np.arange(len(self.frames) + 1))
         for at, old in enumerate(self.frames):
             span = slice(bounds[at], bounds[at + 1])
             alive = self.row_in_frame[span][stays[span]]
             if not len(alive):
                 continue
-            is_last = at == len(self.frames) - 1
-            if is_last and joining is not None and len(old) < _SMALL_FRAME_BYTES:
+            if at == len(self.frames) - 1 and joining is not None and folder.is_small(old):
                 last = decode(old)
                 if last.schema.equals(joining.schema):
                     joining = pa.concat_tables([last.take(pa.array(alive)), joining])
                     continue
-            frame = old
-            if len(alive) < (bounds[at + 1] - bounds[at]) and len(alive) * 2 < (rows := decode(old)).num_rows:
-                frame = encode_whole(rows.take(pa.array(alive)))
-                alive = np.arange(len(alive))
-            frames.append(frame)
-            counts.append(len(alive))
-            places.append(alive)
-        for piece in pieces(joining.combine_chunks()) if joining is not None else []:
-            frames.append(encode_whole(piece))
-            counts.append(piece.num_rows)
-            places.append(np.arange(piece.num_rows))
-        frame_of_row = np.repeat(np.arange(len(frames)), np.array(counts, dtype=np.int64))
-        return ShardQueue(frames, frame_of_row, np.concatenate([np.zeros(0, dtype=np.int64), *places]))
+            parts.append(_rewritten(old, alive, folder) if len(alive) < bounds[at + 1] - bounds[at] else (old, alive))
+        parts += _parts(joining) if joining is not None else []
+        return self._of(parts)
+
+    def moved(self, files: QueueFiles, epoch: int, folder: QueueFolder) -> tuple[ShardQueue, QueueFiles]:
+        """Return the queue after its frames went to a file, if they are too large for the state, and its files.
+
+        The last frame stays if it is small: the next rows join it.
+        """
+        queue, written = self, files.written
+        if folder.is_full([frame for frame in self.frames if FramePlace.of(frame) is None]):
+            ends = np.cumsum(np.bincount(self.frame_of_row, minlength=len(self.frames)))[:-1]
+            parts = list(zip(self.frames, np.split(self.row_in_frame, ends), strict=True))
+            kept = parts[-1:] if folder.is_small(self.frames[-1]) else []
+            joined = _joined(parts[: len(parts) - len(kept)], folder)
+            inline = [frame for frame, _ in joined if FramePlace.of(frame) is None]
+            if inline:
+                places = iter(folder.write(written, inline))
+                moved = [(frame if FramePlace.of(frame) else next(places), rows) for frame, rows in joined]
+                queue, written = self._of([*moved, *kept]), written + 1
+        found = [place.file for frame in queue.frames if (place := FramePlace.of(frame)) is not None]
+        return queue, files.after(tuple(dict.fromkeys(found)), written, epoch, folder.kept_epochs)
+
+
+def _rewritten(frame: bytes, alive: Int64s, folder: QueueFolder) -> _Part:
+    """Return a frame of which rows left: without them, if fewer than half of its rows remain."""
+    (opened,) = folder.open([frame])
+    rows = decode(opened)
+    if len(alive) * 2 >= rows.num_rows:
+        return frame, alive
+    return encode_whole(rows.take(pa.array(alive))), np.arange(len(alive))
+
+
+def _parts(rows: pa.Table) -> list[_Part]:
+    return [(encode_whole(piece), np.arange(piece.num_rows)) for piece in pieces(rows.combine_chunks())]
+
+
+def _joined(parts: Sequence[_Part], folder: QueueFolder) -> list[_Part]:
+    """Return parts of a queue, small neighbours in the state as one frame if their columns are the same."""
+    found: list[_Part] = []
+    for is_small, neighbours in groupby(parts, key=lambda part: folder.is_small(part[0])):
+        if not is_small:
+            found += neighbours
+            continue
+        tables = [decode(frame).take(pa.array(rows)) for frame, rows in neighbours]
+        for _, alike in groupby(tables, key=lambda table: table.schema.serialize().to_pybytes()):
+            found += _parts(pa.concat_tables(list(alike)))
+    return found

@@ -99,6 +99,11 @@ class MemoryDirectory(Directory):
         """Return the content of a file, or `None` if it does not exist."""
         return self.files.get(name)
 
+    def read_part(self, name: str, first_byte: int, size_bytes: int) -> bytes | None:
+        """Return a part of a file, or `None` if the file does not exist."""
+        content = self.files.get(name)
+        return None if content is None else content[first_byte : first_byte + size_bytes]
+
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole, replacing an existing one."""
         is_epoch = name.startswith("epochs/")

@@ -23,9 +23,16 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch
-from spark_throttle.testing.simulation.disk import Checkpoint, CrashPoint, Interruptions, SimulatedCrash
+from spark_throttle.testing.simulation.disk import (
+    Checkpoint,
+    CrashPoint,
+    Interruptions,
+    MemoryDirectory,
+    SimulatedCrash,
+)
 from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange
 from spark_throttle.testing.simulation.query import SimulatedQuery, StartConditions, Surroundings
 from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, waiting_ids
@@ -338,7 +345,9 @@ class SimulatedJob:
         found = []
         for shard, block in sorted(states.items()):
             if shard not in self._waiting or self._waiting[shard][0] is not block:
-                self._waiting[shard] = (block, waiting_ids(block))
+                control = MemoryDirectory(self.checkpoint.control, self._interruptions.passes, self.place)
+                folder = QueueFolder(control, shard)
+                self._waiting[shard] = (block, waiting_ids(block, folder))
             found += [self.outside.source[number] for number in self._waiting[shard][1]]
         return found
 

@@ -27,6 +27,7 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import Clocks
 from spark_throttle.sharing.seat import seat_of
 from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 from spark_throttle.spark.sources.control_source import GrantPartition
 from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch, SimulatedSource, digest_of
@@ -41,6 +42,9 @@ from spark_throttle.testing.simulation.exchange import Lease, Rates, SimulatedEx
 from spark_throttle.testing.simulation.rows import RejectedRow, Row, dead_letters, frames_of, ids_of
 from spark_throttle.testing.simulation.sinks import PlainSink, TransactionalTable
 from spark_throttle.testing.simulation.true_time import SimulatedTime
+
+_INLINE_BYTES = 2_000
+"""Bytes of waiting rows that a shard keeps in its state: few, so that simulated jobs use files as large jobs do."""
 
 
 @dataclass(slots=True)
@@ -238,13 +242,16 @@ class SimulatedQuery:
         shards = self._given.shards
         frames = frames_of(arrived, shards, attempt)
         before = self._given.checkpoint.states[number]
-        return {
-            shard: run_batch(
+        outcomes = {}
+        for shard in sorted(grants.keys() | frames.keys()):
+            kept_epochs = self._given.batches_retained
+            folder = QueueFolder(self._directory, shard, inline_bytes=_INLINE_BYTES, kept_epochs=kept_epochs)
+            outcomes[shard] = run_batch(
                 before.get(shard), grants.get(shard), frames.get(shard, []), shard=shard, shards=shards,
-                now_ms=logged.now_ms, is_explained=False, room=self._room,
-            )
-            for shard in sorted(grants.keys() | frames.keys())
-        }  # fmt: skip
+                now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
+            )  # fmt: skip
+            folder.delete(outcomes[shard].deletable_files)
+        return outcomes
 
 
 def _name(offset: dict[str, object]) -> EpochName:

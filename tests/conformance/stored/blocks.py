@@ -30,6 +30,7 @@ from spark_throttle.core.codec import (
 )
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
+from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
@@ -75,6 +76,9 @@ LEAD = np.array([[0, 0], [5, -9]])
 DEFERRAL = Deferral(np.array([[0, 5], [2**61, 1]]), np.array([[NO_BOUND, 3], [0, NO_BOUND]]))
 """Tokens for which rows may wait for their verdict, which shards of version 6 and epochs of version 5 have."""
 
+FILES = QueueFiles(17, ("3/000000000016-0123456789abcdef",), (("3/000000000002-ü", 2**40), ("3/x", 8)))
+"""Files of waiting rows, which shards of version 7 have."""
+
 OF_SHARDS = Deferral(*(np.stack([each, each // 3]) for each in (DEFERRAL.room_micro, DEFERRAL.flow_micro)))
 
 
@@ -84,6 +88,7 @@ def shard(
     bound_milli: Int64s | None = None,
     lead_vt: Int64s | None = None,
     deferral: Deferral | None = None,
+    files: QueueFiles = NO_FILES,
 ) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
@@ -102,7 +107,7 @@ def shard(
     )  # fmt: skip
     state = ShardState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
-    return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]), paying)
+    return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]), paying, files)
 
 
 LEAVES_MS = np.array([1_760_000_000_103, 2**62])
@@ -182,6 +187,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "epoch_v4": lambda: epoch(SHARE, READING, np.stack([AHEAD_MILLI, AHEAD_MILLI // 3])),
     "grant_v4": lambda: grant(SHARE, PAYING, AHEAD_MILLI),
     "shard_v6": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL),
+    "shard_v7": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL, FILES),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
 }

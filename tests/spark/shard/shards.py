@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, IntegerType, Row, StructField, StructT
 from spark_throttle.core.codec import ShardGrant, StoredShard, pack_grant, pack_policy, unpack_shard
 from spark_throttle.core.quota import MICRO, CompiledPolicy
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
+from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 
 START_MS = 1_760_000_000_000
@@ -56,6 +57,10 @@ class Shard:
     policy: CompiledPolicy
     now_ms: int = START_MS
     state: bytes | None = None
+    folder: QueueFolder | None = None
+    epoch: int | None = None
+    """Number of the epoch that each batch brings; `None` if only the first batch, and those with tokens, bring one."""
+
     outcome: ShardOutcome = field(init=False)
 
     def batch(
@@ -69,13 +74,16 @@ class Shard:
         """Run a batch; the first brings the policy and plenty of every shared scope."""
         self.now_ms += after_ms
         grant = None
-        if tokens is not None or self.state is None:
+        if tokens is not None or self.state is None or self.epoch is not None:
             lent = tokens if tokens is not None else [(PLENTY, PLENTY)] * len(self.policy.shared)
-            grant = grant_block(self.policy if self.state is None else None, lent)
+            grant = grant_block(self.policy if self.state is None else None, lent, epoch=self.epoch or 1)
         frames = encode(rows) if rows is not None else []
         self.outcome = run_batch(
-            self.state, grant, frames, shard=0, shards=1, now_ms=self.now_ms, is_explained=is_explained
-        )
+            self.state, grant, frames, shard=0, shards=1, now_ms=self.now_ms, is_explained=is_explained,
+            folder=self.folder,
+        )  # fmt: skip
+        if self.folder is not None:
+            self.folder.delete(self.outcome.deletable_files)
         self.state = self.outcome.state
         return self.outcome
 

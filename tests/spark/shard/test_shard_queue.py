@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from spark_throttle.spark.rows.frames import FRAME_BYTES, decode, encode_whole
 from spark_throttle.spark.shard import shard_queue
+from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.spark.shard.shard_queue import ShardQueue
+
+IN_STATE = QueueFolder(None, 0)
 
 
 def table(ids: list[int], *, width: int = 1, column: str = "id") -> pa.Table:
@@ -26,7 +29,7 @@ def ids_of(tables: list[pa.Table]) -> list[int]:
 
 
 def all_rows(queue: ShardQueue) -> list[int]:
-    return ids_of(queue.rows(np.ones(len(queue.frame_of_row), dtype=np.bool_)))
+    return ids_of(queue.rows(np.ones(len(queue.frame_of_row), dtype=np.bool_), IN_STATE))
 
 
 @pytest.mark.slow
@@ -36,11 +39,11 @@ def test_queue_is_a_list_of_rows(steps: list[tuple[int, int, int]]) -> None:
     for joining, width, seed in steps:
         rng = np.random.default_rng(seed)
         stays = rng.random(len(expected)) < rng.choice([0, 0.3, 0.9, 1])
-        leaving = ids_of(queue.rows(~stays))
+        leaving = ids_of(queue.rows(~stays, IN_STATE))
         assert leaving == [i for i, stay in zip(expected, stays, strict=True) if not stay]
         new = list(range(total, total + joining))
         total += joining
-        queue = queue.after(stays, table(new, width=width) if new else None)
+        queue = queue.after(stays, table(new, width=width) if new else None, IN_STATE)
         expected = [i for i, stay in zip(expected, stays, strict=True) if stay] + new
         assert all_rows(queue) == expected
         assert len(queue.frame_of_row) == len(queue.row_in_frame) == len(expected)
@@ -55,24 +58,29 @@ def everyone(queue: ShardQueue) -> np.ndarray:
 def test_small_batches_join_one_frame() -> None:
     queue = ShardQueue.empty()
     for i in range(50):
-        queue = queue.after(everyone(queue), table([i]))
+        queue = queue.after(everyone(queue), table([i]), IN_STATE)
     assert len(queue.frames) == 1
     assert all_rows(queue) == list(range(50))
 
 
 def test_rows_of_another_schema_begin_a_frame() -> None:
     queue = (
-        ShardQueue.empty().after(np.zeros(0, np.bool_), table([1])).after(np.ones(1, np.bool_), table([2], column="b"))
+        ShardQueue.empty()
+        .after(np.zeros(0, np.bool_), table([1]), IN_STATE)
+        .after(np.ones(1, np.bool_), table([2], column="b"), IN_STATE)
     )
-    assert [part.column_names for part in queue.rows(everyone(queue))] == [["id", "content"], ["b", "content"]]
+    assert [part.column_names for part in queue.rows(everyone(queue), IN_STATE)] == [
+        ["id", "content"],
+        ["b", "content"],
+    ]
 
 
 def test_frame_that_keeps_half_of_its_rows_is_not_written_anew() -> None:
-    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), table(list(range(10)), width=9_000))
-    half = queue.after(np.arange(10) % 2 == 0, None)
+    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), table(list(range(10)), width=9_000), IN_STATE)
+    half = queue.after(np.arange(10) % 2 == 0, None, IN_STATE)
     assert half.frames[0] is queue.frames[0]
     assert half.row_in_frame.tolist() == [0, 2, 4, 6, 8]
-    fewer = half.after(np.array([True, False, False, True, False]), None)
+    fewer = half.after(np.array([True, False, False, True, False]), None, IN_STATE)
     assert len(fewer.frames[0]) < len(queue.frames[0])
     assert fewer.row_in_frame.tolist() == [0, 1]
     assert all_rows(fewer) == [0, 6]
@@ -82,28 +90,28 @@ def test_frame_with_a_few_large_rows_stays_one_frame() -> None:
     # Rows of one frame that are larger than a frame: four of ten stay, 400 kB each.
     rows = table(list(range(10)), width=FRAME_BYTES * 2 // 5)
     queue = ShardQueue([encode_whole(rows)], np.zeros(10, dtype=np.int64), np.arange(10))
-    after = queue.after(np.arange(10) < 4, None)
+    after = queue.after(np.arange(10) < 4, None, IN_STATE)
     assert len(after.frames) == 1
     assert all_rows(after) == [0, 1, 2, 3]
 
 
 def test_frames_are_compressed_and_those_that_are_not_can_be_read() -> None:
     rows = pa.table({"text": ["the same text in every row"] * 10_000})
-    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), rows)
+    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), rows, IN_STATE)
     assert sum(map(len, queue.frames)) * 10 < rows.nbytes
-    assert pa.concat_tables(queue.rows(everyone(queue))).equals(rows)
+    assert pa.concat_tables(queue.rows(everyone(queue), IN_STATE)).equals(rows)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
     plain = ShardQueue([sink.getvalue().to_pybytes()], np.zeros(10_000, dtype=np.int64), np.arange(10_000))
-    after = plain.after(np.arange(10_000) < 4_000, None)
-    assert pa.concat_tables(after.rows(everyone(after))).equals(rows.slice(0, 4_000))
+    after = plain.after(np.arange(10_000) < 4_000, None, IN_STATE)
+    assert pa.concat_tables(after.rows(everyone(after), IN_STATE)).equals(rows.slice(0, 4_000))
 
 
 def test_batch_opens_only_the_frames_that_it_touches(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = ShardQueue.empty()
     for i in range(20):
-        queue = queue.after(everyone(queue), table([10 * i + k for k in range(10)], width=9_000))
+        queue = queue.after(everyone(queue), table([10 * i + k for k in range(10)], width=9_000), IN_STATE)
     assert len(queue.frames) == 20
     opened: list[int] = []
 
@@ -113,9 +121,9 @@ def test_batch_opens_only_the_frames_that_it_touches(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(shard_queue, "decode", counted)
     stays = np.arange(200) >= 15
-    assert len(ids_of(queue.rows(~stays))) == 15
+    assert len(ids_of(queue.rows(~stays, IN_STATE))) == 15
     assert len(opened) == 2
     opened.clear()
-    after = queue.after(stays, None)
+    after = queue.after(stays, None, IN_STATE)
     assert len(opened) == 1  # half of the second is left: it is looked into, and kept as it is
     assert len(after.frames) == 19

@@ -1,0 +1,80 @@
+"""Which files hold the payload of a shard's waiting rows, and when such a file may be deleted.
+
+The state keeps this list, so it goes back with the state when a checkpoint is put back. A file of which no row waits
+stays until no checkpoint can be put back to a batch in which one waited. Its age is counted in epochs: each epoch is at
+least one batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.packing import BlockFields, Field
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFiles:
+    """The files outside the state that hold payload of waiting rows, or held some not long ago."""
+
+    written: int = 0
+    """Number of files that the shard has written; the next file has this number."""
+
+    waiting: tuple[str, ...] = ()
+    """The names of the files of which rows wait."""
+
+    left: tuple[tuple[str, int], ...] = ()
+    """The names of the files of which no row waits any more, and the epoch in which the last one left."""
+
+    deletable: tuple[str, ...] = ()
+    """The names of files that no checkpoint can need after this batch; the state does not keep them."""
+
+    def after(self, waiting: tuple[str, ...], written: int, epoch: int, kept_epochs: int) -> QueueFiles:
+        """Return the files after a batch.
+
+        Parameters
+        ----------
+        waiting
+            The files of which rows wait after the batch.
+        epoch
+            The epoch of the batch.
+        kept_epochs
+            Epochs for which a file is kept after its last row has left.
+
+        Examples
+        --------
+        >>> files = QueueFiles(2, ("a", "b")).after(("b",), 2, epoch=7, kept_epochs=3)
+        >>> files.left, files.deletable
+        ((('a', 7),), ())
+        >>> files.after(("b",), 2, epoch=10, kept_epochs=3).deletable
+        ('a',)
+        """
+        gone = [(name, epoch) for name in self.waiting if name not in set(waiting)]
+        left = (*self.left, *gone)
+        kept = tuple(each for each in left if each[1] > epoch - kept_epochs)
+        return QueueFiles(written, waiting, kept, tuple(name for name, since in left if since <= epoch - kept_epochs))
+
+    def to_fields(self) -> dict[str, Field]:
+        """Return the fields of a stored state that `of` reads."""
+        return {
+            "files_written": self.written,
+            "files_waiting": [name.encode() for name in self.waiting],
+            "files_left": [name.encode() for name, _ in self.left],
+            "files_left_epoch": np.array([epoch for _, epoch in self.left], dtype=np.int64),
+        }
+
+    @classmethod
+    def of(cls, fields: BlockFields) -> QueueFiles:
+        """Return the files of a stored state; none of a state of a version before there were files."""
+        if not fields.has("files_written"):
+            return cls()
+        waiting, left = (
+            tuple(name.decode() for name in fields.blobs(field)) for field in ("files_waiting", "files_left")
+        )
+        epochs = fields.integers("files_left_epoch").tolist()
+        return cls(fields.integer("files_written"), waiting, tuple(zip(left, epochs, strict=True)))
+
+
+NO_FILES: Final = QueueFiles()
