@@ -52,6 +52,9 @@ EPOCH_WRITTEN: Final = "epoch-written"
 EXTENT_HALF_WRITTEN: Final = "extent-half-written"
 """The list of a batch's files is half written; only a job that decides on references writes one."""
 
+QUEUE_HALF_WRITTEN: Final = "queue-half-written"
+"""A shard has begun a file of waiting rows."""
+
 ROWS_PACKED: Final = "rows-packed"
 """A task has sent some of the frames that it packs."""
 
@@ -75,20 +78,27 @@ FILE_HALF_WRITTEN: Final = "file-half-written"
 """A task of the native writer, in the operator or in the sink, has begun a file."""
 
 OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
-OF_EVERY_SINK: Final = (EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, SHARD_DECIDED, FEEDBACK_HALF_WRITTEN)
+OF_EVERY_SINK: Final = (
+    EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, SHARD_DECIDED, FEEDBACK_HALF_WRITTEN,
+)  # fmt: skip
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
 
 _HALF_WRITTEN: Final = {
     "/epochs/": EPOCH_HALF_WRITTEN,
     "/extents/": EXTENT_HALF_WRITTEN,
     "/feedback/": FEEDBACK_HALF_WRITTEN,
+    "/queue/": QUEUE_HALF_WRITTEN,
 }
+_INLINE_BYTES: Final = 2_000
+"""Bytes of waiting rows that a shard keeps in its state: few, so that most batches write them to a file."""
+
 _DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
 
 
 def install(root: Path, admitted: str, rejected: str) -> None:
     """Wrap what writes, in this process and in those that Spark starts for it."""
     os.environ[_DIRECTORY] = str(root)
+    pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[misc,attr-defined]
     pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
     pipeline.FramePacker = StoppableFramePacker  # type: ignore[attr-defined]
     reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
@@ -201,11 +211,12 @@ class StoppableFramePacker(FramePacker):
 
 
 class StoppableShardOperator(ShardOperator):
-    """Can stop after its first frame."""
+    """Can stop in a file of waiting rows, and after its first frame."""
 
     def __call__(
         self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
+        _make_files_stoppable()
         for frames in super().__call__(key, pieces, state):
             yield frames
             stop_at(SHARD_DECIDED)

@@ -40,7 +40,7 @@ POINTS: Final = {
     "delta-alone": (*OF_A_BATCH_SINK, *OF_THE_NATIVE_WRITER),
     "file-sink": OF_EVERY_SINK,
     "parquet": OF_A_BATCH_SINK,
-    "function": OF_A_BATCH_SINK[:5],
+    "function": OF_EVERY_SINK,
 }
 _FILES_AHEAD: Final = 3
 _MOST_REFUSALS: Final = 12

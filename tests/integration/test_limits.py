@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark import pipeline
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -96,6 +98,25 @@ def test_rows_under_a_rate_of_zero_stay_queued_and_the_run_ends(lake: Lake) -> N
     lake.run({})
     assert lake.admitted_ids == list(range(30))
     assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
+
+
+def test_waiting_rows_that_are_too_large_for_the_state_lie_in_files(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
+    lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
+    lake.run(SHUT, shards=1)
+    (file,) = Path(lake.checkpoint, "throttle", "queue").rglob("*-*")
+    queued = read_queued(lake.spark, lake.checkpoint)
+    assert queued.columns == ["id", "ns", "size", "namespace", "arrival_ms", "release_ms"]
+    assert sorted(row["id"] for row in queued.collect()) == list(range(300))
+    aside = file.rename(file.with_name("aside"))
+    with pytest.raises(StreamingQueryException, match=f"DamagedError: the file of waiting rows .*{file.name}"):
+        lake.run({}, shards=1)
+    assert not lake.admitted
+    aside.rename(file)
+    lake.run({}, shards=1)
+    assert lake.admitted_ids == list(range(300))
 
 
 def test_queue_rejects_what_it_has_no_room_for(lake: Lake) -> None:

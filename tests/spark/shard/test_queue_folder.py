@@ -102,6 +102,14 @@ def test_frames_of_one_batch_go_to_one_file() -> None:
     assert sum(map(len, queue.frames)) < 150 * len(queue.frames)
 
 
+def test_file_of_the_same_number_with_other_rows_is_another_file() -> None:
+    # As after a checkpoint was put back: a run that is not dead yet may still need the first one.
+    directory = CountedDirectory()
+    first, second = filled(directory, rows=10), filled(directory, rows=20)
+    assert rows_of(first, directory) == list(range(10))
+    assert rows_of(second, directory) == list(range(20))
+
+
 def test_few_bytes_stay_in_the_state() -> None:
     directory = CountedDirectory()
     queue = filled(directory, rows=100, inline_bytes=INLINE_BYTES)
