@@ -98,7 +98,7 @@ _DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
 def install(root: Path, admitted: str, rejected: str) -> None:
     """Wrap what writes, in this process and in those that Spark starts for it."""
     os.environ[_DIRECTORY] = str(root)
-    pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[misc,attr-defined]
+    pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
     pipeline.FramePacker = StoppableFramePacker  # type: ignore[attr-defined]
     reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
