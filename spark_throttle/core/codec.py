@@ -102,7 +102,7 @@ def pack_shard(stored: StoredShard) -> bytes:
         "policy": stored.policy, "frames": stored.frames,
         "rows_of_frame": np.bincount(stored.frame_of_row, minlength=len(stored.frames)),
         "row_in_frame": stored.row_in_frame, **more,
-    })  # fmt: skip
+    }, is_compressed=True)  # fmt: skip
 
 
 def _later_fields(

@@ -25,6 +25,9 @@ _HEADER = struct.Struct("<4s4sHxx")
 _CHECKSUM = struct.Struct("<I")
 _BODY_AT = _HEADER.size + _CHECKSUM.size
 _MAGIC = b"sthr"
+_ON_ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
+"""A task has one core: to hand columns to other threads costs more than to read them."""
+
 _OFFSETS = struct.Struct("<qq")
 _NARROW = tuple(
     (kind, int(np.iinfo(kind).min), int(np.iinfo(kind).max))
@@ -33,7 +36,7 @@ _NARROW = tuple(
 """Narrower types of integers, the narrowest first, and their bounds."""
 
 
-def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
+def pack(kind: str, version: int, fields: Mapping[str, Field], *, is_compressed: bool = False) -> bytes:
     """Return `fields` as a block.
 
     Parameters
@@ -43,6 +46,8 @@ def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
     fields
         The values, by name: integers, text, bytes, int64 arrays of one or two dimensions, Arrow string arrays, or lists
         of bytes.
+    is_compressed
+        Whether the arrays are compressed, in Arrow's own format: worth it for a block that is copied often.
 
     Examples
     --------
@@ -54,7 +59,8 @@ def pack(kind: str, version: int, fields: Mapping[str, Field]) -> bytes:
     arrays = [_one_row(value) for value in fields.values()]
     batch = pa.RecordBatch.from_arrays(arrays, list(fields))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression="lz4" if is_compressed else None, use_threads=False)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     body = sink.getvalue()
     header = _HEADER.pack(_MAGIC, kind.encode("ascii"), version)
@@ -95,7 +101,7 @@ def unpack(block: bytes, kind: str, newest_version: int, what: str) -> BlockFiel
     (crc,) = _CHECKSUM.unpack_from(block, _HEADER.size)
     if zlib.crc32(body, zlib.crc32(whole[: _HEADER.size])) != crc:
         raise DamagedError(what, f"the checksum of its {len(body)} bytes does not match the one in its header")
-    return BlockFields(version, pa.ipc.open_stream(pa.py_buffer(body)).read_next_batch())
+    return BlockFields(version, pa.ipc.open_stream(pa.py_buffer(body), options=_ON_ONE_THREAD).read_next_batch())
 
 
 class BlockFields:
