@@ -207,10 +207,10 @@ class DemandMeter:
                 continue
             left = flows.total("waiting", end - 1, end) - flows.total("waiting", begin - 1, begin)
             arrived = np.minimum(flows.total("served", begin, end) + left, flows.total("wanted", begin, end))
-            rate = _rate(np.maximum(arrived, 0), span_ms)
+            rate_micro_per_ms = _rate(np.maximum(arrived, 0), span_ms)
             if least is not None:
-                return np.minimum(least, rate)
-            least, end = rate, begin
+                return np.minimum(least, rate_micro_per_ms)
+            least, end = rate_micro_per_ms, begin
         return np.zeros((flows.count, 2), dtype=np.int64)
 
     def keep(self, ids: Int64s, until_ms: Int64s) -> None:
@@ -252,8 +252,8 @@ class DemandMeter:
         is_held = now_ms - wanted_ms <= self._patience_ms
         self._wanted = held[is_held], wanted_ms[is_held]
         kept = np.flatnonzero(found_in(scopes.ids, held[is_held]))
-        rate = policy.shared.rate_micro_per_ms[scopes.position]
-        available = np.where(rate == UNLIMITED, PLENTY, rate)
+        rate_micro_per_ms = policy.shared.rate_micro_per_ms[scopes.position]
+        available = np.where(rate_micro_per_ms == UNLIMITED, PLENTY, rate_micro_per_ms)
         weight = policy.namespace_limits.weight[found.rule]
         flow, at = flow[wants], at[wants]
         bin_scope, bin_demand, bin_weight = demand_bins(at, demand[flow], weight[flow], available)
@@ -261,4 +261,4 @@ class DemandMeter:
         every_flow, every_level = np.nonzero(row >= 0)
         used += sums(row[every_flow, every_level], usage[every_flow], len(scopes.ids))
         bin_row = np.searchsorted(kept, bin_scope)
-        return Measurement(scopes.ids[kept], rate[kept], used[kept], bin_row, bin_demand, bin_weight)
+        return Measurement(scopes.ids[kept], rate_micro_per_ms[kept], used[kept], bin_row, bin_demand, bin_weight)

@@ -107,12 +107,16 @@ class SharedQuotas:
 
     def _by_scope(self, policy: CompiledPolicy, share: Share) -> Int64s:
         scopes = self._meter.scopes(policy)
-        rate = policy.shared.rate_micro_per_ms.copy()
-        rate[scopes.position] = np.minimum(rate[scopes.position], 0)  # nothing of a scope that is not leased
+        rate_micro_per_ms = policy.shared.rate_micro_per_ms.copy()
+        rate_micro_per_ms[scopes.position] = np.minimum(
+            rate_micro_per_ms[scopes.position], 0
+        )  # nothing of a scope that is not leased
         at = np.searchsorted(share.ids, scopes.ids)
         known = np.flatnonzero(at < len(share.ids))
         known = known[share.ids[at[known]] == scopes.ids[known]]
         position = scopes.position[known]
         leased = share.rate_micro_per_ms[at[known]]
-        rate[position] = np.where(policy.shared.is_limited[position], np.maximum(leased, 0), rate[position])
-        return rate
+        rate_micro_per_ms[position] = np.where(
+            policy.shared.is_limited[position], np.maximum(leased, 0), rate_micro_per_ms[position]
+        )
+        return rate_micro_per_ms

@@ -58,16 +58,16 @@ class Sharing:
         of each other.
     """
 
-    _target = CodedRates()
+    _target_micro_per_ms = CodedRates()
     """The rates that the job should claim."""
 
-    _pinned = CodedRates()
+    _pinned_micro_per_ms = CodedRates()
     """The rates that its epochs may still use."""
 
-    _right = CodedRates()
+    _right_micro_per_ms = CodedRates()
     """The rates that it may use while its lease lasts."""
 
-    _floor = CodedRates()
+    _floor_micro_per_ms = CodedRates()
     """The rates that it may use after its lease has ended."""
 
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
@@ -85,8 +85,8 @@ class Sharing:
         self._members = np.zeros(0, dtype=np.uint16)
         self._is_stale = np.zeros(0, dtype=np.bool_)
         none = np.zeros((0, 2), dtype=np.int64)
-        self._target, self._pinned, self._right = none, none, none
-        self._floor = none
+        self._target_micro_per_ms, self._pinned_micro_per_ms, self._right_micro_per_ms = none, none, none
+        self._floor_micro_per_ms = none
         self._window = [PublishedClaim(0, encode(none), None)]
         self._published_ms: dict[int, int] = {}
         self._born_ms: int | None = None
@@ -121,7 +121,7 @@ class Sharing:
         says that nothing of it is used.
         """
         before, was_leaving, old = self._own, self._is_leaving, self._own.ids
-        leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned > 0).any(axis=1))
+        leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned_micro_per_ms > 0).any(axis=1))
         measured = measured.with_scopes(old[leaving], self._own.quota[leaving])
         self._own = OwnScopes.drafted(self.settings, measured, self._rows, self._reported_at, self._number + 1, old)
         new = self._own.ids
@@ -131,18 +131,18 @@ class Sharing:
             self._is_stale |= (self._own.quota_codes != before.quota_codes).any(axis=1)
         else:
             self._is_stale = np.ones(len(new), dtype=np.bool_)
-            for name in ("_target", "_pinned", "_right", "_floor"):
+            for name in ("_target_micro_per_ms", "_pinned_micro_per_ms", "_right_micro_per_ms", "_floor_micro_per_ms"):
                 setattr(self, name, moved(getattr(self, name), old, new))
             self._members = moved(self._members, old, new)
             self._window = [each.moved(old, new) for each in self._window]
 
     def pin(self, ids: Int64s, rate_micro_per_ms: Int64s) -> None:
         """Note the rates to which the job holds itself from now on; scopes that are not named are not used."""
-        self._pinned = np.maximum(moved(rate_micro_per_ms, ids, self._own.ids), 0)
+        self._pinned_micro_per_ms = np.maximum(moved(rate_micro_per_ms, ids, self._own.ids), 0)
 
     def pin_also(self, ids: Int64s, rate_micro_per_ms: Int64s) -> None:
         """Note rates to which the job may soon hold itself: until the next `pin` it counts as using the larger."""
-        self._pinned = np.maximum(self._pinned, moved(rate_micro_per_ms, ids, self._own.ids))
+        self._pinned_micro_per_ms = np.maximum(self._pinned_micro_per_ms, moved(rate_micro_per_ms, ids, self._own.ids))
 
     @property
     def ids(self) -> Int64s:
@@ -152,7 +152,9 @@ class Sharing:
     @property
     def must_shrink(self) -> bool:
         """Whether the job holds itself to more than it should use, so that others wait for it."""
-        return not self._is_fallen and bool((self._pinned > np.minimum(self._right, self._target)).any())
+        return not self._is_fallen and bool(
+            (self._pinned_micro_per_ms > np.minimum(self._right_micro_per_ms, self._target_micro_per_ms)).any()
+        )
 
     @property
     def must_tell(self) -> bool:
@@ -166,7 +168,11 @@ class Sharing:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is under way: all that is wanted is reported, and all that was claimed may be used."""
-        return not self._is_fallen and not (self._target > self._right).any() and not self.must_tell
+        return (
+            not self._is_fallen
+            and not (self._target_micro_per_ms > self._right_micro_per_ms).any()
+            and not self.must_tell
+        )
 
     @property
     def others(self) -> int:
@@ -182,15 +188,15 @@ class Sharing:
         """Return what the job may use now."""
         self._fall_if_due(now_ms)
         if self.is_superseded or (self._is_fallen and now_ms >= self._floor_until_ms):
-            rate = np.zeros_like(self._right)
+            rate_micro_per_ms = np.zeros_like(self._right_micro_per_ms)
         elif self._is_fallen:
-            rate = np.minimum(self._floor, most_kept(self.settings, self._own.quota))
+            rate_micro_per_ms = np.minimum(self._floor_micro_per_ms, most_kept(self.settings, self._own.quota))
         elif self.settings.policy in _LEASED:
-            rate = np.minimum(self._right, self._target)
+            rate_micro_per_ms = np.minimum(self._right_micro_per_ms, self._target_micro_per_ms)
         else:
-            rate = self._target
-        rate = np.where(self._own.quota == UNLIMITED, UNLIMITED, rate)
-        return Share(self._own.ids, rate, is_leased=not self._is_fallen)
+            rate_micro_per_ms = self._target_micro_per_ms
+        rate_micro_per_ms = np.where(self._own.quota == UNLIMITED, UNLIMITED, rate_micro_per_ms)
+        return Share(self._own.ids, rate_micro_per_ms, is_leased=not self._is_fallen)
 
     def leased_until_ms(self, since_ms: int, now_ms: int) -> int:
         """Return when the lease first ended after `since_ms`, or `now_ms`; `since_ms` is never less than before.
@@ -253,8 +259,8 @@ class Sharing:
             self._falls_ms.append(now_ms)
         self._other_runs.note_passed(mark)
         self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
-        self._right = self._floor = np.zeros_like(self._right)
-        self._window = [PublishedClaim(self._number, encode(self._floor), None)]
+        self._right_micro_per_ms = self._floor_micro_per_ms = np.zeros_like(self._right_micro_per_ms)
+        self._window = [PublishedClaim(self._number, encode(self._floor_micro_per_ms), None)]
 
     def _note(self, news: News) -> None:
         """Take in news of another job."""
@@ -294,8 +300,8 @@ class Sharing:
             self._falls_ms.append(self._held_until_ms)
             self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
             self._begin_anew(self._incarnation + 1)
-            self._right = self._floor
-            self._window = [PublishedClaim(self._number, encode(self._floor), None)]
+            self._right_micro_per_ms = self._floor_micro_per_ms
+            self._window = [PublishedClaim(self._number, encode(self._floor_micro_per_ms), None)]
 
     def _begin_anew(self, incarnation: int) -> None:
         """Go on as a newcomer, whose reports all must see again."""
@@ -315,8 +321,10 @@ class Sharing:
         least = np.min([decode(each.claim) for each in self._window], axis=0)
         claimed = self._peers.claimed(others, self._own.ids, self._own.quota, now_ms)
         free = np.where(self._own.quota == UNLIMITED, 0, self._own.quota - claimed)
-        self._right = np.maximum(self._right, np.minimum(least, free))
-        self._floor = np.minimum(np.min([each.floor_rate() for each in self._window], axis=0), self._right)
+        self._right_micro_per_ms = np.maximum(self._right_micro_per_ms, np.minimum(least, free))
+        self._floor_micro_per_ms = np.minimum(
+            np.min([each.floor_rate() for each in self._window], axis=0), self._right_micro_per_ms
+        )
 
     def _divide(self, others: OtherSeats) -> None:
         """Set what this job should claim, in the scopes where its own report or another job's has changed."""
@@ -330,20 +338,20 @@ class Sharing:
             others.rank[seats], others.own_rank,
         )  # fmt: skip
         part, self._members[stale] = divide(self.settings, self._own.rows.take(stale), self._own.quota[stale], some)
-        target = self._target
+        target = self._target_micro_per_ms
         target[stale] = np.where(self._is_leaving[stale, None], 0, part)
-        self._target = target
+        self._target_micro_per_ms = target
         self._is_stale[:] = False
 
     # -------------------------------------------------------------------------------------- what the others are told
 
     def _kept(self) -> Int64s:
         """Return what the job goes on using while it is fallen; 0 while it is not."""
-        return self._floor if self._is_fallen else np.zeros_like(self._floor)
+        return self._floor_micro_per_ms if self._is_fallen else np.zeros_like(self._floor_micro_per_ms)
 
     def _claimed(self) -> Codes:
         """Return what the next report claims: the target, or what is still used as long as that is more."""
-        claim, kept = np.maximum(self._target, self._pinned), self._kept()
+        claim, kept = np.maximum(self._target_micro_per_ms, self._pinned_micro_per_ms), self._kept()
         # A floor is reported in 256ths of the claim: the claim is made large enough for them to express the floor.
         return encode(np.maximum(claim, np.where(kept > 0, kept + kept // 128 + FLOOR_PARTS, 0)))
 
@@ -365,8 +373,10 @@ class Sharing:
             self._born_ms = now_ms
         self._published_ms[self._number] = now_ms
         self._window.append(PublishedClaim(self._number, codes, rows.floor))
-        self._right = np.minimum(self._right, decode(codes))
-        self._floor = np.minimum(np.minimum(self._floor, rows.floor_rate()), self._right)
+        self._right_micro_per_ms = np.minimum(self._right_micro_per_ms, decode(codes))
+        self._floor_micro_per_ms = np.minimum(
+            np.minimum(self._floor_micro_per_ms, rows.floor_rate()), self._right_micro_per_ms
+        )
         report = ShareReport(self.member, self._name, self.mark, wall_ms, self._peers.seen, rows, self.settings.terms)
         return Update(report, changed, removed)
 

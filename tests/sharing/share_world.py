@@ -141,7 +141,7 @@ class SimulatedJob:
         if sharing._held_until_ms is not None and self.clock(now_ms) < sharing._held_until_ms:
             return pinned
         at = np.flatnonzero(sharing._own.ids == scope)
-        floor = int(sharing._floor[at[0], 0]) if len(at) else 0
+        floor = int(sharing._floor_micro_per_ms[at[0], 0]) if len(at) else 0
         return min(pinned, floor)
 
 

@@ -235,7 +235,7 @@ def test_visit_waits_for_the_plane_before_it_reports_a_smaller_share(
 
     def noting(name: str, content: bytes) -> None:
         if name == "job.head":
-            seen.append(job.keeper._sharing._pinned[0, 0])
+            seen.append(job.keeper._sharing._pinned_micro_per_ms[0, 0])
         writes(name, content)
 
     exchange.write = noting  # type: ignore[method-assign]

@@ -112,10 +112,10 @@ def test_dividing_anew_only_what_changed_comes_to_what_dividing_everything_does(
     for job in roam(seed, STEPS // 2).jobs:
         sharing = job.sharing
         sharing._divide(sharing._peers.seats(sharing.ids, sharing.member))
-        before = sharing._target
+        before = sharing._target_micro_per_ms
         sharing._is_stale[:] = True
         sharing._divide(sharing._peers.seats(sharing.ids, sharing.member))
-        assert np.array_equal(sharing._target, before)
+        assert np.array_equal(sharing._target_micro_per_ms, before)
 
 
 @pytest.mark.slow

@@ -109,19 +109,21 @@ class DebtFloors:
         shared: Limits,
     ) -> DebtFloors:
         """Return the floors of a batch that admits the first `count` rows of every flow, with the marks of `levels`."""
-        own_floor = np.full_like(own_micro, MIN_BALANCE_MICRO)
+        own_floor_micro = np.full_like(own_micro, MIN_BALANCE_MICRO)
         is_marking = np.zeros(len(shared), dtype=np.bool_)
         unmarked = np.zeros((len(shared), 2), dtype=np.int64)
         for marked in levels:
             marks = marked.rank < count
             passed = np.stack([marked.rank, layout.bytes_of_first(marked.rank)], axis=1)
             if marked.level == Level.NAMESPACE:
-                floor = observed_floor(own_micro, passed, own.burst_micro)
-                own_floor = np.where(marks[:, None], floor, MIN_BALANCE_MICRO)
+                floor_micro = observed_floor(own_micro, passed, own.burst_micro)
+                own_floor_micro = np.where(marks[:, None], floor_micro, MIN_BALANCE_MICRO)
                 continue
             held = np.flatnonzero(marked.scope >= 0)
             unmarked += sums(marked.scope[held], passed[held], len(shared))
             is_marking[marked.scope[held[marks[held]]]] = True
-        floor = observed_floor(shared_micro, unmarked, shared.burst_micro)
-        shared_floor = np.where(is_marking[:, None], floor, MIN_BALANCE_MICRO)
-        return cls(bounded_floor(own_floor, own_micro, own), bounded_floor(shared_floor, shared_micro, shared))
+        floor_micro = observed_floor(shared_micro, unmarked, shared.burst_micro)
+        shared_floor_micro = np.where(is_marking[:, None], floor_micro, MIN_BALANCE_MICRO)
+        return cls(
+            bounded_floor(own_floor_micro, own_micro, own), bounded_floor(shared_floor_micro, shared_micro, shared)
+        )

@@ -56,10 +56,12 @@ class Buckets:
         messages = np.maximum(used[:, Dimension.MESSAGES], 1)
         message = np.stack([np.ones_like(messages), used[:, Dimension.BYTES] // messages], axis=1)
         unmarked = np.where(self.balance_micro < 0, 0, message)
-        floor = observed_floor(np.minimum(self.balance_micro, 0), unmarked, shared.burst_micro)
-        floor = bounded_floor(floor, self.balance_micro, shared)
+        floor_micro = observed_floor(np.minimum(self.balance_micro, 0), unmarked, shared.burst_micro)
+        floor_micro = bounded_floor(floor_micro, self.balance_micro, shared)
         observes = (shared.on_excess == OnExcess.OBSERVE)[:, None]
-        return Buckets(debit(self.balance_micro, used, np.where(observes, floor, MIN_BALANCE_MICRO)), self.as_of_ms)
+        return Buckets(
+            debit(self.balance_micro, used, np.where(observes, floor_micro, MIN_BALANCE_MICRO)), self.as_of_ms
+        )
 
     def settle(self, used: Int64s, policy: CompiledPolicy, *, at_ms: int) -> Buckets:
         """Return these buckets after `used` tokens, shape (scopes, 2), were taken at `at_ms`.

@@ -102,9 +102,13 @@ def owed_after(
 
 def _owed_tokens(owed_ms: Int64s, policy: CompiledPolicy) -> Int64s:
     """Return the tokens that the quotas which reject earn in the owed time, shape (scopes, 2)."""
-    rate = np.where(policy.shared.on_excess[:, None] == OnExcess.REJECT, policy.shared.rate_micro_per_ms, 0)
-    rate = np.maximum(rate, 0)
-    return rate * np.minimum(owed_ms[:, None], _MOST_OWED_MICRO // np.maximum(rate, 1)) // MICRO
+    rate_micro_per_ms = np.where(
+        policy.shared.on_excess[:, None] == OnExcess.REJECT, policy.shared.rate_micro_per_ms, 0
+    )
+    rate_micro_per_ms = np.maximum(rate_micro_per_ms, 0)
+    return (
+        rate_micro_per_ms * np.minimum(owed_ms[:, None], _MOST_OWED_MICRO // np.maximum(rate_micro_per_ms, 1)) // MICRO
+    )
 
 
 def waiting_by_scope(reports: list[UsageReport], policy: CompiledPolicy, *, shards: int) -> Int64s:
