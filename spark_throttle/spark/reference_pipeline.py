@@ -106,8 +106,9 @@ class ReferencePipeline:
             raise ConfigurationError(f"the query cannot decide on references: {found}")
         keys = shard_keys(spark, given.shards or REFERENCE_SHARDS)
         reading = FirstReading(
-            self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns, keys
-        )
+            self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns, keys,
+            found.condition,
+        )  # fmt: skip
         tasks = spark.range(_PROBE_ROWS).select(F.spark_partition_id()).distinct().count()
         spark.dataSource.register(ThrottleReferenceSource)
         options = control_options(spark, given, keys, control_path, sinks)
@@ -150,6 +151,7 @@ class ReferencePipeline:
             as_column(given.size) if isinstance(found, DecidingColumns) and found.size.operation == "column" else None,
             tuple(as_column(column) for column in given.order_by or ()),
             batches_retained(stream.spark),
+            drops_rows=stream.condition() is not None,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
 
@@ -159,7 +161,9 @@ class ReferencePipeline:
 
     def _deciding(self, partition_columns: Sequence[str]) -> DecidingColumns | str:
         given, stream = self.settings, self.stream
-        known = stream.known_columns()
+        known, condition = stream.known_columns(), stream.condition()
+        if isinstance(condition, str):
+            return condition
         return deciding_columns_of(
-            stream.source_schema, known, given.namespace, given.size, given.order_by, partition_columns
+            stream.source_schema, known, given.namespace, given.size, given.order_by, partition_columns, condition
         )

@@ -23,10 +23,12 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.columns.volatile import analyzed_plan
 from spark_throttle.spark.delta.commit import table_uri
+from spark_throttle.spark.references.deciding_columns import kinds_of
 from spark_throttle.spark.references.delta_feed import DeltaFeed
 from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
 from spark_throttle.spark.references.file_feed import FileFeed
 from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
+from spark_throttle.spark.references.row_condition import RowCondition, both, row_condition
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
@@ -76,7 +78,8 @@ class _Step:
     kept: Callable[[Mapping[str, str]], dict[str, str]]
     """The source's column for each column that is still one, after the expression."""
 
-    drops_rows: bool = False
+    condition: ColumnLike | None = None
+    """The condition by which it drops rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +158,12 @@ class ReferenceStream:
         )
 
     def where(self, condition: ColumnLike) -> ReferenceStream:
-        """Keep the rows that meet a condition; the rows of such a stream travel in frames."""
-        return self._then(_Step(lambda rows, _: rows.where(condition), dict, drops_rows=True))
+        """Keep the rows that meet a condition.
+
+        A text that compares columns of the source with each other or with constants is computed without Spark
+        (`references.row_condition`). With any other condition, rows travel in frames.
+        """
+        return self._then(_Step(lambda rows, _: rows.where(condition), dict, condition))
 
     filter = where
 
@@ -234,8 +241,9 @@ class ReferenceStream:
         taken = [name for name in self.source_schema.names if _is_taken(name.lower())]
         if taken:
             return f"the source has the column {taken[0]!r}, a name that the second reading uses"
-        if any(step.drops_rows for step in self.rows.steps):
-            return "the stream drops rows by a condition"
+        condition = self.condition()
+        if isinstance(condition, str):
+            return condition
         if _MANY_ROWS.search(analyzed_plan(self.empty())):
             return "an expression makes several rows of one, or depends on other rows"
         return None
@@ -268,6 +276,21 @@ class ReferenceStream:
         for step in self.rows.steps:
             known = step.kept(known)
         return known
+
+    def condition(self) -> RowCondition | str | None:
+        """Return which rows the stream keeps, over the columns of the source; a text says which takes Spark."""
+        known = {name: name for name in self.source_schema.names}
+        found: RowCondition | None = None
+        for step in self.rows.steps:
+            if step.condition is not None:
+                text = step.condition if isinstance(step.condition, str) else None
+                one = None if text is None else row_condition(text, kinds_of(self.source_schema, known))
+                if one is None:
+                    what = "a Column" if text is None else repr(text)
+                    return f"the stream drops rows by a condition ({what}) that takes Spark to compute"
+                found = both(found, one.renamed(known))
+            known = step.kept(known)
+        return found
 
     def _then(self, step: _Step) -> ReferenceStream:
         return replace(self, rows=self.rows.then(step))

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.reference_stream import ReferenceStream
+from spark_throttle.spark.references.row_condition import row_condition
 from spark_throttle.spark.sinks import payload_reader
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload, ReferenceRows
 from spark_throttle.spark.state_reader import read_queued
@@ -56,6 +57,12 @@ def run(lake: Lake, document: Any, *, source: str | None = None, **settings: Any
     if source is not None:
         writer = writer.option("throttle.source", source)
     return finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
+
+
+def start(lake: Lake, throttle: Throttle, events: ReferenceStream) -> StreamingQuery:
+    """Start a query over a stream that decides on references, and count its usage."""
+    writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint).usage(lake.path("usage"))
+    return writer.option("throttle.source", REFERENCES).trigger(availableNow=True).foreachBatch(lake.keep).start()
 
 
 def rows(namespace: str, ids: Iterable[int]) -> list[Event]:
@@ -236,6 +243,32 @@ def test_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: 
     assert lake.kept == {}
 
 
+def test_rows_that_a_condition_drops_are_not_decided_on(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    slow = policies(tenants={"slow": publish(messages_per_second=5)})
+    lake.offer(rows("slow/a", range(40)))
+    lake.offer([*rows("good/b", range(40, 80)), *rows("slow/a", range(80, 84))])
+    throttle = lake.throttle(slow, shards=1)
+    events = stream(lake, throttle).withColumnRenamed("id", "number").where("number >= 10 AND NOT number = 12")
+    events = events.withColumnRenamed("number", "id").where("id < 82 OR id IS NULL")
+    finish(start(lake, throttle, events))
+    assert "decides on references" in caplog.text
+    assert lake.admitted_ids == [10, 11, *range(13, 82)]
+    assert sum(row["offered_messages"] for row in lake.usage("job")) == 71
+
+
+def test_rows_that_spark_keeps_and_the_first_reading_drops_stop_the_query(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.offer(rows("good/a", range(10)))
+    throttle = lake.throttle(policies(), shards=1)
+    events = stream(lake, throttle).where("id >= 5")
+    wrong = row_condition("id >= 6", {"id": "number"})
+    monkeypatch.setattr(ReferenceStream, "condition", lambda _: wrong)
+    with pytest.raises(StreamingQueryException, match="rows that meet the stream's condition"):
+        finish(start(lake, throttle, events))
+    assert lake.kept == {}
+
+
 def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
     lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -250,7 +283,9 @@ def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
 @pytest.mark.parametrize(
     ("stands_against", "why"),
     [
-        (lambda events: events.where("id > 3"), "drops rows by a condition"),
+        (lambda events: events.where("upper(ns) = 'A'"), r"drops rows by a condition \("),
+        (lambda events: events.where(F.col("id") > 3), r"drops rows by a condition \(a Column\)"),
+        (lambda events: events.withColumn("id", F.expr("id + 1")).where("id > 3"), "drops rows by a condition"),
         (lambda events: events.withColumn("n", F.expr("count(*) over (partition by ns)")), "depends on other rows"),
         (lambda events: events.withColumn("n", F.expr("explode(array(1, 2))")), "makes several rows of one"),
         (lambda events: events.withColumn("size", F.expr("size + 1")), "size is 'size'"),

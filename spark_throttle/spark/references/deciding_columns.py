@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.references.deciding_values import ArrowExpression, Kind, arrow_expression, kind_of
+from spark_throttle.spark.references.row_condition import RowCondition
 
 _NUMBERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _ORDERED: Final = (
@@ -46,6 +47,8 @@ class DecidingColumns:
     """The Arrow types of all columns that are read."""
 
     partition_columns: Mapping[str, str]
+    condition: RowCondition | None = None
+    """Which rows the stream keeps; `None` for all."""
 
 
 def deciding_columns_of(
@@ -55,6 +58,7 @@ def deciding_columns_of(
     size: ColumnLike | None,
     order_by: Sequence[ColumnLike] | None,
     partition_columns: Sequence[str],
+    condition: RowCondition | None = None,
 ) -> DecidingColumns | str:
     """Return the expressions that decide; a text says which of them takes Spark.
 
@@ -66,11 +70,13 @@ def deciding_columns_of(
         The source's column for each column of the stream that is one.
     partition_columns
         Partition columns of the sink; those whose values may have no folder are read.
+    condition
+        Which rows the stream keeps, over the columns of the source.
     """
     if size is None:
         return "size is not given, and the length of a row as JSON takes the whole row"
     types = {field.name: field.dataType for field in schema}
-    kinds = {name: _kind(types[of]) for name, of in known.items()}
+    kinds = kinds_of(schema, known)
     found = []
     order = list(order_by or ())
     for what, given in (
@@ -96,10 +102,18 @@ def deciding_columns_of(
             return f"the sink is partitioned by {column!r}, which takes Spark to compute"
         if isinstance(types[of], StringType | BinaryType | DateType):
             checked[column] = of
-    names = set().union(checked.values(), *(each.columns() for each in found))
+    conditions = () if condition is None else (condition,)
+    names = set().union(checked.values(), *(each.columns() for each in (*found, *conditions)))
     read = StructType([field for field in schema if field.name in names])
     arrow = to_arrow_schema(read, timezone="UTC")
-    return DecidingColumns(found[0], found[1], tuple(found[2:]), {f.name: f.type for f in arrow}, checked)
+    read_types = {field.name: field.type for field in arrow}
+    return DecidingColumns(found[0], found[1], tuple(found[2:]), read_types, checked, condition)
+
+
+def kinds_of(schema: StructType, known: Mapping[str, str]) -> dict[str, Kind]:
+    """Return the kind of each column of a stream that is a column of its source."""
+    types = {field.name: field.dataType for field in schema}
+    return {name: _kind(types[of]) for name, of in known.items()}
 
 
 def _kind(data_type: DataType) -> Kind:

@@ -147,7 +147,7 @@ def arrow_expression(text: str, kinds: Mapping[str, Kind]) -> ArrowExpression | 
     if len(text) > _MOST_TEXT:
         return None
     try:
-        return _translated(sqlglot.parse_one(text, read="spark"), kinds)
+        return translated(sqlglot.parse_one(text, read="spark"), kinds)
     except (SqlglotError, RecursionError):
         return None
 
@@ -167,12 +167,12 @@ def kind_of(expression: ArrowExpression, kinds: Mapping[str, Kind]) -> Kind:
             return "number"
 
 
-def _translated(node: Any, kinds: Mapping[str, Kind]) -> ArrowExpression | None:  # noqa: ANN401 - sqlglot's nodes
+def translated(node: Any, kinds: Mapping[str, Kind]) -> ArrowExpression | None:  # noqa: ANN401 - sqlglot's nodes
     """Return the expression of a node of sqlglot; `None` if it is not one of the operations above."""
     from sqlglot import exp
 
     if isinstance(node, exp.Paren):
-        return _translated(node.this, kinds)
+        return translated(node.this, kinds)
     if isinstance(node, exp.Column):
         return _column(node, kinds)
     if isinstance(node, exp.Literal):
@@ -180,7 +180,7 @@ def _translated(node: Any, kinds: Mapping[str, Kind]) -> ArrowExpression | None:
     operation, nodes = _operation(node)
     if operation is None:
         return None
-    parts = [_translated(part, kinds) for part in nodes]
+    parts = [translated(part, kinds) for part in nodes]
     of = tuple(part for part in parts if part is not None)
     if len(of) < len(parts) or not _fits(operation, [kind_of(part, kinds) for part in of]):
         return None

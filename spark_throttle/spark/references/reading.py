@@ -23,6 +23,7 @@ from spark_throttle.files.storage import file_system
 from spark_throttle.spark.references.deciding_values import ArrowExpression
 from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile
 from spark_throttle.spark.references.file_identity import check_file
+from spark_throttle.spark.references.row_condition import RowCondition
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
 from spark_throttle.spark.rows.pack_frames import FramePacker, HelperColumns
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
@@ -85,6 +86,8 @@ class FirstReading:
     """The source's column for each partition column of the sink that may refuse a value."""
 
     shard_keys: tuple[int, ...]
+    condition: RowCondition | None = None
+    """Which rows the stream keeps; `None` for all."""
 
     def to_json(self) -> str:
         """Return the settings as JSON; the types as an Arrow schema."""
@@ -96,6 +99,7 @@ class FirstReading:
             "order": [each.to_fields() for each in self.order],
             "partition_columns": dict(self.partition_columns),
             "shard_keys": list(self.shard_keys),
+            "condition": None if self.condition is None else self.condition.to_fields(),
         })  # fmt: skip
 
     @classmethod
@@ -111,6 +115,7 @@ class FirstReading:
             tuple(ArrowExpression.from_fields(each) for each in fields["order"]),
             fields["partition_columns"],
             tuple(fields["shard_keys"]),
+            None if fields["condition"] is None else RowCondition.from_fields(fields["condition"]),
         )
 
     def frames(self, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
@@ -128,15 +133,14 @@ class FirstReading:
                 pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as parquet,
             ):
                 for group, first_row in _row_groups(parquet.metadata, piece):
-                    table = self._deciding(parquet, group, piece.file)
-                    place = piece.file.first_place + first_row + np.arange(table.num_rows, dtype=np.int64)
-                    yield from table.add_column(0, PLACE, pa.array(place)).combine_chunks().to_batches()
+                    table = self._deciding(parquet, group, piece.file, piece.file.first_place + first_row)
+                    yield from table.combine_chunks().to_batches()
         except (FileNotFoundError, pa.ArrowException) as error:
             problem = "it is gone" if isinstance(error, FileNotFoundError) else f"it cannot be read ({error})"
             raise SourceChangedError(f"the file {path}", problem, "restore it, then start the query again") from error
 
-    def _deciding(self, parquet: pq.ParquetFile, group: int, file: SourceFile) -> pa.Table:
-        """Return the helper columns of a row group."""
+    def _deciding(self, parquet: pq.ParquetFile, group: int, file: SourceFile, first_place: int) -> pa.Table:
+        """Return the places and the helper columns of the rows of a row group that the stream keeps."""
         values = {name.lower(): value for name, value in file.partition_values}
         names = _by_lower_name(parquet.schema_arrow.names)
         wanted = [names[name.lower()] for name in self.types if name.lower() in names]
@@ -152,12 +156,14 @@ class FirstReading:
                 columns[name] = pa.nulls(count, kind)
         table = pa.table(columns)
         helpers = {
+            PLACE: pa.array(first_place + np.arange(count, dtype=np.int64)),
             NAMESPACE: _plain(self.namespace.values(table), count),
             SIZE: _plain(self.size.values(table), count).cast(pa.int64()),
         }
         helpers |= {f"{ORDER_PREFIX}{i:03d}": _plain(each.values(table), count) for i, each in enumerate(self.order)}
         helpers |= {f"{PARTITION_PREFIX}{name}": table.column(of) for name, of in self.partition_columns.items()}
-        return pa.table(helpers)
+        found = pa.table(helpers)
+        return found if self.condition is None else found.filter(self.condition.keeps(table))
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

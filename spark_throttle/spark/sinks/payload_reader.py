@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -21,7 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.references.extents import ExtentName, Extents, SourceFile
+from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents, SourceFile
 from spark_throttle.spark.references.file_identity import check_file
 from spark_throttle.spark.references.selection import FileRows, as_table, spark_path
 from spark_throttle.spark.references.waiting_rows import WaitingAccount
@@ -84,6 +85,16 @@ class PayloadReader:
         """Return the rows that have a code, with their places and their codes."""
         found = self._read(rows).withColumn(code, F.get(F.col(_VALUES), F.col(ROW).cast("int")))
         return found.where(F.col(code) > 0).select(*self.columns, FILE, ROW, code)
+
+    def arrived(self) -> DataFrame | None:
+        """Return all rows of the files that the batch brings; `None` if it brings none."""
+        end = self._extent(self._batch)
+        start = self._extent(self._batch - 1) if self._batch else NO_EXTENT
+        files = self._source.extents.between(start, end)
+        if not files:
+            return None
+        nothing = np.zeros(0, dtype=np.int64)
+        return self._from_files([FileRows(file.number, nothing) for file in files]).select(*self.columns)
 
     def copies(self, folder: str) -> DataFrame:
         """Return the rows that were copied to a folder of the control directory, with their places."""
@@ -161,14 +172,18 @@ class PayloadReader:
 
     def _files(self) -> dict[int, SourceFile]:
         if self._by_number is None:
-            offsets = source_offsets(Directory(self._source.checkpoint), self._batch)
-            names = [ExtentName(int(each["extent"]), str(each["file"])) for each in offsets if "extent" in each]
-            if len(names) != 1:
-                what = f"the offsets of batch {self._batch} in {self._source.checkpoint}"
-                raise DamagedError(what, "they name no list of files", RESTORE_CHECKPOINT)
-            history = self._source.extents.history(names[0])
+            history = self._source.extents.history(self._extent(self._batch))
             self._by_number = {file.number: file for file in history}
         return self._by_number
+
+    def _extent(self, batch: int) -> ExtentName:
+        """Return the extent that the offsets of a batch name."""
+        offsets = source_offsets(Directory(self._source.checkpoint), batch)
+        names = [ExtentName(int(each["extent"]), str(each["file"])) for each in offsets if "extent" in each]
+        if len(names) != 1:
+            what = f"the offsets of batch {batch} in {self._source.checkpoint}"
+            raise DamagedError(what, "they name no list of files", RESTORE_CHECKPOINT)
+        return names[0]
 
 
 def _of_partition(file: SourceFile, name: str) -> str | None:

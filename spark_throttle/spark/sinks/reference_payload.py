@@ -5,7 +5,8 @@ The operator's frames name the rows by their places. Before a sink is given anyt
 - The two readings are compared. Each file must be what its extent says of it, and Spark counts the admitted rows by its
   own evaluation of the user's expressions: their number, and the sums of their positions, of the lengths of their
   namespaces and, where the size is a column, of their sizes. Of the rejected rows it counts the number and the
-  positions, and whether those without a namespace or a size have none. All must be what was decided.
+  positions, and whether those without a namespace or a size have none. If the stream drops rows by a condition, Spark
+  counts the rows that it keeps of the batch's files. All must be what was decided.
 - Rows that join the queue are copied to the control directory (`references.waiting_rows`), and the copies are counted.
 - The account of waiting rows is written.
 
@@ -65,6 +66,8 @@ class ReferencePayload:
 
     order: tuple[Column, ...]
     batches_retained: int
+    drops_rows: bool = False
+    """Whether the stream drops rows by a condition."""
 
     def take(self, frames: DataFrame, batch: int) -> ReferenceRows:
         """Return the rows of a batch; every partition of the frames is computed, once.
@@ -88,11 +91,21 @@ class ReferencePayload:
         reader = PayloadReader(frames.sparkSession, batch, self.source, before)
         places = _places(admitted)
         rows = ReferenceRows(self, reader, usage, places, admitted_rows(places) if len(places) else (), rejected)
-        rows.check([unpack_usage(block, f"a usage report of batch {batch}") for block in usage])
+        reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in usage]
+        if self.drops_rows:
+            self._check_kept(reader, reports)
+        rows.check(reports)
         self._copy(reader, batch, _places(joined))
         left = file_numbers(np.concatenate([rows.admitted_places, _places(rejected)]))
         waiting.settle(before, batch, left, file_numbers(_places(joined)))
         return rows
+
+    def _check_kept(self, reader: PayloadReader, reports: Sequence[UsageReport]) -> None:
+        """Refuse a batch if Spark keeps another number of the rows of its files than were decided on."""
+        arrived = sum(int(report.offered[:, 0].sum()) + report.invalid_messages for report in reports)
+        rows = reader.arrived()
+        seen = (0,) if rows is None else _sums(self.transform(rows, ()), [F.lit(1)])
+        self.compare((arrived,), seen, "rows that meet the stream's condition")
 
     def _copy(self, reader: PayloadReader, batch: int, places: Int64s) -> None:
         """Copy the rows that join the queue; an earlier attempt at the batch copied the same rows."""
