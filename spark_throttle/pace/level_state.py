@@ -1,0 +1,147 @@
+"""What one level holds: its balance, whether it throttles, who is held by it, and the tokens handed out in advance.
+
+All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: `allowance`. It is an
+iterator of tokens that are handed out without lock and clock, by `next`, which is atomic: a call that gets one is
+admitted. So a level's balance is updated once for up to `_MOST_IN_ADVANCE` calls and at most one resolution's worth of
+tokens. This is PIP-322's idea, that between two updates calls are only counted, in the form that is cheapest in
+Python.
+
+Laws: whoever takes from an allowance that was closed gets nothing. What was taken is charged when the allowance is
+closed, after time has been paid and cut to the burst: as if all of it were taken at that moment. So a level never gives
+out more than `burst + rate * time` and one charge, whenever its tokens were really taken. A level that throttles has no
+allowance, so nobody overtakes those who wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+from spark_throttle.pace.limit import NEVER_NS, Limit
+from spark_throttle.pace.token_counter import TokenCounter
+
+if TYPE_CHECKING:
+    from spark_throttle.pace.place import Place
+
+_NOTHING: Final[Iterator[bool]] = iter(())
+_TOKEN: Final = True
+_MOST_IN_ADVANCE: Final = 256
+"""How many calls may go by without a look at the clock: an update costs no more than a few of them."""
+
+
+class LevelState:
+    """A level as its queue sees it."""
+
+    __slots__ = (
+        "__weakref__", "_handed_out", "_resolution_ns", "_stale", "allowance", "counter", "due_ns", "held",
+        "is_throttling", "name", "queued_due_ns",
+    )  # fmt: skip
+
+    def __init__(self, name: str, limit: Limit, initial_tokens: int, *, now_ns: int, resolution_ns: int) -> None:
+        self.name = name
+        self.counter = TokenCounter(limit, initial_tokens, now_ns)
+        self.held: list[tuple[int, Place]] = []
+        """A heap, by age, of the places that this level holds: each waiting place stands with one of the levels that
+        throttle it. An entry whose place has left or has another age is void."""
+        self.allowance: Iterator[bool] = _NOTHING
+        """Tokens handed out in advance."""
+        self.is_throttling = False
+        self.due_ns = NEVER_NS
+        """When a level that throttles will stop."""
+        self.queued_due_ns = NEVER_NS
+        """The due time for which the queue has an entry."""
+        self._handed_out = 0
+        self._stale = 0
+        self._resolution_ns = resolution_ns
+        self._judge()
+
+    # ------------------------------------------------------------------------------------------------- tokens
+
+    def balance_at(self, now_ns: int) -> int:
+        """Return the balance at a time, after the allowance was closed."""
+        taken = 0
+        if self._handed_out:
+            allowance, self.allowance = self.allowance, _NOTHING
+            taken = self._handed_out - len(tuple(allowance))
+            self._handed_out = 0
+        balance = self.counter.charge_at(now_ns, taken, 0)
+        if taken:
+            self._judge()
+        return balance
+
+    def throttles_at(self, now_ns: int) -> bool:
+        """Return whether the level throttles at a time; one whose time has come no longer does."""
+        self.balance_at(now_ns)
+        if self.is_throttling and now_ns >= self.due_ns:
+            self._judge()
+        return self.is_throttling
+
+    def charge(self, tokens: int) -> None:
+        """Charge tokens at the time of the last update; without any left, the level throttles."""
+        self.counter.charge(tokens)
+        self._judge()
+
+    def refund(self, tokens: int, now_ns: int) -> None:
+        """Give back what was charged and not used."""
+        self.balance_at(now_ns)
+        self.counter.refund(tokens)
+        self._judge()
+
+    def set_limit(self, limit: Limit, now_ns: int) -> None:
+        """Change the limit: time until now is paid at the old one, and debt stays."""
+        self.balance_at(now_ns)
+        self.counter.set_limit(limit, now_ns)
+        self._judge()
+
+    def hand_out(self) -> None:
+        """Open an allowance, if the balance is worth one."""
+        limit = self.counter.limit
+        tokens = min(self.held_tokens, self._resolution_ns * limit.tokens // limit.period_ns, _MOST_IN_ADVANCE)
+        if tokens > 1 and not self.is_throttling:
+            self._handed_out = tokens
+            self.allowance = repeat(_TOKEN, tokens)
+
+    @property
+    def held_tokens(self) -> int:
+        """What it held at the last update, below zero if tokens are owed; without what was handed out."""
+        return self.counter.balance_tokens - self.counter.pending_tokens
+
+    def _judge(self) -> None:
+        """Decide whether the level throttles: from an empty balance on, until it holds its target."""
+        counter = self.counter
+        held, target = self.held_tokens, counter.limit.target_tokens
+        self.is_throttling = held <= 0 or (self.is_throttling and held < target)
+        self.due_ns = counter.due_ns(target) if self.is_throttling else NEVER_NS
+
+    # ------------------------------------------------------------------------------------------------- who is held
+
+    def hold(self, place: Place) -> None:
+        """Hold a place by this level."""
+        place.held_by = self
+        heapq.heappush(self.held, (place.age, place))
+
+    def oldest(self) -> Place | None:
+        """Return the place that has waited longest of those that are held."""
+        while self.held:
+            age, place = self.held[0]
+            if place.held_by is self and place.age == age:
+                return place
+            heapq.heappop(self.held)
+            self._stale -= 1
+        return None
+
+    def let_go(self, place: Place) -> None:
+        """Hold the oldest place no longer."""
+        heapq.heappop(self.held)
+        place.held_by = None
+
+    def forget(self, place: Place) -> None:
+        """Hold a place no longer, wherever it stands: its entry is void, and dropped before most of them are."""
+        place.held_by = None
+        self._stale += 1
+        if self._stale > 16 and 2 * self._stale > len(self.held):
+            self.held = [(age, each) for age, each in self.held if each.held_by is self and each.age == age]
+            heapq.heapify(self.held)
+            self._stale = 0

@@ -1,0 +1,228 @@
+"""The one fair queue: who may go now, who is held, and when that may change.
+
+A producer is held while any of its levels throttles it (PIP-322's throttle count is above zero), and goes when none
+does. Going charges all its levels at once. The rule, which the tests' oracle executes word by word:
+
+    at any time, walk through the waiting places by age; the first that no level throttles gets a turn; its oldest call
+    is charged; if it has another, the place goes to the back; walk again, until no place can go.
+
+Here it takes a logarithm of the waiting places a turn: each stands in the heap of one level that throttles it. When a
+level stops throttling, its places are taken by age, merged with those of other levels that stop; one that another of
+its levels throttles moves there and keeps its age.
+
+Laws: a newcomer is judged after those who wait, so it overtakes only places that cannot go. A decided call was charged
+exactly once, and a withdrawn one gets it back. Nothing here waits: `Driver`s bring threads and event loops back when
+the next level is due. There is no thread of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from itertools import count
+from weakref import WeakSet
+
+from spark_throttle.errors import PacerClosedError
+from spark_throttle.pace.clock import Clock
+from spark_throttle.pace.level_state import LevelState
+from spark_throttle.pace.limit import NEVER_NS
+from spark_throttle.pace.place import Driver, Place, Request
+
+
+class TurnQueue:
+    """The levels of one pacer and who waits for them; every method but `abandon` is called under `lock`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.lock = threading.Lock()
+        self.clock = clock
+        self.drivers: list[Driver] = []
+        self.is_closed = False
+        self._levels: WeakSet[LevelState] = WeakSet()
+        self._ages = count(1)
+        self._entries = count(1)
+        self._due: list[tuple[int, int, LevelState]] = []
+        self._abandoned: deque[Request] = deque()
+
+    def add(self, level: LevelState) -> None:
+        """Take a level in."""
+        self._levels.add(level)
+
+    # ------------------------------------------------------------------------------------------------- calls
+
+    def try_now(self, place: Place, sums: list[int], now_ns: int) -> int:
+        """Let through what may go now, and return how many items that is; 0 if the place is held."""
+        self.serve(now_ns)
+        if self.is_closed:
+            raise PacerClosedError
+        if place.held_by is not None or self._throttling(place, now_ns) is not None:
+            return 0
+        request = Request(place, sums)
+        self._let_through(request)
+        if request.charged_tokens == 1 and len(place.levels) == 1:
+            place.levels[0].hand_out()
+        return request.passed
+
+    def enqueue(self, request: Request, now_ns: int) -> None:
+        """Let a call wait for its turn; `try_now` has just returned 0 for it."""
+        place = request.place
+        place.requests[request] = None
+        if request.driver is not None:
+            request.driver.waiting += 1
+        if place.held_by is None:
+            place.age = next(self._ages)
+            level = self._throttling(place, now_ns)
+            assert level is not None  # noqa: S101 - else the call would have gone
+            self._hold(place, level, now_ns)
+        self._arm()
+
+    def withdraw(self, request: Request, now_ns: int) -> None:
+        """Take a call back that nobody waits for any more; what it was charged is given back."""
+        self._take_back(request, now_ns)
+        self.serve(now_ns)
+
+    def abandon(self, request: Request) -> None:
+        """Withdraw a call at the next opportunity: who is collected may interrupt whoever holds the lock."""
+        self._abandoned.append(request)
+
+    def look_again(self, level: LevelState, now_ns: int) -> None:
+        """Serve those whom a level holds by its new limit."""
+        if level.oldest() is not None:
+            self._expect(level, now_ns)
+        self.serve(now_ns)
+
+    def close(self) -> None:
+        """Let nobody through any more, and tell so those who wait."""
+        self.is_closed = True
+        now_ns = self.clock.now_ns()
+        places: dict[int, Place] = {}
+        for level in self._levels:
+            level.balance_at(now_ns)  # which closes the allowance
+            while (place := level.oldest()) is not None:
+                level.let_go(place)
+                places[place.age] = place
+        for _, place in sorted(places.items()):
+            while place.requests:
+                request, _ = place.requests.popitem(last=False)
+                request.error = PacerClosedError()
+                self._decided(request)
+        self._due.clear()
+
+    # ------------------------------------------------------------------------------------------------- turns
+
+    def serve(self, now_ns: int) -> None:
+        """Give a turn to every place that may go, in order, and arrange for the next time."""
+        while self._abandoned:
+            self._take_back(self._abandoned.popleft(), now_ns)
+        free = self._freed(now_ns)
+        while free:
+            _, level = heapq.heappop(free)
+            if level.is_throttling:  # a turn before this one has emptied it
+                self._expect(level, now_ns)
+                continue
+            place = level.oldest()
+            if place is not None:
+                level.let_go(place)
+                other = self._throttling(place, now_ns)
+                if other is not None:
+                    self._hold(place, other, now_ns)
+                else:
+                    self._give_turn(place, level, now_ns)
+            if (following := level.oldest()) is not None:
+                heapq.heappush(free, (following.age, level))
+        self._arm()
+
+    def _freed(self, now_ns: int) -> list[tuple[int, LevelState]]:
+        """Return a heap of the levels that hold places and throttle no longer, by the age of their oldest place."""
+        found: dict[LevelState, int] = {}
+        while self._due and self._due[0][0] <= now_ns:
+            due_ns, _, level = heapq.heappop(self._due)
+            if level.queued_due_ns == due_ns:
+                level.queued_due_ns = NEVER_NS
+            place = level.oldest()
+            if place is None:
+                continue
+            if level.throttles_at(now_ns):
+                self._expect(level, now_ns)
+            else:
+                found[level] = place.age
+        free = [(age, level) for level, age in found.items()]
+        heapq.heapify(free)
+        return free
+
+    def _give_turn(self, place: Place, level: LevelState, now_ns: int) -> None:
+        """Let the oldest call of a place through; `level` has just stopped holding it."""
+        request, _ = place.requests.popitem(last=False)
+        self._let_through(request)
+        if place.requests:
+            place.age = next(self._ages)
+            throttling = self._throttling(place, now_ns)
+            if throttling is None:
+                level.hold(place)  # which `serve` looks at again
+            else:
+                self._hold(place, throttling, now_ns)
+        if not self._decided(request):
+            self._take_back(request, now_ns)
+
+    def _let_through(self, request: Request) -> None:
+        levels = request.place.levels
+        request.passed = request.passing(min(level.held_tokens for level in levels))
+        request.charged_tokens = request.sums[request.passed - 1]
+        for level in levels:
+            level.charge(request.charged_tokens)
+
+    def _decided(self, request: Request) -> bool:
+        """Wake who waits for a decided call, and return whether anyone does."""
+        if request.driver is not None:
+            request.driver.waiting -= 1
+        return request.wake is None or request.wake()
+
+    def _take_back(self, request: Request, now_ns: int) -> None:
+        place = request.place
+        if request in place.requests:
+            del place.requests[request]
+            if request.driver is not None:
+                request.driver.waiting -= 1
+            if not place.requests and place.held_by is not None:
+                place.held_by.forget(place)
+        elif request.passed:
+            request.passed = 0
+            for level in place.levels:
+                level.refund(request.charged_tokens, now_ns)
+                if level.oldest() is not None:
+                    self._expect(level, now_ns)
+
+    def _throttling(self, place: Place, now_ns: int) -> LevelState | None:
+        """Return a level that throttles a place, or `None`: all its balances are up to date then."""
+        found = None
+        for level in place.levels:
+            if level.throttles_at(now_ns) and found is None:
+                found = level
+        return found
+
+    # ------------------------------------------------------------------------------------------------- times
+
+    @property
+    def next_due_ns(self) -> int:
+        """When the next level that holds places stops throttling; `NEVER_NS` if time alone changes nothing."""
+        return self._due[0][0] if self._due else NEVER_NS
+
+    def _hold(self, place: Place, level: LevelState, now_ns: int) -> None:
+        level.hold(place)
+        self._expect(level, now_ns)
+
+    def _expect(self, level: LevelState, now_ns: int) -> None:
+        """Arrange that `serve` looks at a level when it stops throttling."""
+        due_ns = level.due_ns if level.is_throttling else now_ns
+        if due_ns < NEVER_NS and due_ns != level.queued_due_ns:
+            level.queued_due_ns = due_ns
+            heapq.heappush(self._due, (due_ns, next(self._entries), level))
+            if len(self._due) > 64 + 2 * len(self._levels):  # most are of limits that have changed since
+                self._due = [entry for entry in self._due if entry[0] == entry[2].queued_due_ns]
+                heapq.heapify(self._due)
+
+    def _arm(self) -> None:
+        due_ns = self.next_due_ns
+        for driver in self.drivers:
+            if driver.waiting and due_ns < driver.armed_ns:
+                driver.arm(due_ns)
