@@ -36,7 +36,7 @@ class LevelState:
 
     __slots__ = (
         "__weakref__", "_handed_out", "_resolution_ns", "_stale", "allowance", "counter", "due_ns", "held",
-        "is_throttling", "name", "queued_due_ns",
+        "is_throttling", "is_turn_kept", "name", "queued_due_ns",
     )  # fmt: skip
 
     def __init__(self, name: str, limit: Limit, initial_tokens: int, *, now_ns: int, resolution_ns: int) -> None:
@@ -48,6 +48,8 @@ class LevelState:
         self.allowance: Iterator[bool] = _NOTHING
         """Tokens handed out in advance."""
         self.is_throttling = False
+        self.is_turn_kept = False
+        """Whether a place that another level holds has this level's turn already; one has it at a time."""
         self.due_ns = NEVER_NS
         """When a level that throttles will stop."""
         self.queued_due_ns = NEVER_NS

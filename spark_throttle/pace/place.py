@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Place:
     """The place of one producer."""
 
-    __slots__ = ("age", "held_by", "levels", "requests")
+    __slots__ = ("age", "held_by", "kept", "levels", "requests")
 
     def __init__(self, levels: tuple[LevelState, ...]) -> None:
         self.levels = levels
@@ -30,6 +30,17 @@ class Place:
         """Its number in the queue; a smaller one is served first. No two places ever have the same."""
         self.held_by: LevelState | None = None
         """Of the levels that throttle it, the one with which it stands; `None` if it does not wait."""
+        self.kept: list[LevelState] = []
+        """Levels that have given its oldest call a turn in advance: they have charged its first item, and hold the
+        place no longer."""
+
+    def throttling_at(self, now_ns: int) -> LevelState | None:
+        """Return the first level that holds the place, or `None`: the balances of all are up to date then."""
+        found = None
+        for level in self.levels:
+            if level.throttles_at(now_ns) and found is None and level not in self.kept:
+                found = level
+        return found
 
     @property
     def throttled_by(self) -> tuple[str, ...]:

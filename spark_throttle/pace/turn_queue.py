@@ -3,12 +3,16 @@
 A producer is held while any of its levels throttles it (PIP-322's throttle count is above zero), and goes when none
 does. Going charges all its levels at once. The rule, which the tests' oracle executes word by word:
 
-    at any time, walk through the waiting places by age; the first that no level throttles gets a turn; its oldest call
-    is charged; if it has another, the place goes to the back; walk again, until no place can go.
+    each waiting place stands with one level, the first of its levels that throttled it when it was looked at last; at
+    any time, look at the oldest place whose level throttles no longer; if none of its levels does, its oldest call
+    goes, and the place goes to the back if it has another; else it stands with the level that does; look again,
+    until no place is left to be looked at.
 
-Here it takes a logarithm of the waiting places a turn: each stands in the heap of one level that throttles it. When a
-level stops throttling, its places are taken by age, merged with those of other levels that stop; one that another of
-its levels throttles moves there and keeps its age.
+Two levels that are free in turn, but never at the same moment, would hold a place of both for ever. So a level whose
+place must move on keeps a turn for it: it charges the call's first item then, and is asked no more. One place has a
+level's kept turn at a time, and only if the other levels are due within a second.
+
+A turn takes a logarithm of the waiting places: they stand in a heap by level, and levels in a heap by due time.
 
 Laws: a newcomer is judged after those who wait, so it overtakes only places that cannot go. A decided call was charged
 exactly once, and a withdrawn one gets it back. Nothing here waits: `Driver`s bring threads and event loops back when
@@ -20,14 +24,19 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
+from collections.abc import Iterable
 from itertools import count
+from typing import Final
 from weakref import WeakSet
 
 from spark_throttle.errors import PacerClosedError
 from spark_throttle.pace.clock import Clock
 from spark_throttle.pace.level_state import LevelState
-from spark_throttle.pace.limit import NEVER_NS
+from spark_throttle.pace.limit import NEVER_NS, NS_PER_SECOND
 from spark_throttle.pace.place import Driver, Place, Request
+
+_SOON_NS: Final = NS_PER_SECOND
+"""A level keeps its turn only for a place that its other levels will let go so soon, as far as is known."""
 
 
 class TurnQueue:
@@ -55,7 +64,7 @@ class TurnQueue:
         self.serve(now_ns)
         if self.is_closed:
             raise PacerClosedError
-        if place.held_by is not None or self._throttling(place, now_ns) is not None:
+        if place.held_by is not None or place.throttling_at(now_ns) is not None:
             return 0
         request = Request(place, sums)
         self._let_through(request)
@@ -71,7 +80,7 @@ class TurnQueue:
             request.driver.waiting += 1
         if place.held_by is None:
             place.age = next(self._ages)
-            level = self._throttling(place, now_ns)
+            level = place.throttling_at(now_ns)
             assert level is not None  # noqa: S101 - else the call would have gone
             self._hold(place, level, now_ns)
         self._arm()
@@ -102,6 +111,7 @@ class TurnQueue:
                 level.let_go(place)
                 places[place.age] = place
         for _, place in sorted(places.items()):
+            _forget_kept(place)
             while place.requests:
                 request, _ = place.requests.popitem(last=False)
                 request.error = PacerClosedError()
@@ -123,8 +133,9 @@ class TurnQueue:
             place = level.oldest()
             if place is not None:
                 level.let_go(place)
-                other = self._throttling(place, now_ns)
+                other = place.throttling_at(now_ns)
                 if other is not None:
+                    _keep_turn(place, level, now_ns)
                     self._hold(place, other, now_ns)
                 else:
                     self._give_turn(place, level, now_ns)
@@ -156,7 +167,7 @@ class TurnQueue:
         self._let_through(request)
         if place.requests:
             place.age = next(self._ages)
-            throttling = self._throttling(place, now_ns)
+            throttling = place.throttling_at(now_ns)
             if throttling is None:
                 level.hold(place)  # which `serve` looks at again
             else:
@@ -165,11 +176,13 @@ class TurnQueue:
             self._take_back(request, now_ns)
 
     def _let_through(self, request: Request) -> None:
-        levels = request.place.levels
-        request.passed = request.passing(min(level.held_tokens for level in levels))
+        place = request.place
+        levels = [level for level in place.levels if level not in place.kept]
+        request.passed = 1 if place.kept else request.passing(min(level.held_tokens for level in levels))
         request.charged_tokens = request.sums[request.passed - 1]
         for level in levels:
             level.charge(request.charged_tokens)
+        _forget_kept(place)
 
     def _decided(self, request: Request) -> bool:
         """Wake who waits for a decided call, and return whether anyone does."""
@@ -180,6 +193,8 @@ class TurnQueue:
     def _take_back(self, request: Request, now_ns: int) -> None:
         place = request.place
         if request in place.requests:
+            if place.kept and request is next(iter(place.requests)):
+                self._refund(_forget_kept(place), request.sums[0], now_ns)
             del place.requests[request]
             if request.driver is not None:
                 request.driver.waiting -= 1
@@ -187,18 +202,13 @@ class TurnQueue:
                 place.held_by.forget(place)
         elif request.passed:
             request.passed = 0
-            for level in place.levels:
-                level.refund(request.charged_tokens, now_ns)
-                if level.oldest() is not None:
-                    self._expect(level, now_ns)
+            self._refund(place.levels, request.charged_tokens, now_ns)
 
-    def _throttling(self, place: Place, now_ns: int) -> LevelState | None:
-        """Return a level that throttles a place, or `None`: all its balances are up to date then."""
-        found = None
-        for level in place.levels:
-            if level.throttles_at(now_ns) and found is None:
-                found = level
-        return found
+    def _refund(self, levels: Iterable[LevelState], tokens: int, now_ns: int) -> None:
+        for level in levels:
+            level.refund(tokens, now_ns)
+            if level.oldest() is not None:
+                self._expect(level, now_ns)
 
     # ------------------------------------------------------------------------------------------------- times
 
@@ -226,3 +236,21 @@ class TurnQueue:
         for driver in self.drivers:
             if driver.waiting and due_ns < driver.armed_ns:
                 driver.arm(due_ns)
+
+
+def _keep_turn(place: Place, level: LevelState, now_ns: int) -> None:
+    """Charge a place at a level that is free, while others hold it, if the level can keep a turn for it."""
+    others = [each for each in place.levels if each is not level and each not in place.kept]
+    is_soon = all(not each.is_throttling or each.due_ns - now_ns <= _SOON_NS for each in others)
+    if is_soon and not level.is_turn_kept:
+        level.is_turn_kept = True
+        level.charge(next(iter(place.requests)).sums[0])
+        place.kept.append(level)
+
+
+def _forget_kept(place: Place) -> list[LevelState]:
+    """Return the levels that have kept a turn for a place, which do so no longer."""
+    kept, place.kept = place.kept, []
+    for level in kept:
+        level.is_turn_kept = False
+    return kept

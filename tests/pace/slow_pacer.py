@@ -5,14 +5,22 @@ Nothing here is taken from the implementation: no heap, no due times, no carried
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import floor
 
 from spark_throttle.pace import Limit
 
+SECOND_NS = 1_000_000_000
 
-@dataclass
+
+@dataclass(eq=False)
+class Charge:
+    at_ns: int
+    tokens: int
+
+
+@dataclass(eq=False)
 class SlowLevel:
     limit: Limit
     balance: int
@@ -20,8 +28,9 @@ class SlowLevel:
     part: Fraction = Fraction(0)
     """Of a token that is not whole yet."""
     is_throttling: bool = False
-    charged: list[tuple[int, int]] = field(default_factory=list)
-    """Every charge: when, and how much."""
+    kept_by: SlowProducer | None = None
+    """Who has its turn already, while other levels hold it."""
+    charges: list[Charge] = field(default_factory=list)
 
     def advance(self, now_ns: int) -> None:
         if now_ns > self.now_ns:
@@ -39,14 +48,15 @@ class SlowLevel:
         elif self.balance >= self.limit.target_tokens:
             self.is_throttling = False
 
-    def charge(self, tokens: int) -> None:
-        self.charged.append((self.now_ns, tokens))
+    def charge(self, tokens: int) -> Charge:
+        self.charges.append(Charge(self.now_ns, tokens))
         self.balance -= tokens
         self.judge()
+        return self.charges[-1]
 
-    def refund(self, at_ns: int, tokens: int) -> None:
-        self.charged.remove((at_ns, tokens))
-        self.balance = min(self.balance + tokens, max(self.balance, self.limit.burst_tokens))
+    def refund(self, charge: Charge) -> None:
+        self.charges.remove(charge)
+        self.balance = min(self.balance + charge.tokens, max(self.balance, self.limit.burst_tokens))
         self.judge()
 
     def set_limit(self, limit: Limit) -> None:
@@ -54,19 +64,26 @@ class SlowLevel:
         self.balance = min(self.balance, limit.burst_tokens)
         self.judge()
 
+    def frees_within_a_second(self) -> bool:
+        later = replace(self)
+        later.advance(self.now_ns + SECOND_NS)
+        return not later.is_throttling
 
-@dataclass
+
+@dataclass(eq=False)
 class SlowProducer:
     levels: list[SlowLevel]
     waiting: list[tuple[int, list[int]]] = field(default_factory=list)
     """Its calls that wait: their numbers, and the tokens of their items."""
+    stands_with: SlowLevel | None = None
+    kept: list[tuple[SlowLevel, Charge]] = field(default_factory=list)
+    """What its oldest call was charged in advance."""
 
-    @property
-    def is_held(self) -> bool:
-        return any(level.is_throttling for level in self.levels)
+    def holding(self) -> list[SlowLevel]:
+        return [level for level in self.levels if level.is_throttling and level.kept_by is not self]
 
 
-@dataclass
+@dataclass(eq=False)
 class SlowPacer:
     levels: list[SlowLevel]
     producers: list[SlowProducer]
@@ -74,8 +91,8 @@ class SlowPacer:
     """Who waits, the longest first."""
     turns: list[tuple[int, int]] = field(default_factory=list)
     """Every turn of a call that waited: its number, and how many items passed."""
-    taken: dict[int, tuple[SlowProducer, int, int]] = field(default_factory=dict)
-    """By call: its producer, and when it was charged how much."""
+    gone: dict[int, list[tuple[SlowLevel, Charge]]] = field(default_factory=dict)
+    """What each call that went was charged."""
 
     def advance(self, now_ns: int) -> None:
         for level in self.levels:
@@ -83,43 +100,70 @@ class SlowPacer:
         self.walk()
 
     def call(self, producer: SlowProducer, number: int, items: list[int], *, waits: bool) -> int:
-        if producer not in self.queue and not producer.is_held:
+        if producer not in self.queue and not producer.holding():
             return self.let_through(producer, number, items)
         if waits:
             producer.waiting.append((number, items))
             if producer not in self.queue:
                 self.queue.append(producer)
+                producer.stands_with = producer.holding()[0]
         return 0
 
     def withdraw(self, number: int) -> None:
         for producer in self.queue:
-            kept = [call for call in producer.waiting if call[0] != number]
-            if kept != producer.waiting:
-                producer.waiting = kept
-                if not kept:
+            numbers = [each for each, _ in producer.waiting]
+            if number in numbers:
+                if number == numbers[0]:
+                    self.give_back(producer.kept)
+                    self.forget_kept(producer)
+                del producer.waiting[numbers.index(number)]
+                if not producer.waiting:
                     self.queue.remove(producer)
-                return
-        if number in self.taken:
-            producer, at_ns, tokens = self.taken.pop(number)
-            for level in producer.levels:
-                level.refund(at_ns, tokens)
-            self.walk()
+                break
+        else:
+            self.give_back(self.gone.pop(number, []))
+        self.walk()
 
     def walk(self) -> None:
-        while (free := next((each for each in self.queue if not each.is_held), None)) is not None:
-            self.queue.remove(free)
-            number, items = free.waiting.pop(0)
-            self.turns.append((number, self.let_through(free, number, items)))
-            if free.waiting:
-                self.queue.append(free)
+        """Look at the oldest place whose level throttles no longer, until there is none."""
+        while (found := self.to_look_at()) is not None:
+            producer, level = found
+            holding = producer.holding()
+            if holding:
+                if level.kept_by is None and all(each.frees_within_a_second() for each in holding):
+                    level.kept_by = producer
+                    producer.kept.append((level, level.charge(producer.waiting[0][1][0])))
+                producer.stands_with = holding[0]
+                continue
+            self.queue.remove(producer)
+            number, items = producer.waiting.pop(0)
+            self.turns.append((number, self.let_through(producer, number, items)))
+            if producer.waiting:
+                self.queue.append(producer)
+                producer.stands_with = next(iter(producer.holding()), level)
+
+    def to_look_at(self) -> tuple[SlowProducer, SlowLevel] | None:
+        for producer in self.queue:
+            if (level := producer.stands_with) is not None and not level.is_throttling:
+                return producer, level
+        return None
 
     def let_through(self, producer: SlowProducer, number: int, items: list[int]) -> int:
-        room = min(level.balance for level in producer.levels)
+        charged = [level for level in producer.levels if level.kept_by is not producer]
+        room = min((level.balance for level in charged), default=0)
         passed, tokens = 1, items[0]
-        while passed < len(items) and tokens < room:
+        while passed < len(items) and tokens < room and not producer.kept:
             tokens += items[passed]
             passed += 1
-        for level in producer.levels:
-            level.charge(tokens)
-        self.taken[number] = (producer, producer.levels[0].now_ns, tokens)
+        self.gone[number] = [*producer.kept, *((level, level.charge(tokens)) for level in charged)]
+        self.forget_kept(producer)
         return passed
+
+    def forget_kept(self, producer: SlowProducer) -> None:
+        for level, _ in producer.kept:
+            level.kept_by = None
+        producer.kept = []
+
+    def give_back(self, charges: list[tuple[SlowLevel, Charge]]) -> None:
+        for level, charge in charges:
+            level.refund(charge)

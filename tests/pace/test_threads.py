@@ -35,11 +35,7 @@ class Crowd:
         thread = threading.Thread(target=run, daemon=True)
         self._threads.append(thread)
         thread.start()
-        self._clock.wait_until_parked(self.waiting + len(self._threads) - self.waiting - len(self.results))
-
-    @property
-    def waiting(self) -> int:
-        return sum(thread.is_alive() for thread in self._threads)
+        self._clock.wait_until_parked(len(self._threads) - len(self.results))
 
     def advance(self, by_ns: int, *, until_waiting: int) -> None:
         """Let time pass, and return when so many threads still wait."""

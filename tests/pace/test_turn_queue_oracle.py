@@ -114,6 +114,20 @@ class Both:
         assert [at for _, at in waiting] == [self.slow.producers.index(each) for each in self.slow.queue]
 
 
+def test_levels_that_are_never_free_at_one_moment_do_not_hold_a_producer_of_both_for_ever() -> None:
+    both = Both.of([Limit.of(10, burst_tokens=1)] * 4, [{0}, {1}, {0, 1}, {0}, {1}, {0, 1}])
+    both.run("try", 0, [1])
+    both.run("advance", 50 * MS)
+    both.run("try", 1, [1])
+    for at in (0, 1) * 20:
+        both.run("wait", at, [1])
+    waiting = len(both.calls)
+    both.run("wait", 2, [1])
+    for _ in range(8):  # the one frees at 100 ms, 200 ms, …, the other at 150 ms, 250 ms, …
+        both.run("advance", 50 * MS)
+    assert waiting in [number for number, _ in both.turns]
+
+
 def histories(*, changes: bool) -> st.SearchStrategy[list[tuple[Any, ...]]]:
     return st.lists(step if changes else step.filter(lambda each: each[0] != "set_limit"), max_size=40)
 
@@ -142,12 +156,12 @@ def test_no_level_gives_out_more_than_its_burst_and_its_rate_and_one_charge(
     for each in history:
         both.run(*each)
     for level in both.slow.levels:  # whose charges are the queue's, as `run` has compared
-        limit, charged = level.limit, level.charged
-        for first, last in combinations_with_replacement(range(len(charged)), 2):
-            elapsed_ns = charged[last][0] - charged[first][0]
+        limit, charges = level.limit, level.charges
+        for first, last in combinations_with_replacement(range(len(charges)), 2):
+            elapsed_ns = charges[last].at_ns - charges[first].at_ns
             earned = limit.tokens * elapsed_ns // limit.period_ns
             largest = largest_item(history)
-            taken = sum(tokens for _, tokens in charged[first : last + 1])
+            taken = sum(charge.tokens for charge in charges[first : last + 1])
             assert taken <= limit.burst_tokens + earned + largest
 
 
