@@ -44,8 +44,8 @@ class Place:
 
     @property
     def throttled_by(self) -> tuple[str, ...]:
-        """The names of the levels that throttle it, as of their last updates."""
-        return tuple(level.name for level in self.levels if level.is_throttling)
+        """The names of the levels that hold it, as of their last updates."""
+        return tuple(level.name for level in self.levels if level.is_throttling and level not in self.kept)
 
 
 class Driver(Protocol):
