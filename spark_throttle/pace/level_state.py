@@ -63,27 +63,30 @@ class LevelState:
 
     def balance_at(self, now_ns: int) -> int:
         """Return the balance at a time, after the allowance was closed."""
-        taken = 0
+        self.counter.pay(now_ns)
         if self._handed_out:
             allowance, self.allowance = self.allowance, _NOTHING
             taken = self._handed_out - len(tuple(allowance))
             self._handed_out = 0
-        balance = self.counter.charge_at(now_ns, taken, 0)
-        if taken:
-            self._judge()
-        return balance
+            self.charge(taken)
+        return self.held_tokens
 
     def throttles_at(self, now_ns: int) -> bool:
         """Return whether the level throttles at a time; one whose time has come no longer does."""
-        self.balance_at(now_ns)
+        if self._handed_out:
+            self.balance_at(now_ns)
+        else:
+            self.counter.pay(now_ns)
         if self.is_throttling and now_ns >= self.due_ns:
             self._judge()
         return self.is_throttling
 
     def charge(self, tokens: int) -> None:
         """Charge tokens at the time of the last update; without any left, the level throttles."""
-        self.counter.charge(tokens)
-        self._judge()
+        counter = self.counter
+        counter.pending_tokens += tokens
+        if counter.balance_tokens <= counter.pending_tokens:
+            self._judge()
 
     def refund(self, tokens: int, now_ns: int) -> None:
         """Give back what was charged and not used."""

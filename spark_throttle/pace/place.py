@@ -76,9 +76,8 @@ class Request:
 
     Examples
     --------
-    >>> request = Request(Place(()), [3, 6, 9])
-    >>> request.passing(1), request.passing(3), request.passing(4), request.passing(100)
-    (1, 1, 2, 3)
+    >>> Request(Place(()), [3, 6, 9]).is_decided
+    False
     """
 
     __slots__ = ("charged_tokens", "driver", "error", "passed", "place", "sums", "wake")
@@ -100,6 +99,13 @@ class Request:
         """Whether it waits no longer."""
         return self.passed > 0 or self.error is not None
 
-    def passing(self, balance_tokens: int) -> int:
-        """Return how many of its items a positive balance lets through."""
-        return min(len(self.sums), 1 + bisect_left(self.sums, balance_tokens))
+
+def passing(sums: list[int], balance_tokens: int) -> int:
+    """Return how many items a positive balance lets through, one after the other.
+
+    Examples
+    --------
+    >>> [passing([3, 6, 9], balance) for balance in (1, 3, 4, 100)]
+    [1, 1, 2, 3]
+    """
+    return min(len(sums), 1 + bisect_left(sums, balance_tokens))

@@ -10,8 +10,9 @@ through. `try_acquire` returns False while another call of the same producer wai
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -66,7 +67,9 @@ class TryingProducer:
         """
         if tokens is _ONE and next(self._quick.allowance, False):
             return True
-        return self._try([_checked(tokens)]) > 0
+        if type(tokens) is not int or not 0 <= tokens <= MOST:
+            check_whole("tokens", tokens, 0)
+        return self._try([tokens]) > 0
 
     def try_acquire_many(self, tokens: Iterable[int] | Array) -> int:
         """Charge as many of the first items as pass now, one after the other, and return how many that is.
@@ -90,8 +93,9 @@ class TryingProducer:
             return self._place.throttled_by
 
     def _try(self, sums: list[int]) -> int:
-        with self._queue.lock:
-            return self._queue.try_now(self._place, sums, self._queue.clock.now_ns())
+        queue = self._queue
+        with queue.lock:
+            return queue.try_now(self._place, sums, queue.clock.now_ns())
 
 
 class Producer(TryingProducer):
@@ -115,7 +119,7 @@ class Producer(TryingProducer):
         super().__init__(queue, levels)
         self._waiting = waiting
 
-    def acquire(self, tokens: int = 1, *, timeout_seconds: float | None = None) -> None:
+    def acquire(self, tokens: int = 1, timeout_seconds: float | None = None) -> None:
         """Wait for a turn, and charge tokens at all levels.
 
         Parameters
@@ -134,10 +138,12 @@ class Producer(TryingProducer):
         """
         if timeout_seconds is not None:
             _check_seconds(timeout_seconds)
-        if tokens is not _ONE or not next(self._quick.allowance, False):
-            self._waiting.turn(self._place, [_checked(tokens)], timeout_seconds)
+        if tokens is _ONE and next(self._quick.allowance, False):
+            return
+        check_whole("tokens", tokens, 0)
+        self._waiting.turn(self._place, [tokens], timeout_seconds)
 
-    def acquire_many(self, tokens: Iterable[int] | Array, *, timeout_seconds: float | None = None) -> int:
+    def acquire_many(self, tokens: Iterable[int] | Array, timeout_seconds: float | None = None) -> int:
         """Wait for a turn, charge as many of the first items as pass then, and return how many: at least one.
 
         Errors are those of `acquire`. Without items nothing waits.
@@ -188,35 +194,53 @@ class AsyncProducer(TryingProducer):
     3
     """
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_entered", "_left", "_waiting")
 
     def __init__(self, queue: TurnQueue, levels: tuple[LevelState, ...], waiting: WaitingTasks) -> None:
         super().__init__(queue, levels)
         self._waiting = waiting
+        # Futures that are done: to await one costs half of what a coroutine costs that returns at once.
+        self._entered: asyncio.Future[Self] | None = None
+        self._left: asyncio.Future[None] | None = None
 
-    async def acquire(self, tokens: int = 1, *, timeout_seconds: float | None = None) -> None:
+    async def acquire(self, tokens: int = 1, timeout_seconds: float | None = None) -> None:
         """Wait for a turn, and charge tokens at all levels; as `Producer.acquire`."""
         if timeout_seconds is not None:
             _check_seconds(timeout_seconds)
-        if tokens is not _ONE or not next(self._quick.allowance, False):
-            await self._waiting.turn(self._place, [_checked(tokens)], timeout_seconds)
+        if tokens is _ONE and next(self._quick.allowance, False):
+            return
+        check_whole("tokens", tokens, 0)
+        await self._waiting.turn(self._place, [tokens], timeout_seconds)
 
-    async def acquire_many(self, tokens: Iterable[int] | Array, *, timeout_seconds: float | None = None) -> int:
+    async def acquire_many(self, tokens: Iterable[int] | Array, timeout_seconds: float | None = None) -> int:
         """Wait for a turn, and charge as many of the first items as pass then; as `Producer.acquire_many`."""
         if timeout_seconds is not None:
             _check_seconds(timeout_seconds)
         sums = _sums(tokens)
         return await self._waiting.turn(self._place, sums, timeout_seconds) if sums else 0
 
-    async def __aenter__(self) -> Self:
-        if not next(self._quick.allowance, False):
-            await self._waiting.turn(self._place, [1], None)
-        return self
+    def __aenter__(self) -> Awaitable[Self]:
+        if self._entered is not None and next(self._quick.allowance, False):
+            return self._entered
+        return self._enter()
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> Awaitable[None]:
         """Give nothing back: what was sent was sent."""
+        assert self._left is not None  # noqa: S101 - it was entered before
+        return self._left
+
+    async def _enter(self) -> Self:
+        await self.acquire()
+        if self._entered is None:
+            loop = asyncio.get_running_loop()
+            self._left = loop.create_future()
+            self._left.set_result(None)
+            entered = loop.create_future()
+            entered.set_result(self)
+            self._entered = entered
+        return self
 
 
 class _NoLevel:
@@ -226,11 +250,6 @@ class _NoLevel:
 
 
 _NO_LEVEL: Final = _NoLevel()
-
-
-def _checked(tokens: int) -> int:
-    check_whole("tokens", tokens, 0)
-    return tokens
 
 
 def _sums(tokens: Iterable[int] | Array) -> list[int]:

@@ -67,6 +67,18 @@ class TokenCounter:
         self.pending_tokens += tokens
         return self.balance_tokens - self.pending_tokens
 
+    def pay(self, now_ns: int) -> None:
+        """Add what time has brought, to the last whole token: `charge_at` without tokens, and without a resolution."""
+        limit = self.limit
+        credit = (now_ns - self.advanced_to_ns) * limit.tokens + self.carry
+        if credit >= limit.period_ns:
+            self.advanced_to_ns = now_ns
+            earned, self.carry = divmod(credit, limit.period_ns)
+            self.balance_tokens = min(self.balance_tokens + earned - self.pending_tokens, limit.burst_tokens)
+            self.pending_tokens = 0
+        elif limit.tokens == 0:
+            self.advanced_to_ns = max(now_ns, self.advanced_to_ns)
+
     def refund(self, tokens: int) -> None:
         """Give tokens back that were charged and not used; no more than fit."""
         held = self.balance_tokens - self.pending_tokens + tokens
@@ -85,7 +97,7 @@ class TokenCounter:
 
     def set_limit(self, limit: Limit, now_ns: int) -> None:
         """Change the limit: the time until now is paid at the old one, and the balance is cut to the new burst."""
-        self.charge_at(now_ns, 0, 0)
+        self.pay(now_ns)
         old, elapsed_ns = self.limit, max(0, now_ns - self.advanced_to_ns)
         self.carry = (self.carry + elapsed_ns * old.tokens) * limit.period_ns // old.period_ns
         self.advanced_to_ns += elapsed_ns

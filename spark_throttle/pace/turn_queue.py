@@ -33,7 +33,7 @@ from spark_throttle.errors import PacerClosedError
 from spark_throttle.pace.clock import Clock
 from spark_throttle.pace.level_state import LevelState
 from spark_throttle.pace.limit import NEVER_NS, NS_PER_SECOND
-from spark_throttle.pace.place import Driver, Place, Request
+from spark_throttle.pace.place import Driver, Place, Request, passing
 
 _SOON_NS: Final = NS_PER_SECOND
 """A level keeps its turn only for a place that its other levels will let go so soon, as far as is known."""
@@ -61,16 +61,23 @@ class TurnQueue:
 
     def try_now(self, place: Place, sums: list[int], now_ns: int) -> int:
         """Let through what may go now, and return how many items that is; 0 if the place is held."""
-        self.serve(now_ns)
+        if self._abandoned or (self._due and self._due[0][0] <= now_ns):
+            self.serve(now_ns)
         if self.is_closed:
             raise PacerClosedError
-        if place.held_by is not None or place.throttling_at(now_ns) is not None:
+        if place.held_by is not None:
             return 0
-        request = Request(place, sums)
-        self._let_through(request)
-        if request.charged_tokens == 1 and len(place.levels) == 1:
-            place.levels[0].hand_out()
-        return request.passed
+        levels = place.levels
+        for level in levels:
+            if level.throttles_at(now_ns):
+                return 0
+        passed = 1 if len(sums) == 1 else passing(sums, min([level.held_tokens for level in levels]))
+        tokens = sums[passed - 1]
+        for level in levels:
+            level.charge(tokens)
+        if tokens == 1 and len(levels) == 1:
+            level.hand_out()
+        return passed
 
     def enqueue(self, request: Request, now_ns: int) -> None:
         """Let a call wait for its turn; `try_now` has just returned 0 for it."""
@@ -178,7 +185,7 @@ class TurnQueue:
     def _let_through(self, request: Request) -> None:
         place = request.place
         levels = [level for level in place.levels if level not in place.kept]
-        request.passed = 1 if place.kept else request.passing(min(level.held_tokens for level in levels))
+        request.passed = 1 if place.kept else passing(request.sums, min(level.held_tokens for level in levels))
         request.charged_tokens = request.sums[request.passed - 1]
         for level in levels:
             level.charge(request.charged_tokens)

@@ -13,7 +13,7 @@ NS_PER_SECOND = 1_000_000_000
 Result = TypeVar("Result")
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type] # which one it is depends on the system
+class _Selector(selectors.DefaultSelector):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__()
         self._clock = clock
