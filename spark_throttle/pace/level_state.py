@@ -1,15 +1,15 @@
 """What one level holds: its balance, whether it throttles, who is held by it, and the tokens handed out in advance.
 
 All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: `allowance`. It is an
-iterator of tokens that are handed out without lock and clock, by `next`, which is atomic: a call that gets one is
-admitted. So a level's balance is updated once for up to `_MOST_IN_ADVANCE` calls and at most one resolution's worth of
-tokens. This is PIP-322's idea, that between two updates calls are only counted, in the form that is cheapest in
-Python.
+iterator of tokens that are handed out without lock and clock, by `next`, which is atomic while there is a global
+interpreter lock: a call that gets one is admitted. Calls of more than one token take from `budget_tokens` instead, with
+the lock and without a clock. So a level's balance is updated once for at most one resolution's worth of tokens. This is
+PIP-322's idea, that between two updates calls are only counted, in the form that is cheapest in Python.
 
-Laws: whoever takes from an allowance that was closed gets nothing. What was taken is charged when the allowance is
-closed, after time has been paid and cut to the burst: as if all of it were taken at that moment. So a level never gives
-out more than `burst + rate * time` and one charge, whenever its tokens were really taken. A level that throttles has no
-allowance, so nobody overtakes those who wait.
+Laws: whoever takes from what was closed gets nothing. What was taken is charged when it is closed, after time has been
+paid and cut to the burst: as if all of it were taken at that moment. So a level never gives out more than
+``burst + rate * time`` and one charge, whenever its tokens were really taken. A level that throttles has handed out
+nothing, so nobody overtakes those who wait.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class LevelState:
     """A level as its queue sees it."""
 
     __slots__ = (
-        "__weakref__", "_handed_out", "_resolution_ns", "_stale", "allowance", "counter", "due_ns", "held",
-        "is_throttling", "is_turn_kept", "name", "queued_due_ns",
+        "__weakref__", "_handed_out", "_resolution_ns", "_stale", "allowance", "budget_tokens", "counter", "due_ns",
+        "held", "is_throttling", "is_turn_kept", "name", "queued_due_ns",
     )  # fmt: skip
 
     def __init__(self, name: str, limit: Limit, initial_tokens: int, *, now_ns: int, resolution_ns: int) -> None:
@@ -46,7 +46,9 @@ class LevelState:
         """A heap, by age, of the places that this level holds: each waiting place stands with one of the levels that
         throttle it. An entry whose place has left or has another age is void."""
         self.allowance: Iterator[bool] = _NOTHING
-        """Tokens handed out in advance."""
+        """Tokens handed out in advance, one by one; never while there is a budget."""
+        self.budget_tokens = 0
+        """Tokens handed out in advance, to be counted."""
         self.is_throttling = False
         self.is_turn_kept = False
         """Whether a place that another level holds has this level's turn already; one has it at a time."""
@@ -66,8 +68,8 @@ class LevelState:
         self.counter.pay(now_ns)
         if self._handed_out:
             allowance, self.allowance = self.allowance, _NOTHING
-            taken = self._handed_out - len(tuple(allowance))
-            self._handed_out = 0
+            taken = self._handed_out - len(tuple(allowance)) - self.budget_tokens
+            self._handed_out = self.budget_tokens = 0
             self.charge(taken)
         return self.held_tokens
 
@@ -100,13 +102,17 @@ class LevelState:
         self.counter.set_limit(limit, now_ns)
         self._judge()
 
-    def hand_out(self) -> None:
-        """Open an allowance, if the balance is worth one."""
+    def hand_out(self, *, is_one_by_one: bool) -> None:
+        """Open an allowance or a budget, if the balance is worth one."""
         limit = self.counter.limit
-        tokens = min(self.held_tokens, self._resolution_ns * limit.tokens // limit.period_ns, _MOST_IN_ADVANCE)
-        if tokens > 1 and not self.is_throttling:
-            self._handed_out = tokens
-            self.allowance = repeat(_TOKEN, tokens)
+        tokens = min(self.held_tokens, self._resolution_ns * limit.tokens // limit.period_ns)
+        if self.is_throttling or tokens <= 1:
+            return
+        if is_one_by_one:
+            self._handed_out = min(tokens, _MOST_IN_ADVANCE)
+            self.allowance = repeat(_TOKEN, self._handed_out)
+        else:
+            self._handed_out = self.budget_tokens = tokens
 
     @property
     def held_tokens(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -69,7 +69,12 @@ class TryingProducer:
             return True
         if type(tokens) is not int or not 0 <= tokens <= MOST:
             check_whole("tokens", tokens, 0)
-        return self._try([tokens]) > 0
+        queue, quick = self._queue, self._quick
+        with queue.lock:
+            if tokens < quick.budget_tokens:
+                quick.budget_tokens -= tokens
+                return True
+            return queue.try_now(self._place, [tokens], queue.clock.now_ns()) > 0
 
     def try_acquire_many(self, tokens: Iterable[int] | Array) -> int:
         """Charge as many of the first items as pass now, one after the other, and return how many that is.
@@ -140,8 +145,8 @@ class Producer(TryingProducer):
             _check_seconds(timeout_seconds)
         if tokens is _ONE and next(self._quick.allowance, False):
             return
-        check_whole("tokens", tokens, 0)
-        self._waiting.turn(self._place, [tokens], timeout_seconds)
+        if not self.try_acquire(tokens):
+            self._waiting.turn(self._place, [tokens], timeout_seconds)
 
     def acquire_many(self, tokens: Iterable[int] | Array, timeout_seconds: float | None = None) -> int:
         """Wait for a turn, charge as many of the first items as pass then, and return how many: at least one.
@@ -194,14 +199,16 @@ class AsyncProducer(TryingProducer):
     3
     """
 
-    __slots__ = ("_entered", "_left", "_waiting")
+    __slots__ = ("_entered", "_left", "_quick_to_enter", "_waiting")
 
     def __init__(self, queue: TurnQueue, levels: tuple[LevelState, ...], waiting: WaitingTasks) -> None:
         super().__init__(queue, levels)
         self._waiting = waiting
         # Futures that are done: to await one costs half of what a coroutine costs that returns at once.
-        self._entered: asyncio.Future[Self] | None = None
-        self._left: asyncio.Future[None] | None = None
+        # They need a running loop, so the first to enter makes them; until then nothing quick is found to enter by.
+        self._entered: asyncio.Future[Self]
+        self._left: asyncio.Future[None]
+        self._quick_to_enter: LevelState | _NoLevel = _NO_LEVEL
 
     async def acquire(self, tokens: int = 1, timeout_seconds: float | None = None) -> None:
         """Wait for a turn, and charge tokens at all levels; as `Producer.acquire`."""
@@ -209,8 +216,8 @@ class AsyncProducer(TryingProducer):
             _check_seconds(timeout_seconds)
         if tokens is _ONE and next(self._quick.allowance, False):
             return
-        check_whole("tokens", tokens, 0)
-        await self._waiting.turn(self._place, [tokens], timeout_seconds)
+        if not self.try_acquire(tokens):
+            await self._waiting.turn(self._place, [tokens], timeout_seconds)
 
     async def acquire_many(self, tokens: Iterable[int] | Array, timeout_seconds: float | None = None) -> int:
         """Wait for a turn, and charge as many of the first items as pass then; as `Producer.acquire_many`."""
@@ -220,7 +227,7 @@ class AsyncProducer(TryingProducer):
         return await self._waiting.turn(self._place, sums, timeout_seconds) if sums else 0
 
     def __aenter__(self) -> Awaitable[Self]:
-        if self._entered is not None and next(self._quick.allowance, False):
+        if next(self._quick_to_enter.allowance, False):
             return self._entered
         return self._enter()
 
@@ -228,25 +235,28 @@ class AsyncProducer(TryingProducer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Awaitable[None]:
         """Give nothing back: what was sent was sent."""
-        assert self._left is not None  # noqa: S101 - it was entered before
         return self._left
 
     async def _enter(self) -> Self:
         await self.acquire()
-        if self._entered is None:
+        if self._quick_to_enter is not self._quick:
             loop = asyncio.get_running_loop()
             self._left = loop.create_future()
             self._left.set_result(None)
-            entered = loop.create_future()
-            entered.set_result(self)
-            self._entered = entered
+            self._entered = loop.create_future()
+            self._entered.set_result(self)
+            self._quick_to_enter = self._quick
         return self
 
 
 class _NoLevel:
     """Stands where a producer of several levels has no level of its own."""
 
-    allowance = iter(())
+    __slots__ = ("allowance", "budget_tokens")
+
+    def __init__(self) -> None:
+        self.allowance: Iterator[bool] = iter(())
+        self.budget_tokens = 0
 
 
 _NO_LEVEL: Final = _NoLevel()

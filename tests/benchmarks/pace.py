@@ -24,7 +24,6 @@ import threading
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
@@ -84,7 +83,7 @@ def awaiting(acquire: Callable[[], Awaitable[object]]) -> Measured:
     return lambda calls: asyncio.run(main(calls))
 
 
-def entering(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Measured:
+def entering(make: Callable[[], Any]) -> Measured:
     """Return what enters a context again and again, in a loop of its own."""
 
     async def main(calls: int) -> None:
