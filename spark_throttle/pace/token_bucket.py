@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.pace.limit import NEVER_NS, RESOLUTION_NS, Limit, check_whole
+from spark_throttle.pace.limit import MOST, NEVER_NS, RESOLUTION_NS, Limit, check_whole
 from spark_throttle.pace.token_counter import PublishedCounter, TokenCounter
 
 Rule = Literal["shipped", "published"]
@@ -111,7 +111,7 @@ class AsyncTokenBucket:
         ConfigurationError
             If `tokens` is no whole number or below 0.
         """
-        if type(tokens) is not int or tokens < 0:
+        if type(tokens) is not int or not 0 <= tokens <= MOST:
             check_whole("tokens", tokens, 0)
         with self._lock:
             if self._rule == "shipped":
@@ -127,7 +127,7 @@ class AsyncTokenBucket:
         ConfigurationError
             If `tokens` is no whole number or below 0.
         """
-        if type(tokens) is not int or tokens < 0:
+        if type(tokens) is not int or not 0 <= tokens <= MOST:
             check_whole("tokens", tokens, 0)
         with self._lock:
             return self._counter.charge_at(self._clock_ns(), tokens, self._resolution_ns) > 0

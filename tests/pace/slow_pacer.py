@@ -31,10 +31,14 @@ class SlowLevel:
     kept_by: SlowProducer | None = None
     """Who has its turn already, while other levels hold it."""
     charges: list[Charge] = field(default_factory=list)
+    earned: list[tuple[int, Fraction]] = field(default_factory=list)
+    """By step of time: when it ended, and what the rate made of it."""
 
     def advance(self, now_ns: int) -> None:
         if now_ns > self.now_ns:
-            self.part += Fraction(self.limit.tokens * (now_ns - self.now_ns), self.limit.period_ns)
+            made = Fraction(self.limit.tokens * (now_ns - self.now_ns), self.limit.period_ns)
+            self.earned.append((now_ns, made))
+            self.part += made
             self.now_ns = now_ns
         whole = floor(self.part)
         self.part -= whole
@@ -65,7 +69,7 @@ class SlowLevel:
         self.judge()
 
     def frees_within_a_second(self) -> bool:
-        later = replace(self)
+        later = replace(self, earned=[])
         later.advance(self.now_ns + SECOND_NS)
         return not later.is_throttling
 
