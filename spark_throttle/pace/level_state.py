@@ -36,7 +36,7 @@ class LevelState:
 
     __slots__ = (
         "__weakref__", "_handed_out", "_resolution_ns", "_stale", "allowance", "budget_tokens", "counter", "due_ns",
-        "held", "is_throttling", "is_turn_kept", "name", "queued_due_ns",
+        "held", "is_throttling", "is_turn_kept", "name", "queued_due_ns", "worth_tokens",
     )  # fmt: skip
 
     def __init__(self, name: str, limit: Limit, initial_tokens: int, *, now_ns: int, resolution_ns: int) -> None:
@@ -59,6 +59,9 @@ class LevelState:
         self._handed_out = 0
         self._stale = 0
         self._resolution_ns = resolution_ns
+        self.worth_tokens = 0
+        """What one resolution adds: no more is handed out in advance."""
+        self._weigh()
         self._judge()
 
     # ------------------------------------------------------------------------------------------------- tokens
@@ -100,12 +103,12 @@ class LevelState:
         """Change the limit: time until now is paid at the old one, and debt stays."""
         self.balance_at(now_ns)
         self.counter.set_limit(limit, now_ns)
+        self._weigh()
         self._judge()
 
     def hand_out(self, *, is_one_by_one: bool) -> None:
         """Open an allowance or a budget, if the balance is worth one."""
-        limit = self.counter.limit
-        tokens = min(self.held_tokens, self._resolution_ns * limit.tokens // limit.period_ns)
+        tokens = min(self.held_tokens, self.worth_tokens)
         if self.is_throttling or tokens <= 1:
             return
         if is_one_by_one:
@@ -113,6 +116,10 @@ class LevelState:
             self.allowance = repeat(_TOKEN, self._handed_out)
         else:
             self._handed_out = self.budget_tokens = tokens
+
+    def _weigh(self) -> None:
+        limit = self.counter.limit
+        self.worth_tokens = self._resolution_ns * limit.tokens // limit.period_ns
 
     @property
     def held_tokens(self) -> int:

@@ -38,7 +38,7 @@ class AsyncTokenBucket:
     resolution_ns
         How long the balance may go without an update: 16 ms, as PIP-322 has it; 0 updates it at each call.
     rule
-        ``"shipped"``, as Pulsar computes since 4.0.3, or ``"published"``, as in PIP-322 and Pulsar 4.0.0.
+        ``"shipped"``, as Pulsar 4.2 computes, or ``"published"``, as in PIP-322 and Pulsar 4.0.0.
     clock_ns
         A monotonic clock in nanoseconds.
 

@@ -4,7 +4,7 @@ A counter is plain arithmetic: no clock, no lock, no thread. Its balance is brou
 it, from the time that the caller passes. With `earned` tokens since the last update, `pending` ones charged since and
 `n` charged now:
 
-- as shipped since 4.0.3 (`TokenCounter`): ``balance = min(balance + earned - pending, burst) - n``;
+- as shipped since, in Pulsar 4.2 (`TokenCounter`): ``balance = min(balance + earned - pending, burst) - n``;
 - as published and in 4.0.0 (`PublishedCounter`): ``balance = min(balance + earned, burst) - pending - n``.
 
 Between two updates a charge is only counted as pending. Tokens may go below zero: what was charged is never forgiven.
@@ -24,7 +24,7 @@ from spark_throttle.pace.limit import NEVER_NS, Limit
 
 
 class TokenCounter:
-    """The balance of one bucket, as Pulsar has computed it since 4.0.3.
+    """The balance of one bucket, as Pulsar 4.2 computes it.
 
     Examples
     --------

@@ -10,7 +10,8 @@ In turns, CPU time by call, the loop that calls included:
   threads; `aiolimiter` and ours awaited in an event loop. With eight threads each has a loop; aiolimiter, which is for
   one loop, has a limiter for each.
 
-Beside the comparison, ours alone: four levels at once, `acquire_many` by item, and the bare `AsyncTokenBucket`.
+Beside the comparison, ours alone: four levels at once, two tokens, a rate so low that a level hands out nothing in
+advance, calls that are refused, `acquire_many` by item, and the bare `AsyncTokenBucket`.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ def alone() -> dict[str, Measured]:
     levels = [pacer.level(name, NEVER_REACHED) for name in ("destination", "group", "tenant", "namespace")]
     four, one = pacer.producer(*levels), pacer.producer(levels[0])
     bucket = AsyncTokenBucket(Limit.of(NEVER_REACHED))
+    slow = pacer.producer(pacer.level("slow", Limit.of(60, burst_tokens=NEVER_REACHED)))
+    refused = pacer.producer(pacer.level("refused", 0))
     items = array("q", [1] * ITEMS)
 
     def many(calls: int) -> None:
@@ -145,6 +148,8 @@ def alone() -> dict[str, Measured]:
     return {
         "pace, four levels": calling(four.try_acquire),
         "pace, two tokens": calling(lambda: one.try_acquire(2)),
+        "pace, 60 a second: nothing in advance": calling(slow.try_acquire),
+        "pace, refused": calling(refused.try_acquire),
         f"pace, acquire_many of {ITEMS}": many,
         "AsyncTokenBucket.consume": calling(bucket.consume),
         "AsyncTokenBucket.consume_and_check": calling(bucket.consume_and_check),
