@@ -2,9 +2,9 @@
 
 All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: `allowance`. It is an
 iterator of tokens that are handed out without lock and clock, by `next`, which is atomic while there is a global
-interpreter lock: a call that gets one is admitted. Calls of more than one token take from `budget_tokens` instead, with
-the lock and without a clock. So a level's balance is updated once for at most one resolution's worth of tokens. This is
-PIP-322's idea, that between two updates calls are only counted, in the form that is cheapest in Python.
+interpreter lock: a call that gets one is admitted. Calls of more tokens, or at more levels, take from `budget_tokens`
+instead, with the lock and without a clock. So a level's balance is updated once for at most one resolution's worth of
+tokens. This is PIP-322's idea, that between two updates calls are only counted, in the form that is cheapest in Python.
 
 Laws: whoever takes from what was closed gets nothing. What was taken is charged when it is closed, after time has been
 paid and cut to the burst: as if all of it were taken at that moment. So a level never gives out more than

@@ -1,8 +1,8 @@
 """Producers: what sends, is charged at all its levels at once, and is held while any of them throttles it.
 
 `Producer` is for threads, `AsyncProducer` for asyncio; both may share levels, and stand in one queue. A producer's
-first calls cost a lock and a clock; most later ones, of one token at a single level, take it from what the level has
-handed out in advance, and cost neither.
+first calls cost a lock and a clock. Most later ones take from what its levels have handed out in advance: one token at
+a single level costs neither, anything else the lock.
 
 Surprises: several threads may call one producer; their calls share its place, so each of its turns lets one of them
 through. `try_acquire` returns False while another call of the same producer waits.
@@ -69,10 +69,14 @@ class TryingProducer:
             return True
         if type(tokens) is not int or not 0 <= tokens <= MOST:
             check_whole("tokens", tokens, 0)
-        queue, quick = self._queue, self._quick
+        queue, levels = self._queue, self._place.levels
         with queue.lock:
-            if tokens < quick.budget_tokens:
-                quick.budget_tokens -= tokens
+            for level in levels:
+                if tokens >= level.budget_tokens:
+                    break
+            else:  # handed out in advance by all of them, so none of them throttles
+                for level in levels:
+                    level.budget_tokens -= tokens
                 return True
             return queue.try_now(self._place, [tokens], queue.clock.now_ns()) > 0
 
@@ -252,11 +256,10 @@ class AsyncProducer(TryingProducer):
 class _NoLevel:
     """Stands where a producer of several levels has no level of its own."""
 
-    __slots__ = ("allowance", "budget_tokens")
+    __slots__ = ("allowance",)
 
     def __init__(self) -> None:
         self.allowance: Iterator[bool] = iter(())
-        self.budget_tokens = 0
 
 
 _NO_LEVEL: Final = _NoLevel()

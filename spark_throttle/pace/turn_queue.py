@@ -75,8 +75,9 @@ class TurnQueue:
         tokens = sums[passed - 1]
         for level in levels:
             level.charge(tokens)
-        if len(levels) == 1 and levels[0].worth_tokens > 1:
-            levels[0].hand_out(is_one_by_one=tokens == 1)
+        for level in levels:
+            if level.worth_tokens > 1:
+                level.hand_out(is_one_by_one=tokens == 1 and len(levels) == 1)
         return passed
 
     def enqueue(self, request: Request, now_ns: int) -> None:
