@@ -76,8 +76,6 @@ class TokenCounter:
             earned, self.carry = divmod(credit, limit.period_ns)
             self.balance_tokens = min(self.balance_tokens + earned - self.pending_tokens, limit.burst_tokens)
             self.pending_tokens = 0
-        elif limit.tokens == 0:
-            self.advanced_to_ns = max(now_ns, self.advanced_to_ns)
 
     def refund(self, tokens: int) -> None:
         """Give tokens back that were charged and not used; no more than fit."""

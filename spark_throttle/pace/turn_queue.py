@@ -65,10 +65,8 @@ class TurnQueue:
             self.serve(now_ns)
         if self.is_closed:
             raise PacerClosedError
-        if place.held_by is not None:
-            return 0
         levels = place.levels
-        for level in levels:
+        for level in levels:  # one that waits is held by one of them
             if level.throttles_at(now_ns):
                 return 0
         passed = 1 if len(sums) == 1 else passing(sums, min([level.held_tokens for level in levels]))

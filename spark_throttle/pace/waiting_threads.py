@@ -96,7 +96,7 @@ class WaitingThreads:
     def _leave(self, request: Request) -> None:
         del self._events[request]
         if self._watch is request:
-            self._watch, self.armed_ns = None, NEVER_NS
+            self._watch = None
             if self._events:  # the newest, for it will wait longest
                 self._events[next(reversed(self._events))].set()
 

@@ -8,7 +8,8 @@ from functools import partial
 from itertools import accumulate, combinations_with_replacement
 from typing import Any
 
-from hypothesis import example, given
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_throttle.pace import Limit, ManualClock
@@ -21,21 +22,19 @@ MS = 1_000_000
 
 limits = st.builds(
     lambda tokens, burst, target: Limit.of(tokens, burst_tokens=burst, target_tokens=target),
-    st.sampled_from([0, 1, 3, 7, 100, 1000]), st.sampled_from([1, 2, 5, 50]), st.sampled_from([0, 1, 2, 20]),
+    st.sampled_from([0, 3, 7, 10, 30, 100, 100]), st.sampled_from([1, 1, 2, 5, 50]), st.sampled_from([0, 1, 2, 20]),
 )  # fmt: skip
-items = st.lists(st.sampled_from([0, 1, 1, 1, 2, 9, 60]), min_size=1, max_size=4)
+items = st.lists(st.sampled_from([0, 1, 1, 1, 2, 9]), min_size=1, max_size=3)
+wait = st.tuples(st.just("wait"), st.integers(0, 5), items)
+advance = st.tuples(st.just("advance"), st.sampled_from([0, 1, 7 * MS, 16 * MS, 43 * MS, 100 * MS, 10**9]))
 step = st.one_of(
-    st.tuples(st.just("advance"), st.sampled_from([0, 1, MS, 16 * MS, 143 * MS, 999_999_999, 10**9])),
+    wait, wait, wait, advance, advance, advance,
     st.tuples(st.just("try"), st.integers(0, 5), items),
-    st.tuples(st.just("wait"), st.integers(0, 5), items),
-    st.tuples(st.just("wait"), st.integers(0, 5), items),
-    st.tuples(st.just("withdraw"), st.integers(0, 40)),
-    st.tuples(st.just("set_limit"), st.integers(0, 3), limits),
-)
-memberships = st.lists(st.sets(st.integers(0, 3), min_size=1, max_size=4), min_size=6, max_size=6)
-
-
-histories = st.lists(step, max_size=40)
+    st.tuples(st.just("withdraw"), st.integers(0, 20)),
+    st.tuples(st.just("set_limit"), st.integers(0, 2), limits),
+)  # fmt: skip
+memberships = st.lists(st.sets(st.integers(0, 2), min_size=1, max_size=3), min_size=6, max_size=6)
+histories = st.lists(step, min_size=5, max_size=60)
 
 
 @dataclass
@@ -118,7 +117,7 @@ class Both:
 
 
 def test_levels_that_are_never_free_at_one_moment_do_not_hold_a_producer_of_both_for_ever() -> None:
-    both = Both.of([Limit.of(10, burst_tokens=1)] * 4, [{0}, {1}, {0, 1}, {0}, {1}, {0, 1}])
+    both = Both.of([Limit.of(10, burst_tokens=1)] * 3, [{0}, {1}, {0, 1}, {0}, {1}, {0, 1}])
     both.run("try", 0, [1])
     both.run("advance", 50 * MS)
     both.run("try", 1, [1])
@@ -131,7 +130,9 @@ def test_levels_that_are_never_free_at_one_moment_do_not_hold_a_producer_of_both
     assert waiting in [number for number, _ in both.turns]
 
 
-@given(st.lists(limits, min_size=4, max_size=4), memberships, histories)
+@pytest.mark.slow
+@settings(max_examples=max(400, settings().max_examples))
+@given(st.lists(limits, min_size=3, max_size=3), memberships, histories)
 def test_queue_decides_as_its_rule_after_any_history(
     of_levels: list[Limit], members: list[set[int]], history: list[tuple[Any, ...]]
 ) -> None:
@@ -143,11 +144,13 @@ def test_queue_decides_as_its_rule_after_any_history(
 TEN = Limit.of(10, target_tokens=1)
 
 
+@pytest.mark.slow
 @example(
-    [TEN] * 4, [{0}, {0}, {0, 1}, {1}, {2}, {3}],
+    [TEN] * 3, [{0}, {0}, {0, 1}, {1}, {2}, {2}],
     [("try", 0, [10]), ("wait", 0, [1]), ("wait", 0, [1]), ("wait", 1, [1]), ("wait", 2, [1]), ("advance", 10**9)],
 )  # fmt: skip
-@given(st.lists(limits, min_size=4, max_size=4), memberships, histories)
+@settings(max_examples=max(400, settings().max_examples))
+@given(st.lists(limits, min_size=3, max_size=3), memberships, histories)
 def test_no_level_gives_out_more_than_its_largest_burst_and_its_rates_and_one_charge(
     of_levels: list[Limit], members: list[set[int]], history: list[tuple[Any, ...]]
 ) -> None:
@@ -176,7 +179,7 @@ def largest_item(history: list[tuple[Any, ...]]) -> int:
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=8), st.integers(1, 3))
 def test_turns_go_round_however_many_calls_a_producer_has(calls: list[int], tokens: int) -> None:
     members = [{0}] * len(calls)
-    both = Both.of([Limit.of(100, burst_tokens=1, target_tokens=1)] * 4, members)
+    both = Both.of([Limit.of(100, burst_tokens=1, target_tokens=1)] * 3, members)
     both.run("try", 0, [1])
     owners = []
     for at, many in enumerate(calls):
