@@ -98,7 +98,9 @@ class TryingProducer:
     def throttled_by(self) -> tuple[str, ...]:
         """The names of the levels that throttle it now; how many they are is PIP-322's throttle count."""
         with self._queue.lock:
-            self._queue.serve(self._queue.clock.now_ns())
+            now_ns = self._queue.clock.now_ns()
+            self._queue.serve(now_ns)
+            self._place.throttling_at(now_ns)  # which brings its levels up to date
             return self._place.throttled_by
 
     def _try(self, sums: list[int]) -> int:

@@ -116,6 +116,29 @@ class Both:
         assert [at for _, at in waiting] == [self.slow.producers.index(each) for each in self.slow.queue]
 
 
+TEN_OF_ONE = Limit.of(10, burst_tokens=1)
+in_turn = st.one_of(
+    st.tuples(st.just("wait"), st.integers(0, 5), st.sampled_from([[1], [1], [2], [1, 3]])),
+    st.tuples(st.just("wait"), st.integers(3, 5), st.just([1])),
+    st.tuples(st.just("advance"), st.sampled_from([11 * MS, 33 * MS, 34 * MS, 50 * MS, 100 * MS])),
+    st.tuples(st.just("advance"), st.sampled_from([33 * MS, 34 * MS, 50 * MS])),
+    st.tuples(st.just("withdraw"), st.integers(3, 40)),
+    st.tuples(st.just("set_limit"), st.integers(0, 2), st.sampled_from([TEN_OF_ONE, Limit.of(1, target_tokens=1)])),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=max(400, settings().max_examples))
+@given(st.lists(in_turn, min_size=10, max_size=70))
+def test_queue_decides_as_its_rule_where_levels_are_free_in_turn(history: list[tuple[Any, ...]]) -> None:
+    both = Both.of([TEN_OF_ONE] * 3, [{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}])
+    for at in range(3):
+        both.run("try", at, [1])
+        both.run("advance", 33 * MS)
+    for each in history:
+        both.run(*each)
+
+
 def test_levels_that_are_never_free_at_one_moment_do_not_hold_a_producer_of_both_for_ever() -> None:
     both = Both.of([Limit.of(10, burst_tokens=1)] * 3, [{0}, {1}, {0, 1}, {0}, {1}, {0, 1}])
     both.run("try", 0, [1])
