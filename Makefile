@@ -154,6 +154,10 @@ bench-planning: setup ## measure what an epoch costs the driver while 100,000 an
 bench-peers: setup ## compare the kernel with other limiters on one stream (the JVM's need a JDK and Maven)
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.peers --out build/bench-peers.json $(ARGS)
 
+.PHONY: bench-pace
+bench-pace: setup ## compare a call of the pacer with other limiters inside a process, in one thread and in eight
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.pace --out build/bench-pace.json $(ARGS)
+
 .PHONY: bench-operators
 bench-operators: setup jars ## compare the job with no throttle, an identity, an operator keyed by namespace, row_number
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.operators --out build/bench-operators.json $(ARGS)

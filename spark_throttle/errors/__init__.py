@@ -55,6 +55,7 @@ from spark_throttle.errors.configuration import (
     StoredPolicyError,
 )
 from spark_throttle.errors.near_names import did_you_mean
+from spark_throttle.errors.pacing import PacerClosedError, TurnTimeoutError
 from spark_throttle.errors.store import (
     ConflictError,
     DuplicateError,
@@ -91,6 +92,7 @@ __all__ = [
     "NotFoundError",
     "NotPermittedError",
     "OutcomeUnknownError",
+    "PacerClosedError",
     "PolicyError",
     "QueueOverflowError",
     "ShardCountChangedError",
@@ -102,6 +104,7 @@ __all__ = [
     "StoredPolicyError",
     "TakenOverError",
     "ThrottleError",
+    "TurnTimeoutError",
     "UnconfirmedError",
     "UnknownVersionError",
     "did_you_mean",

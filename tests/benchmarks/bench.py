@@ -32,10 +32,10 @@ from tests.benchmarks.results import save
 from tests.sessions import ROOT
 
 PARTS: Final = (
-    "kernel", "planning", "peers", "operators", "sink", "references", "overload", "growth", "division",
+    "kernel", "planning", "peers", "pace", "operators", "sink", "references", "overload", "growth", "division",
 )  # fmt: skip
-_ONE_CORE: Final = ("kernel", "planning", "peers")
-_WITH_REPEATS: Final = ("planning", "peers", "operators", "sink", "references", "overload", "growth")
+_ONE_CORE: Final = ("kernel", "planning", "peers", "pace")
+_WITH_REPEATS: Final = ("planning", "peers", "pace", "operators", "sink", "references", "overload", "growth")
 _PICTURE_PART: Final = 5
 """Growth is a picture, and its parts are many: a fifth of the rounds will do."""
 

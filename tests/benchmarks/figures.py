@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import truediv
 from statistics import median
 from typing import Any, Final, Literal
 
@@ -20,6 +21,8 @@ _OVERLOADED: Final = "one group, 50 % admitted, 1 x 1,000,000"
 _IN_DICTIONARY: Final = "names in a dictionary"
 _IN_TEN: Final = "one group, 50 % admitted, 10 x 100,000"
 _NOTHING_SHORT: Final = "nothing is limited: first"
+_OTHER_LIMITERS: Final = ("limits", "throttled-py", "pyrate-limiter", "aiolimiter")
+_PLAIN_CALLS: Final = ("pace, acquire", "pace, try_acquire", "pace, await acquire")
 _BATCH_OF_A_SECOND: Final = "kernel, batches of 1000 ms"
 
 
@@ -75,6 +78,7 @@ def figures(results: Results) -> list[Figure]:
         "kernel": _kernel,
         "planning": _planning,
         "peers": _peers,
+        "pace": _pace,
         "operators": _operators,
         "sink": _sink,
         "references": _references,
@@ -150,6 +154,27 @@ def _peers(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
     for peer, each in sorted(peers.items(), key=lambda item: median(item[1])):
         values = tuple(theirs / mine for theirs, mine in zip(each, ours, strict=True))
         found.append(Figure("kernel_vs", peer, values, 2, is_least=True))
+    return found
+
+
+def _pace(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
+    """Return how many calls of ours cost what one of the cheapest other limiter costs, round by round."""
+    by_way: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for one in part:
+        by_way.setdefault(one["way"], {}).setdefault(one["peer"], []).append(one)
+    found = []
+    for way, peers in by_way.items():
+        others = {peer: each for peer, each in peers.items() if peer in _OTHER_LIMITERS}
+
+        def cost(unit: str, each: Sequence[Mapping[str, Any]]) -> list[float]:
+            return [one[unit] / one["calls"] for one in each]
+
+        cheapest = min(others.values(), key=lambda each: median(cost("cpu_ns", each)))
+        for ours in _PLAIN_CALLS:
+            cpu, wall = (
+                tuple(map(truediv, cost(unit, cheapest), cost(unit, peers[ours]))) for unit in ("cpu_ns", "wall_ns")
+            )
+            found.append(Figure("pace_vs_cheapest", f"{way}: {ours}", cpu, 5, is_least=True, wall_values=wall))
     return found
 
 

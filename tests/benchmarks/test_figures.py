@@ -88,5 +88,22 @@ def test_an_epoch_is_planned_within_the_bound_of_its_namespaces_and_shards() -> 
     assert (eight.values, eight.is_reached) == ((40.0,), True)
 
 
+def test_a_call_of_the_pacer_is_compared_with_the_cheapest_of_other_limiters() -> None:
+    def runs(peer: str, *cpu_ns: int) -> list[dict[str, Any]]:
+        return [
+            {"way": "one thread", "peer": peer, "calls": 10, "cpu_ns": each, "wall_ns": 2 * each} for each in cpu_ns
+        ]
+
+    part = [
+        *runs("limits", 9000, 9000), *runs("throttled-py", 9000, 9000), *runs("pyrate-limiter", 9000, 9000),
+        *runs("aiolimiter", 1000, 1200), *runs("aiolimiter, async with", 1, 1), *runs("pace, acquire", 100, 100),
+        *runs("pace, try_acquire", 200, 240), *runs("pace, await acquire", 250, 240),
+    ]  # fmt: skip
+    found = {each.of.removeprefix("one thread: pace, "): each for each in figures({"pace": part})}
+    assert found["acquire"].values == (10.0, 12.0)
+    assert (found["try_acquire"].values, found["try_acquire"].is_reached) == ((5.0, 5.0), True)
+    assert (found["await acquire"].wall_values, found["await acquire"].is_reached) == ((4.0, 5.0), False)
+
+
 def test_a_part_that_was_not_measured_has_no_figure() -> None:
     assert figures({}) == []

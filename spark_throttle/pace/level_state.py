@@ -1,0 +1,165 @@
+"""What one level holds: its balance, whether it throttles, who is held by it, and the tokens handed out in advance.
+
+All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: `allowance`. It is an
+iterator of tokens that are handed out without lock and clock, by `next`, which is atomic while there is a global
+interpreter lock: a call that gets one is admitted. Calls of more tokens, or at more levels, take from `budget_tokens`
+instead, with the lock and without a clock. So a level's balance is updated once for at most one resolution's worth of
+tokens. This is PIP-322's idea, that between two updates calls are only counted, in the form that is cheapest in Python.
+
+Laws: whoever takes from what was closed gets nothing. What was taken is charged when it is closed, after time has been
+paid and cut to the burst: as if all of it were taken at that moment. So a level never gives out more than
+``burst + rate * time`` and one charge, whenever its tokens were really taken. A level that throttles has handed out
+nothing, so nobody overtakes those who wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+from spark_throttle.pace.limit import NEVER_NS, Limit
+from spark_throttle.pace.token_counter import TokenCounter
+
+if TYPE_CHECKING:
+    from spark_throttle.pace.place import Place
+
+_NOTHING: Final[Iterator[bool]] = iter(())
+_TOKEN: Final = True
+_MOST_IN_ADVANCE: Final = 256
+"""How many calls may go by without a look at the clock: an update costs no more than a few of them."""
+
+
+class LevelState:
+    """A level as its queue sees it."""
+
+    __slots__ = (
+        "__weakref__", "_handed_out", "_resolution_ns", "_stale", "allowance", "budget_tokens", "counter", "due_ns",
+        "held", "is_throttling", "is_turn_kept", "name", "queued_due_ns", "worth_tokens",
+    )  # fmt: skip
+
+    def __init__(self, name: str, limit: Limit, initial_tokens: int, *, now_ns: int, resolution_ns: int) -> None:
+        self.name = name
+        self.counter = TokenCounter(limit, initial_tokens, now_ns)
+        self.held: list[tuple[int, Place]] = []
+        """A heap, by age, of the places that this level holds: each waiting place stands with one of the levels that
+        throttle it. An entry whose place has left or has another age is void."""
+        self.allowance: Iterator[bool] = _NOTHING
+        """Tokens handed out in advance, one by one; never while there is a budget."""
+        self.budget_tokens = 0
+        """Tokens handed out in advance, to be counted."""
+        self.is_throttling = False
+        self.is_turn_kept = False
+        """Whether a place that another level holds has this level's turn already; one has it at a time."""
+        self.due_ns = NEVER_NS
+        """When a level that throttles will stop."""
+        self.queued_due_ns = NEVER_NS
+        """The due time for which the queue has an entry."""
+        self._handed_out = 0
+        self._stale = 0
+        self._resolution_ns = resolution_ns
+        self.worth_tokens = 0
+        """What one resolution adds: no more is handed out in advance."""
+        self._weigh()
+        self._judge()
+
+    # ------------------------------------------------------------------------------------------------- tokens
+
+    def balance_at(self, now_ns: int) -> int:
+        """Return the balance at a time, after the allowance was closed."""
+        self.counter.pay(now_ns)
+        if self._handed_out:
+            allowance, self.allowance = self.allowance, _NOTHING
+            taken = self._handed_out - len(tuple(allowance)) - self.budget_tokens
+            self._handed_out = self.budget_tokens = 0
+            self.charge(taken)
+        return self.held_tokens
+
+    def throttles_at(self, now_ns: int) -> bool:
+        """Return whether the level throttles at a time; one whose time has come no longer does."""
+        if self._handed_out:
+            self.balance_at(now_ns)
+        else:
+            self.counter.pay(now_ns)
+        if self.is_throttling and now_ns >= self.due_ns:
+            self._judge()
+        return self.is_throttling
+
+    def charge(self, tokens: int) -> None:
+        """Charge tokens at the time of the last update; without any left, the level throttles."""
+        counter = self.counter
+        counter.pending_tokens += tokens
+        if counter.balance_tokens <= counter.pending_tokens:
+            self._judge()
+
+    def refund(self, tokens: int, now_ns: int) -> None:
+        """Give back what was charged and not used."""
+        self.balance_at(now_ns)
+        self.counter.refund(tokens)
+        self._judge()
+
+    def set_limit(self, limit: Limit, now_ns: int) -> None:
+        """Change the limit: time until now is paid at the old one, and debt stays."""
+        self.balance_at(now_ns)
+        self.counter.set_limit(limit, now_ns)
+        self._weigh()
+        self._judge()
+
+    def hand_out(self, *, is_one_by_one: bool) -> None:
+        """Open an allowance or a budget, if the balance is worth one."""
+        tokens = min(self.held_tokens, self.worth_tokens)
+        if self.is_throttling or tokens <= 1:
+            return
+        if is_one_by_one:
+            self._handed_out = min(tokens, _MOST_IN_ADVANCE)
+            self.allowance = repeat(_TOKEN, self._handed_out)
+        else:
+            self._handed_out = self.budget_tokens = tokens
+
+    def _weigh(self) -> None:
+        limit = self.counter.limit
+        self.worth_tokens = self._resolution_ns * limit.tokens // limit.period_ns
+
+    @property
+    def held_tokens(self) -> int:
+        """What it held at the last update, below zero if tokens are owed; without what was handed out."""
+        return self.counter.balance_tokens - self.counter.pending_tokens
+
+    def _judge(self) -> None:
+        """Decide whether the level throttles: from an empty balance on, until it holds its target."""
+        counter = self.counter
+        held, target = self.held_tokens, counter.limit.target_tokens
+        self.is_throttling = held <= 0 or (self.is_throttling and held < target)
+        self.due_ns = counter.due_ns(target) if self.is_throttling else NEVER_NS
+
+    # ------------------------------------------------------------------------------------------------- who is held
+
+    def hold(self, place: Place) -> None:
+        """Hold a place by this level."""
+        place.held_by = self
+        heapq.heappush(self.held, (place.age, place))
+
+    def oldest(self) -> Place | None:
+        """Return the place that has waited longest of those that are held."""
+        while self.held:
+            age, place = self.held[0]
+            if place.held_by is self and place.age == age:
+                return place
+            heapq.heappop(self.held)
+            self._stale -= 1
+        return None
+
+    def let_go(self, place: Place) -> None:
+        """Hold the oldest place no longer."""
+        heapq.heappop(self.held)
+        place.held_by = None
+
+    def forget(self, place: Place) -> None:
+        """Hold a place no longer, wherever it stands: its entry is void, and dropped before most of them are."""
+        place.held_by = None
+        self._stale += 1
+        if self._stale > 16 and 2 * self._stale > len(self.held):
+            self.held = [(age, each) for age, each in self.held if each.held_by is self and each.age == age]
+            heapq.heapify(self.held)
+            self._stale = 0
