@@ -13,6 +13,7 @@ offset log pins them. Everything here runs on the driver, once per start.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,8 +54,11 @@ from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
 from spark_throttle.spark.sinks.frame_payload import FramePayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
+from spark_throttle.spark.start.executor_sight import control_problem
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.store.policy_location import PolicyLocation
+
+logger = logging.getLogger(__name__)
 
 _BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
 FRAME_SHARDS: Final = 8
@@ -190,8 +194,20 @@ def batches_retained(spark: SparkSession) -> int:
 
 
 def queue_storage(spark: SparkSession, control_path: str) -> QueueStorage:
-    """Return where a query keeps the waiting rows that are too large for the state."""
-    return QueueStorage(control_path, batches_retained(spark) + SLACK_EPOCHS, INLINE_BYTES)
+    """Return where a query keeps the waiting rows that are too large for the state.
+
+    If the executors cannot write there, all waiting rows stay in the state, and a warning says why.
+    """
+    problem = control_problem(spark, control_path)
+    if problem is not None:
+        logger.warning(
+            "waiting rows stay in Spark's state, where a long queue needs much memory: the executors cannot write to "
+            "%s (%s); give their processes the access that pyarrow needs, as by environment variables",
+            control_path,
+            problem,
+        )
+    inline_bytes = INLINE_BYTES if problem is None else None
+    return QueueStorage(control_path, batches_retained(spark) + SLACK_EPOCHS, inline_bytes)
 
 
 def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | None:

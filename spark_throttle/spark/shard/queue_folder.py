@@ -87,27 +87,28 @@ class QueueFolder:
     shard
         Number of the shard.
     inline_bytes
-        Most bytes of frames that the shard keeps in its state.
+        Most bytes of frames that the shard keeps in its state; `None` to keep all of them there from now on.
     kept_epochs
         Epochs after which a file is deleted of which no row waits.
     """
 
     def __init__(
-        self, directory: Directory | None, shard: int, *, inline_bytes: int = INLINE_BYTES, kept_epochs: int = 0
+        self, directory: Directory | None, shard: int, *, inline_bytes: int | None = INLINE_BYTES, kept_epochs: int = 0
     ) -> None:
         self._files = directory
         self._shard = shard
-        self._inline_bytes = inline_bytes
+        self._inline_bytes = inline_bytes if directory is not None else None
+        self._small_bytes = _SMALL_BYTES if self._inline_bytes is None else min(_SMALL_BYTES, self._inline_bytes // 2)
         self.kept_epochs = kept_epochs
         self._read: dict[bytes, bytes] = {}
 
     def is_small(self, frame: bytes) -> bool:
         """Return whether a frame in the state is so small that it is joined with a neighbour."""
-        return len(frame) < min(_SMALL_BYTES, self._inline_bytes // 2) and FramePlace.of(frame) is None
+        return len(frame) < self._small_bytes and FramePlace.of(frame) is None
 
     def is_full(self, frames: Sequence[bytes]) -> bool:
         """Return whether the frames in the state have become too large for it."""
-        return self._files is not None and sum(map(len, frames)) > self._inline_bytes
+        return self._inline_bytes is not None and sum(map(len, frames)) > self._inline_bytes
 
     def write(self, number: int, frames: Sequence[bytes]) -> list[bytes]:
         """Write frames to the file of a number, and return what the state keeps of each."""
@@ -172,7 +173,7 @@ class QueueStorage:
 
     control_path: str
     kept_epochs: int = 0
-    inline_bytes: int = INLINE_BYTES
+    inline_bytes: int | None = INLINE_BYTES
 
     def folder(self, shard: int) -> QueueFolder:
         """Return the files of a shard's queue."""

@@ -1,15 +1,18 @@
-"""Whether executors see the local disk on which a query keeps its files.
+"""Whether executors reach the files of a query: on the local disk, and on the store of the control directory.
 
 The native writer and `Throttle.apply` write from the executors. If these are other machines, a path on the local disk
 is a different place on each of them, so data files and dead letters of committed rows would lie where no reader looks.
 A store with a name of its own is the same for all machines, or fails with an error.
+
+Long queues are written by the executors too, with pyarrow, which knows nothing of the credentials that Spark was given.
+If the executors cannot write there, waiting rows stay in Spark's state, as they would without a control directory.
 """
 
 from __future__ import annotations
 
 import platform
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import ConfigurationError, ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.start.spark_paths import local_path
 
@@ -47,8 +50,7 @@ def check_executors_see(spark: SparkSession, control_path: str, tables: Sequence
     ConfigurationError
         If an executor does not find the control directory or a table.
     """
-    master = str(spark.conf.get("spark.master", "") or "")
-    if is_remote() or (master.startswith(_ONE_MACHINE) and not master.startswith("local-cluster")):
+    if is_remote() or _is_one_machine(spark):
         return
     missing = look(spark, control_path, tables)
     if missing:
@@ -57,6 +59,56 @@ def check_executors_see(spark: SparkSession, control_path: str, tables: Sequence
             f"the executors on {host} do not see {path}, which is on the driver's disk and which they must reach: put "
             f"the checkpoint and the tables on storage that all machines reach under the same path"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A function for executors that writes, reads and deletes a file of a directory, and returns what prevents it."""
+
+    location: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            problem = self._problem()
+            found = [] if problem is None else [problem]
+            yield pa.record_batch({"host": [platform.node()] * len(found), "problem": pa.array(found, pa.string())})
+
+    def _problem(self) -> str | None:
+        name, content = f".probe-{uuid.uuid4().hex}", b"probe"
+        try:
+            directory = Directory(self.location)
+            directory.write(name, content)
+            is_there = directory.read(name) == content
+            directory.delete(name)
+        except (OSError, ThrottleError, pa.ArrowException) as error:
+            return str(error)
+        return None if is_there else "what was written there is not there"
+
+
+def control_problem(spark: SparkSession, control_path: str) -> str | None:
+    """Return what prevents the executors from keeping files in the control directory; `None` if nothing does.
+
+    Runs one small Spark job with as many tasks as a batch has, or none if the session runs on one machine.
+    """
+    if _is_one_machine(spark):
+        return None
+    if not is_remote() and local_path(control_path).startswith("/"):
+        missing = look(spark, control_path)
+        return f"the executors on {missing[0][0]} do not see the driver's disk" if missing else None
+    found = _on_executors(spark, _Try(control_path), "host string, problem string")
+    return f"on {found[0][0]}: {found[0][1]}" if found else None
+
+
+def _is_one_machine(spark: SparkSession) -> bool:
+    master = str(spark.conf.get("spark.master", "") or "")
+    return master.startswith(_ONE_MACHINE) and not master.startswith("local-cluster")
+
+
+def _on_executors(
+    spark: SparkSession, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
+) -> list[tuple[str, str]]:
+    tasks = int(str(spark.conf.get(_PARTITIONS_CONF, "1")))
+    return sorted({(row[0], row[1]) for row in spark.range(0, tasks, 1, tasks).mapInArrow(function, schema).collect()})
 
 
 def look(spark: SparkSession, control_path: str, tables: Sequence[str] = ()) -> list[tuple[str, str]]:
@@ -69,8 +121,6 @@ def look(spark: SparkSession, control_path: str, tables: Sequence[str] = ()) -> 
         local = tuple(path for path in (local_path(f"{control_path}/{probe}"), *paths) if path.startswith("/"))
         if not local:
             return []
-        tasks = int(str(spark.conf.get(_PARTITIONS_CONF, "1")))
-        rows = spark.range(0, tasks, 1, tasks).mapInArrow(_Look(local), "host string, path string").collect()
-        return sorted({(row["host"], row["path"]) for row in rows})
+        return _on_executors(spark, _Look(local), "host string, path string")
     finally:
         directory.delete(probe)

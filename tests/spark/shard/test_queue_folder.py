@@ -117,6 +117,16 @@ def test_few_bytes_stay_in_the_state() -> None:
     assert bytes_in_state(queue) > 100 * 9_000
 
 
+def test_queue_without_a_bound_stays_in_the_state_and_reads_what_lies_in_files() -> None:
+    directory = CountedDirectory()
+    queue = filled(directory, rows=10)
+    folder = QueueFolder(directory, 5, inline_bytes=None)
+    queue = queue.after(everyone(queue), table(list(range(10, 2_000)), width=2_000), folder)
+    queue, _ = queue.moved(QueueFiles(1), 2, folder)
+    assert len(directory.written) == 1
+    assert rows_of(queue, directory) == list(range(2_000))
+
+
 def test_batch_reads_neighbouring_frames_at_once_and_each_frame_once() -> None:
     directory = CountedDirectory()
     queue = filled(directory, rows=2_000)

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.pipeline import queue_storage
 from spark_throttle.spark.start import executor_sight
-from spark_throttle.spark.start.executor_sight import _Look, check_executors_see
+from spark_throttle.spark.start.executor_sight import _Look, _Try, check_executors_see, control_problem
 
 
 def session(master: str) -> Any:
@@ -39,3 +40,43 @@ def test_task_names_what_is_not_there(tmp_path: Path) -> None:
     look = _Look((str(tmp_path), str(tmp_path / "none")))
     (batch,) = look([pa.record_batch({"id": [1]})])
     assert batch.column("path").to_pylist() == [str(tmp_path / "none")]
+
+
+# Long queues
+
+
+def test_executors_of_one_machine_reach_the_control_directory() -> None:
+    assert control_problem(session("local[2]"), "s3://lake/checkpoint/throttle") is None
+
+
+def test_control_directory_that_executors_do_not_see_or_cannot_write_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[str, str]] = []
+    monkeypatch.setattr(executor_sight, "look", lambda *_: found)
+    monkeypatch.setattr(executor_sight, "_on_executors", lambda *_: found)
+    for path in ("/checkpoint/throttle", "s3://lake/checkpoint/throttle"):
+        assert control_problem(session("yarn"), path) is None
+    found.append(("worker-7", "Access Denied"))
+    assert control_problem(session("yarn"), "/checkpoint") == "the executors on worker-7 do not see the driver's disk"
+    assert control_problem(session("yarn"), "s3://lake/checkpoint") == "on worker-7: Access Denied"
+
+
+def test_rows_wait_in_the_state_if_executors_cannot_write_files(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executor_sight, "_on_executors", lambda *_: [("worker-7", "Access Denied")])
+    conf = {"spark.master": "yarn", "spark.sql.streaming.minBatchesToRetain": "7"}
+    storage = queue_storage(SimpleNamespace(conf=conf), "s3://lake/checkpoint/throttle")  # type: ignore[arg-type]
+    assert (storage.inline_bytes, storage.kept_epochs) == (None, 107)
+    assert "cannot write to s3://lake/checkpoint/throttle (on worker-7: Access Denied)" in caplog.text
+
+
+def test_task_tries_the_control_directory_and_leaves_nothing_there(tmp_path: Path) -> None:
+    rows = [pa.record_batch({"id": [1]})]
+    (batch,) = _Try(str(tmp_path / "control"))(rows)
+    assert batch.num_rows == 0
+    assert list((tmp_path / "control").iterdir()) == []
+    (tmp_path / "file").touch()
+    (batch,) = _Try(str(tmp_path / "file"))(rows)
+    assert "file" in batch.column("problem")[0].as_py()
+    (batch,) = _Try("nowhere://lake/control")(rows)
+    assert "cannot be reached without Spark" in batch.column("problem")[0].as_py()
