@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from spark_throttle.checkpoint.offset_log import read_offset_log, source_offsets
-from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.pipeline import Pipeline
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 
 SOURCE_OPTION: Final = "throttle.source"
-AUTO, REFERENCES, FRAMES = "auto", "references", "frames"
+AUTO, REFERENCES, FRAMES = SOURCES = ("auto", "references", "frames")
 
 AnyPipeline: TypeAlias = Pipeline | ReferencePipeline
 
@@ -28,23 +28,6 @@ class SourceChoice:
 
     pipeline: AnyPipeline
     why: str
-
-
-def parse_source(word: str | None) -> str:
-    """Return what ``throttle.source`` asks for.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such way.
-    """
-    word = AUTO if word is None else word.lower()
-    if word not in (AUTO, REFERENCES, FRAMES):
-        raise ConfigurationError(
-            f"option {SOURCE_OPTION} is {word!r}{did_you_mean(word, (AUTO, REFERENCES, FRAMES))} "
-            f"(use references, frames or auto)"
-        )
-    return word
 
 
 def choose_source(

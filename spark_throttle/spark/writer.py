@@ -18,10 +18,10 @@ from spark_throttle.spark.pipeline import Pipeline
 from spark_throttle.spark.reference_choice import (
     FRAMES,
     SOURCE_OPTION,
+    SOURCES,
     AnyPipeline,
     SourceChoice,
     choose_source,
-    parse_source,
 )
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
@@ -31,11 +31,12 @@ from spark_throttle.spark.sinks.sink_targets import refuse_changed, targets_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
     WRITER_OPTION,
+    WRITERS,
     Targets,
     WriterChoice,
     choose_spark,
     choose_writer,
-    parse_writer,
+    parse_option,
     sink_partition_columns,
 )
 from spark_throttle.spark.start.executor_sight import check_executors_see
@@ -255,8 +256,8 @@ class ThrottledStreamWriter:
         return {key.lower(): value for key, value in self._options.items()}.get(option)
 
     def _source_choice(self, targets: Targets, control_path: str) -> SourceChoice:
-        asked = parse_source(self._asked(SOURCE_OPTION))
-        is_native = parse_writer(self._asked(WRITER_OPTION)) == NATIVE
+        asked = parse_option(SOURCE_OPTION, self._asked(SOURCE_OPTION), SOURCES)
+        is_native = self._asked_writer() == NATIVE
         needs_rows = "the native writer was asked for, which takes rows in frames" if is_native else None
         columns: tuple[str, ...] = ()
         if not isinstance(self._pipeline, Pipeline):
@@ -266,7 +267,7 @@ class ThrottledStreamWriter:
     def _choice(
         self, source: SourceChoice, targets: Targets, control_path: str, definition: Definition
     ) -> WriterChoice:
-        asked = parse_writer(self._asked(WRITER_OPTION))
+        asked = self._asked_writer()
         session, schema = self._events.sparkSession, self._events.schema
         if not isinstance(source.pipeline, Pipeline):
             return choose_spark(session, schema, targets, "rows go from their files to the sink")
@@ -274,6 +275,9 @@ class ThrottledStreamWriter:
         if choice.plan is None:
             return choice
         return replace(choice, plan=replace(choice.plan, definition=definition.to_json()))
+
+    def _asked_writer(self) -> str:
+        return parse_option(WRITER_OPTION, self._asked(WRITER_OPTION), WRITERS)
 
     def _checkpoint(self) -> str:
         for key, value in self._options.items():

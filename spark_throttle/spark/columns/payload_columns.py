@@ -123,7 +123,7 @@ def to_carried(schema: StructType) -> list[Column]:
     """Return the user's columns converted to `carried_schema`."""
     columns = []
     for field in schema:
-        column = F.col(_quoted(field.name))
+        column = F.col(quoted(field.name))
         if isinstance(field.dataType, YearMonthIntervalType):
             # Only an interval of a single unit can be cast to a number.
             column = column.cast("interval month").cast("int").alias(field.name)
@@ -135,10 +135,10 @@ def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
     """Return rows converted back from `carried_schema` to the user's types; columns that were added follow."""
     if not any(isinstance(field.dataType, YearMonthIntervalType) for field in schema):
         return frame
-    behind = [F.col(_quoted(name)) for name in frame.columns if name not in schema.names]
+    behind = [F.col(quoted(name)) for name in frame.columns if name not in schema.names]
     columns = []
     for field in schema:
-        column = F.col(_quoted(field.name))
+        column = F.col(quoted(field.name))
         if isinstance(field.dataType, YearMonthIntervalType):
             column = F.make_ym_interval(F.lit(0), column).cast(field.dataType).alias(field.name)
         columns.append(column)
@@ -256,9 +256,16 @@ def _hash(schema: StructType) -> Column:
 
 def _written(field: StructField) -> Column:
     """Return a column in a form that Spark can hash and write as JSON: a shape becomes binary."""
-    column = F.col(_quoted(field.name))
+    column = F.col(quoted(field.name))
     return F.st_asbinary(column).alias(field.name) if isinstance(field.dataType, _SHAPES) else column
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's expressions take it, whatever characters it has.
+
+    Examples
+    --------
+    >>> quoted("a.b`c")
+    '`a.b``c`'
+    """
     return f"`{name.replace('`', '``')}`"

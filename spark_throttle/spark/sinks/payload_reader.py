@@ -22,6 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory, file_system
+from spark_throttle.spark.columns.payload_columns import quoted
 from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents, SourceFile
 from spark_throttle.spark.references.file_identity import check_file
 from spark_throttle.spark.references.selection import FileRows, as_table, spark_path
@@ -69,7 +70,7 @@ class PayloadReader:
     @property
     def columns(self) -> list[Column]:
         """The source's columns."""
-        return [_quoted(field.name) for field in self._schema]
+        return [F.col(quoted(field.name)) for field in self._schema]
 
     def nothing(self) -> DataFrame:
         """Return no rows, with the source's columns."""
@@ -117,7 +118,7 @@ class PayloadReader:
             wanted = self._spark.createDataFrame(self._wanted(copied, [""] * len(copied)).drop_columns([_PATH]))
             found.append(self.copies(folder.name).join(F.broadcast(wanted), FILE))
         names = [*self._schema.names, FILE, ROW, _VALUES]
-        return reduce(DataFrame.unionByName, [each.select(*map(_quoted, names)) for each in found])
+        return reduce(DataFrame.unionByName, [each.select(*map(F.col, map(quoted, names))) for each in found])
 
     def _from_files(self, rows: Sequence[FileRows]) -> DataFrame:
         """Return all rows of files; those whose partitions have the same columns are read together."""
@@ -139,7 +140,7 @@ class PayloadReader:
         columns = []
         for at, field in enumerate(self._schema):
             if field.name.lower() not in names:
-                columns.append(_quoted(field.name))
+                columns.append(F.col(quoted(field.name)))
                 continue
             values = [_of_partition(file, field.name) for _, file in found]
             table = table.append_column(f"{PARTITION_PREFIX}{at}", pa.array(values, pa.string()))
@@ -195,7 +196,3 @@ def _cast(value: Column, field: StructField) -> Column:
     found = value.cast(field.dataType)
     problem = F.concat(F.lit(f"no {field.dataType.simpleString()} for the partition column {field.name}: "), value)
     return F.when(value.isNotNull() & found.isNull(), F.raise_error(problem)).otherwise(found)
-
-
-def _quoted(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")

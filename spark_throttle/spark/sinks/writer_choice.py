@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 WRITER_OPTION: Final = "throttle.writer"
-AUTO, NATIVE, SPARK = "auto", "native", "spark"
+AUTO, NATIVE, SPARK = WRITERS = ("auto", "native", "spark")
 
 _CODEC_CONF: Final = "spark.sql.parquet.compression.codec"
 _CODECS: Final = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
@@ -55,18 +55,18 @@ class WriterChoice:
     """Partition columns of the sink; the same for both writers, because rows are rejected by them before the write."""
 
 
-def parse_writer(word: str | None) -> str:
-    """Return which writer ``throttle.writer`` asks for.
+def parse_option(option: str, word: str | None, words: Sequence[str]) -> str:
+    """Return what an option of the throttle asks for: one of some words, the first if it is not set.
 
     Raises
     ------
     ConfigurationError
-        If there is no such writer.
+        If it is another word.
     """
-    word = AUTO if word is None else word.lower()
-    if word not in (AUTO, NATIVE, SPARK):
+    word = words[0] if word is None else word.lower()
+    if word not in words:
         raise ConfigurationError(
-            f"option {WRITER_OPTION} is {word!r}{did_you_mean(word, (AUTO, NATIVE, SPARK))} (use native, spark or auto)"
+            f"option {option} is {word!r}{did_you_mean(word, words)} (use {', '.join(words[1:])} or {words[0]})"
         )
     return word
 
