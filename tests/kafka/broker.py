@@ -26,8 +26,8 @@ START_SECONDS = 90
 STOP_SECONDS = 20
 CREATE_TOPICS = 19
 API_VERSIONS = 18
-# Kafka's identifier of a cluster: 16 bytes in URL-safe base64. A drawn one may begin with a dash, which the storage tool
-# reads as an option: one start in 64 failed.
+# Kafka's identifier of a cluster: 16 bytes in URL-safe base64. A drawn one may begin with a dash, which the storage
+# tool reads as an option: one start in 64 failed.
 CLUSTER_ID = "c3BhcmstdGhyb3R0bGUgdA"
 
 SERVER_PROPERTIES = """\
