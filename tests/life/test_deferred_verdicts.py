@@ -77,7 +77,7 @@ def test_hardly_any_verdict_is_deferred_under_a_steady_overload() -> None:
 
 @pytest.mark.parametrize(
     ("shards", "noisy", "batch_ms", "every_ms"),
-    [(1, 20, 100, 1_000), (2, 20, 100, 1_000), (8, 20, 100, 1_000), (8, 150, 1_000, 4_000), (64, 150, 1_000, 4_000)],
+    [(1, 20, 100, 1_000), (2, 20, 100, 1_000), (8, 20, 100, 1_000), (8, 150, 1_000, 4_000), (32, 150, 1_000, 4_000)],
 )
 def test_modest_namespace_whose_part_of_a_batch_is_less_than_a_message_is_not_rejected(
     shards: int, noisy: int, batch_ms: int, every_ms: int
