@@ -13,15 +13,16 @@ IS_SEARCH: Final = os.environ.get("HYPOTHESIS_PROFILE") == "search"
 _TIMES_IN_A_SEARCH: Final = 10
 
 
-def examples(count: int) -> settings:
-    """Return the settings of a property whose examples are costly: so many in every run, ten times as many in a search.
+def examples(count: int, *, in_search: int | None = None) -> settings:
+    """Return the settings of a property whose examples are costly: so many in every run, ten times that in a search.
 
     Examples
     --------
     >>> examples(5).max_examples in {5, 50}
     True
     """
-    return settings(max_examples=count * (_TIMES_IN_A_SEARCH if IS_SEARCH else 1))
+    most = _TIMES_IN_A_SEARCH * count if in_search is None else in_search
+    return settings(max_examples=most if IS_SEARCH else count)
 
 
 def crossed(*axes: Iterable[Any], of: int) -> list[tuple[Any, ...]]:
