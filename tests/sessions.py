@@ -49,6 +49,13 @@ Jobs of their own keep the default.
 """
 
 
+PLANNED_ONCE = ("spark.sql.adaptive.enabled", "false")
+"""A batch's plan is not made anew stage by stage, which takes a tenth of the CPU time of a query of some rows.
+
+Jobs of their own keep the default.
+"""
+
+
 def jars(use: str) -> list[Path]:
     """Return the jars of one use (a configuration of scripts/jars/ivy.xml)."""
     found = sorted((JARS / use).glob("*.jar"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,9 +44,14 @@ def fuzz(served: ServedApp, *, examples: int, start: int) -> Tally:
     for at, result in enumerate(schema.get_all_operations()):
         assert isinstance(result, Ok)
         operation = result.ok()
-        for role in ("admin", "tenant_admin", "viewer", None):
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-                _fuzz_one(served, operation, role, mode, checks, tally, (examples + 1) // 2, start + at)
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            for role in ("admin", "tenant_admin", "viewer", None):
+                try:
+                    _fuzz_one(served, operation, role, mode, checks, tally, (examples + 1) // 2, start + at)
+                except Unsatisfiable:
+                    # A call without parameters cannot be asked wrongly, and to find that out takes long.
+                    assert mode is GenerationMode.NEGATIVE
+                    break
     return tally
 
 
@@ -90,6 +94,4 @@ def _fuzz_one(
         if role is None and operation.path != "/healthz":
             assert answer.status_code in {401, 413, 429}
 
-    # A call without parameters cannot be asked wrongly.
-    with suppress(Unsatisfiable) if mode is GenerationMode.NEGATIVE else nullcontext():
-        ask()
+    ask()

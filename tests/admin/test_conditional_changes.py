@@ -74,6 +74,7 @@ def test_star_fits_no_entry_that_another_removes_before_the_change_is_committed(
     assert (None if entry is None else entry.body) == first.body
 
 
+@pytest.mark.slow
 def test_entry_that_another_changes_first_is_still_there_for_a_star(overtaken: ServedApp) -> None:
     assert isinstance(overtaken.store, OvertakenStore)
     overtaken.store.first = [MOVED]

@@ -63,6 +63,7 @@ def test_long_text_is_cut_before_it_is_searched(shape: str, searched: list[int])
     assert len(path.getMessage()) < 6000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_search_of_a_text_costs_what_its_length_does(shape: str) -> None:
     # A search that begins anew at every character takes some hundred times as long as this allows.

@@ -41,6 +41,7 @@ def certificate(folder: Path, name: str = "server", *options: str) -> tuple[str,
     return str(made), str(key)
 
 
+@pytest.mark.slow
 @needs_openssl
 def test_tls_files_that_cannot_be_used_are_a_clear_error(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)

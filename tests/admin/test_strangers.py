@@ -17,19 +17,20 @@ from tests.admin.raw_http import answer, asked, connected, request, silent
 from tests.admin.server_process import ServerProcess, server_process
 
 
-@pytest.fixture
-def tokens(tmp_path: Path) -> TokenFile:
-    return TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> TokenFile:
+    return TokenFile(tmp_path_factory.mktemp("server") / "tokens.json", clock_ms=lambda: 0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def token(tokens: TokenFile) -> str:
     return tokens.create("ann", "admin")
 
 
-@pytest.fixture
-def server(tmp_path: Path, tokens: TokenFile, token: str) -> Iterator[ServerProcess]:
-    with server_process(tmp_path, tokens) as started:
+@pytest.fixture(scope="module")
+def server(tokens: TokenFile, token: str) -> Iterator[ServerProcess]:
+    """Yield a server that outlives all attacks but those that end it."""
+    with server_process(tokens.path.parent, tokens) as started:
         yield started
 
 
@@ -54,8 +55,9 @@ def test_a_thousand_requests_at_once_are_answered_or_told_when_to_come_again(
 
 
 @pytest.mark.slow
-def test_half_a_body_does_not_keep_the_server_from_ending(server: ServerProcess, token: str) -> None:
+def test_half_a_body_does_not_keep_the_server_from_ending(tmp_path: Path, tokens: TokenFile, token: str) -> None:
     with ExitStack() as stack:
+        server = stack.enter_context(server_process(tmp_path, tokens))
         half = stack.enter_context(connected(server.port))
         half.sendall(request(token, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", "Content-Length: 1000") + b"{")
         assert asked(server.port, request(token)).status == 200
@@ -64,7 +66,7 @@ def test_half_a_body_does_not_keep_the_server_from_ending(server: ServerProcess,
         assert got is not None
         assert got.problem["title"] == "Service Unavailable"
         assert server.process.wait(timeout=5) in {0, -signal.SIGTERM}
-    assert "Traceback" not in server.log.read_text()
+        assert "Traceback" not in server.log.read_text()
 
 
 def test_clock_that_is_stepped_back_lets_callers_in_as_before(serve: Callable[..., ServedApp]) -> None:

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,18 @@ from spark_throttle.admin.cli.output import Exit
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
+from tests.effort import crossed
 
 CREATE = "tenant create blue publish.messages_per_second=5"
 
 
-@pytest.fixture(params=["file", "delta"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    location = {"file": f"file:{tmp_path / 'policies.yaml'}", "delta": f"delta:{tmp_path / 'store'}"}[request.param]
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    return made(f"file:{tmp_path / 'policies.yaml'}")
+
+
+def made(location: str) -> str:
+    """Make a store with one tenant."""
     service = PolicyService(open_store(location, is_created=True), clock_ms=lambda: 0)
     service.put("tenant", "acme", {"publish": {"messages_per_second": 9}}, Author("ann"))
     return location
@@ -47,6 +53,13 @@ def test_change_with_a_stream_that_nobody_reads_is_done(store: str, streams: str
     assert run(CREATE, streams, store)[0] == Exit.DONE
     assert tenants_of(store) == ["acme", "blue"]
     assert run("tenant get nobody", streams, store)[0] == Exit.NOT_FOUND
+
+
+@pytest.mark.slow
+def test_change_of_a_delta_store_without_streams_is_done(tmp_path: Path) -> None:
+    store = made(f"delta:{tmp_path / 'store'}")
+    assert run(CREATE, ">&- 2>&-", store)[0] == Exit.DONE
+    assert tenants_of(store) == ["acme", "blue"]
 
 
 @pytest.mark.slow
@@ -87,8 +100,9 @@ READ_STDIN = ["policy validate -", "policy apply -", "policy apply - --dry-run",
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stdin", ["<&-", "0>/dev/null"])
-@pytest.mark.parametrize("command", READ_STDIN)
+@pytest.mark.parametrize(
+    ("command", "stdin"), [*product(READ_STDIN, ["<&-"]), *crossed(READ_STDIN, ["0>/dev/null"], of=5)]
+)
 def test_stdin_that_cannot_be_read_is_told_in_words(tmp_path: Path, command: str, stdin: str) -> None:
     more = "" if "apply" not in command else f" --store file:{tmp_path / 'policies.yaml'}"
     line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli {command}{more} {stdin}"

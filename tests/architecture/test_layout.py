@@ -27,26 +27,25 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_module_is_short_enough_to_read(path: Path) -> None:
-    assert len(path.read_text().splitlines()) < MAX_LINES
+def test_module_is_short_enough_to_read() -> None:
+    assert [relative(path) for path in MODULES if len(path.read_text().splitlines()) >= MAX_LINES] == []
 
 
 PACKAGES = sorted(path.parent for path in LIBRARY if path.name == "__init__.py")
 
 
-@pytest.mark.parametrize("folder", [*PACKAGES, ROOT / "jobs", ROOT / "demos"], ids=relative)
-def test_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
-    assert len(list(folder.glob("*.py"))) <= MAX_FILES
+def test_folder_can_be_taken_in_at_a_glance() -> None:
+    folders = [*PACKAGES, ROOT / "jobs", ROOT / "demos"]
+    assert [relative(folder) for folder in folders if len(list(folder.glob("*.py"))) > MAX_FILES] == []
 
 
-@pytest.mark.parametrize("folder", PACKAGES[1:], ids=relative)
-def test_package_says_where_to_begin_and_what_it_may_import(folder: Path) -> None:
-    words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-    assert re.search(r"Start\s+with\s+`([\w.]+)`", words)
-    assert re.search(r"[Ii]t\s+may\s+import", words)
-    for name in re.findall(r"Start\s+with\s+`([\w.]+)`", words):
-        assert folder.joinpath(*name.split(".")).with_suffix(".py").exists(), name
+def test_package_says_where_to_begin_and_what_it_may_import() -> None:
+    for folder in PACKAGES[1:]:
+        words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        assert re.search(r"Start\s+with\s+`([\w.]+)`", words), folder
+        assert re.search(r"[Ii]t\s+may\s+import", words), folder
+        for name in re.findall(r"Start\s+with\s+`([\w.]+)`", words):
+            assert folder.joinpath(*name.split(".")).with_suffix(".py").exists(), (folder, name)
 
 
 def test_tracebacks_name_an_error_as_users_import_it() -> None:
@@ -54,27 +53,35 @@ def test_tracebacks_name_an_error_as_users_import_it() -> None:
     assert {each.__module__ for each in shown if isinstance(each, type)} == {"spark_throttle.errors"}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "jobs").glob("*.py")), ids=relative)
-def test_job_knows_no_demonstration(path: Path) -> None:
-    assert not re.search(r"^(from|import) demos\b", path.read_text(), re.MULTILINE)
+def test_job_knows_no_demonstration() -> None:
+    jobs = sorted((ROOT / "jobs").glob("*.py"))
+    assert [
+        relative(path) for path in jobs if re.search(r"^(from|import) demos\b", path.read_text(), re.MULTILINE)
+    ] == []
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=relative)
-def test_library_does_not_import_its_jobs_or_tests(path: Path) -> None:
-    roots = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            roots |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            roots.add(node.module.partition(".")[0])
-    assert not roots & {"jobs", "demos", "tests", "scripts"}
+@pytest.fixture(scope="module")
+def nodes() -> dict[str, list[ast.AST]]:
+    """Return all nodes of each module of the library."""
+    return {relative(path): list(ast.walk(ast.parse(path.read_text()))) for path in LIBRARY}
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=relative)
-def test_library_touches_no_jvm_object(path: Path) -> None:
+def test_library_does_not_import_its_jobs_or_tests(nodes: dict[str, list[ast.AST]]) -> None:
+    for path, of_module in nodes.items():
+        roots = set()
+        for node in of_module:
+            if isinstance(node, ast.Import):
+                roots |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                roots.add(node.module.partition(".")[0])
+        assert not roots & {"jobs", "demos", "tests", "scripts"}, path
+
+
+def test_library_touches_no_jvm_object(nodes: dict[str, list[ast.AST]]) -> None:
     """What reaches into the JVM or asks for the context does not run on Spark Connect."""
-    attributes = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
-    assert not attributes & {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_sc", "sparkContext"}
+    for path, of_module in nodes.items():
+        attributes = {node.attr for node in of_module if isinstance(node, ast.Attribute)}
+        assert not attributes & {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_sc", "sparkContext"}, path
 
 
 @pytest.mark.slow

@@ -6,11 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.control.queries import per_second
 from tests.control.whole_job import Rows, WholeJob
+from tests.effort import examples
 
 OFF = {"publish": {"messages_per_second": 0}}
 MANY: Rows = [(f"acme/n{i}", 10) for i in range(40)]
@@ -137,7 +138,7 @@ def nested(draw: st.DrawFn) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@examples(12)
 @given(nested(), st.sampled_from((1, 3, 8)), st.lists(st.integers(1, 400), min_size=1, max_size=12), st.data())
 def test_at_the_event_a_row_leaves_or_expires_and_none_could_before(
     document: dict[str, object], shards: int, sizes: list[int], data: st.DataObject

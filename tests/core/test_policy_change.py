@@ -30,6 +30,7 @@ from spark_throttle.core.quota import (
 from spark_throttle.testing.oracle import reference_bucket
 from spark_throttle.testing.oracle.shard import Engine, Shard
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
+from tests.effort import examples
 
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
 RATES = st.one_of(
@@ -126,6 +127,7 @@ def test_lead_grows_by_no_more_than_the_service_however_the_rates_of_two_scopes_
 
 
 @pytest.mark.slow
+@examples(30, in_search=1_000)
 @given(st.data())
 def test_l3_what_was_ahead_or_behind_under_other_policies_costs_a_message(data: st.DataObject) -> None:
     """From a change on, service differs by the bound of fair queueing and one more message of each flow."""

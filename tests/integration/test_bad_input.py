@@ -7,7 +7,7 @@ import random
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, policies, publish
 
-MANY = 100_000
+MANY = 40_000
 
 
 def test_every_unusable_row_is_rejected_with_its_reason(lake: Lake) -> None:

@@ -47,7 +47,7 @@ def test_checkpoint_that_was_put_back_is_refused_and_right_once_its_table_is_res
     shutil.copytree(checkpoint, backup)
     for number in (3, 5):
         lake.offer([(number, "good/a", 1), (number + 1, "bad/a", 2)])
-        run(lake, writer)
+    run(lake, writer)
     assert ids(lake) == [1, 3, 5]
     if not is_whole:
         shutil.rmtree(backup / "throttle")

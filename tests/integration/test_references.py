@@ -25,7 +25,7 @@ from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -168,14 +168,16 @@ def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(lake
     assert sorted(map(str, lake.admitted)) == ["(1, 't/a', 'x')", "(2, 't/a', 'y')"]
 
 
-@pytest.mark.parametrize("name", ["a b%25é#?.parquet", "{a}[b]*.parquet", "day=1/c.parquet", "a\u00a0b.parquet"])
-def test_file_of_any_name_is_read_twice(lake: Lake, name: str) -> None:
-    path = Path(lake.path("events")) / name
-    path.parent.mkdir(parents=True)
-    pq.write_table(pa.table({"id": [1, 2, 3], "ns": ["a/b", "a/b", "bad/a"], "size": [1, 2, 3]}), path)
+@pytest.mark.parametrize("names", [("a b%25é#?.parquet", "{a}[b]*.parquet", "a\u00a0b.parquet"), ("day=1/c.parquet",)])
+def test_file_of_any_name_is_read_twice(lake: Lake, names: Sequence[str]) -> None:
+    for number, name in enumerate(names):
+        path, first = Path(lake.path("events")) / name, 10 * number
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ids = [first + 1, first + 2, first + 3]
+        pq.write_table(pa.table({"id": ids, "ns": ["a/b", "a/b", "bad/a"], "size": [1, 2, 3]}), path)
     run(lake, BOUNDED, source=REFERENCES)
-    assert lake.admitted_ids == [1, 2]
-    assert lake.rejected_ids == [3]
+    assert lake.admitted_ids == [10 * number + at for number in range(len(names)) for at in (1, 2)]
+    assert lake.rejected_ids == [10 * number + 3 for number in range(len(names))]
 
 
 def test_rejected_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,21 +147,20 @@ def test_flipped_bit_in_a_queued_frame_is_found(lake: Lake, monkeypatch: pytest.
     assert lake.admitted_ids == list(range(220))
 
 
-@pytest.mark.parametrize("by_ms", [-HOUR_MS, YEAR_MS], ids=["back an hour", "forward a year"])
 def test_clock_that_jumps_admits_no_more_than_a_burst(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_ms: int
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "policies.yaml"
     path.write_text(json.dumps(FIVE_A_SECOND))
     move_clock = shifted_clock.install(monkeypatch, path)
     admitted = []
-    for number, shift_ms in enumerate([0, by_ms, by_ms + 60_000, 0, 60_000]):
+    for number, shift_ms in enumerate([0, -HOUR_MS, 60_000 - HOUR_MS, YEAR_MS, 0, 60_000]):
         move_clock(shift_ms)
         lake.offer((i, "t/n", 10) for i in range(20 * number, 20 * number + 20))
         before = len(lake.admitted_ids)
         lake.run(str(path), shards=1)
         admitted.append(len(lake.admitted_ids) - before)
-    assert sorted(lake.admitted_ids + lake.rejected_ids) == list(range(100))
+    assert sorted(lake.admitted_ids + lake.rejected_ids) == list(range(120))
     assert max(admitted) <= MOST_AT_ONCE
     # A run takes longer than a bucket fills, whichever way the clock had jumped.
     assert min(admitted) >= 5

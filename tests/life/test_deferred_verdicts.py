@@ -9,6 +9,7 @@ import pytest
 
 from spark_throttle.testing import SimulatedExchange, SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
+from tests.effort import crossed
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +77,7 @@ def test_hardly_any_verdict_is_deferred_under_a_steady_overload() -> None:
 
 @pytest.mark.parametrize(
     ("shards", "noisy", "batch_ms", "every_ms"),
-    [(1, 20, 100, 1_000), (2, 20, 100, 1_000), (8, 20, 100, 1_000), (8, 150, 1_000, 4_000), (64, 150, 1_000, 4_000)],
+    [(1, 20, 100, 1_000), (2, 20, 100, 1_000), (8, 20, 100, 1_000), (8, 150, 1_000, 4_000), (32, 150, 1_000, 4_000)],
 )
 def test_modest_namespace_whose_part_of_a_batch_is_less_than_a_message_is_not_rejected(
     shards: int, noisy: int, batch_ms: int, every_ms: int
@@ -86,7 +87,7 @@ def test_modest_namespace_whose_part_of_a_batch_is_less_than_a_message_is_not_re
     beside = (f"noisy/{i}" for i in range(100_000))
     elsewhere = [name for name in beside if shards == 1 or shard_of(name, shards) != shard_of(modest, shards)][:noisy]
     rows = max(1, 3 * QUOTA_PER_SECOND * batch_ms // SECOND_MS // noisy)
-    for batch in range(1, 6 * every_ms // batch_ms):
+    for batch in range(1, 4 * every_ms // batch_ms):
         is_sent = batch * batch_ms % every_ms == 0
         job.offer([(name, 1) for name in elsewhere for _ in range(rows)] + [(modest, 1)] * is_sent)
         job.trigger(after_ms=batch_ms)
@@ -117,17 +118,16 @@ def test_row_that_comes_while_its_group_owes_does_not_wait_until_the_debt_is_rep
     job = SimulatedJob(document, shards=shards)
     job.offer([("acme/large", 600 * 10_000)])
     job.trigger(after_ms=SECOND_MS)
-    for _ in range(8):
+    for _ in range(4):
         job.offer([("other/a", 100)])
         job.trigger(after_ms=SECOND_MS)
         job.trigger(after_ms=SECOND_MS)
         job.trigger(after_ms=SECOND_MS)
         assert len(job.waiting) == 0
-    assert len(job.rejected) == 8
+    assert len(job.rejected) == 4
 
 
-@pytest.mark.parametrize("shards", [1, 2, 8])
-@pytest.mark.parametrize("pause_seconds", [0, 1, 4])
+@pytest.mark.parametrize(("shards", "pause_seconds"), crossed([1, 2, 8], [0, 1, 4], of=3))
 def test_modest_namespace_is_not_rejected_because_another_overloads_its_group(shards: int, pause_seconds: int) -> None:
     noisy = "noisy/a"
     modest = next(
@@ -202,8 +202,7 @@ def test_row_that_waits_for_its_verdict_puts_no_other_row_out_of_the_queue() -> 
     assert "patient/a" not in {letter.row.namespace for letter in job.rejected}
 
 
-@pytest.mark.parametrize("per_second", [0.001, 0.005, 0.007, 0.008])
-@pytest.mark.parametrize("shards", [8, 64])
+@pytest.mark.parametrize(("per_second", "shards"), crossed([0.001, 0.005, 0.007, 0.008], [8, 64], of=2))
 def test_slow_quota_lets_a_row_an_hour_pass(per_second: float, shards: int) -> None:
     limit = {"messages_per_second": per_second, "on_excess": "reject"}
     job = SimulatedJob({"version": 1, "tenants": {"acme": {"publish": limit}}}, shards=shards)
@@ -278,7 +277,7 @@ def test_downtime_of_a_job_is_not_owed() -> None:
 
 def test_restarts_under_an_overload_let_no_queue_grow() -> None:
     job = SimulatedJob(limited(1), shards=2, exchange=SimulatedExchange())
-    for _ in range(3):
+    for _ in range(2):
         offer(job, 3 * QUOTA_PER_SECOND, 40, MANY)
         assert len(job.waiting) <= 5 * QUOTA_PER_SECOND
         job.restart()

@@ -8,11 +8,12 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
+from tests.effort import examples
 from tests.life.counting import admitted_in
 from tests.life.drawing import Step
 from tests.life.life import Birth, Life
@@ -68,7 +69,7 @@ def tenancies(draw: st.DrawFn) -> Tenancy:
     return Tenancy(draw(st.sampled_from((1, 2, 3, 8))), sizes_bytes, weights, limit | {"burst_seconds": burst_seconds})
 
 
-@settings(max_examples=8)
+@examples(3)
 @given(tenancies())
 def test_l3_equals_stay_within_a_message_of_each_a_shard_however_little_there_is_to_lend(tenancy: Tenancy) -> None:
     policy = {
@@ -170,7 +171,7 @@ def tenancies_of_two_resources(draw: st.DrawFn) -> tuple[Tenancy, dict[str, Frac
     return Tenancy(draw(st.sampled_from((1, 2, 2, 4, 8))), sizes_bytes, weights, publish), seconds
 
 
-@settings(max_examples=15)
+@examples(4)
 @given(tenancies_of_two_resources())
 def test_l4_nobody_starves_beside_others_where_a_group_is_short_of_both_resources(
     drawn: tuple[Tenancy, dict[str, Fraction]],

@@ -11,6 +11,7 @@ import pytest
 
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import shard_of
+from tests.effort import crossed
 from tests.life.counting import admitted_in
 
 pytestmark = pytest.mark.slow
@@ -32,8 +33,8 @@ def service_apart(
     beside_big: list[str], seconds: int, policy_at: Callable[[int], dict[str, Any]] = lambda _: GROUP
 ) -> int:
     """Return by how many bytes one of two that are always backlogged, in different shards, is ahead of the other."""
-    big, small = name_in(0, 8, "big"), name_in(1, 8, "small")
-    job, served = SimulatedJob(GROUP, shards=8), Counter[str]()
+    big, small = name_in(0, 4, "big"), name_in(1, 4, "small")
+    job, served = SimulatedJob(GROUP, shards=4), Counter[str]()
     for second in range(seconds):
         waiting = Counter(row.namespace for row in job.waiting)
         job.offer([(small, SMALL_BYTES)] * (100 - waiting[small]) + [(big, BIG_BYTES)] * (5 - waiting[big]))
@@ -50,7 +51,7 @@ def test_two_that_are_always_backlogged_stay_within_a_message_of_each() -> None:
 
 
 def test_l3_a_light_namespace_beside_a_large_one_takes_nothing_from_the_others() -> None:
-    assert service_apart([name_in(0, 8, "light")], 120) <= 2 * (BIG_BYTES + SMALL_BYTES)
+    assert service_apart([name_in(0, 4, "light")], 120) <= 2 * (BIG_BYTES + SMALL_BYTES)
 
 
 def test_l3_a_rate_that_changes_often_costs_a_message_and_no_more() -> None:
@@ -76,20 +77,19 @@ def slow_policy(
     }
 
 
-@pytest.mark.parametrize("shards", [4, 8])
-@pytest.mark.parametrize(
-    "then",
-    [
-        slow_policy(burst_seconds=3),
-        slow_policy(weight=2),
-        slow_policy(first="iron"),
-        slow_policy(first="iron", others="iron"),
-    ],
-    ids=["another burst", "another weight", "one moves", "all move"],
-)
+CHANGES: Final[dict[str, dict[str, Any]]] = {
+    "another burst": slow_policy(burst_seconds=3),
+    "another weight": slow_policy(weight=2),
+    "one moves": slow_policy(first="iron"),
+    "all move": slow_policy(first="iron", others="iron"),
+}
+
+
+@pytest.mark.parametrize(("change", "shards"), crossed(CHANGES, [4, 8], of=2))
 def test_policy_that_changes_with_every_batch_starves_no_shard_that_is_due_less_than_a_message(
-    then: dict[str, Any], shards: int
+    change: str, shards: int
 ) -> None:
+    then = CHANGES[change]
     job = SimulatedJob(slow_policy(), shards=shards)
     names = [f"t{k}/x" for k in range(6)]
     job.offer([(name, 1_000) for name in names for _ in range(60)])
@@ -294,7 +294,7 @@ def test_bytes_are_shared_where_the_limit_on_messages_is_none_in_truth() -> None
 def test_each_newcomer_with_a_large_message_costs_its_mate_no_more_than_an_epochs_part(
     seconds_apart: int, size_bytes: int
 ) -> None:
-    a, b, seconds = name_in(0, 2, "a"), name_in(1, 2, "b"), 180
+    a, b, seconds = name_in(0, 2, "a"), name_in(1, 2, "b"), 90
     job = SimulatedJob({"version": 1, "job": {"publish": {"bytes_per_second": 10_000, "burst_seconds": 2}}}, shards=2)
     for second in range(seconds):
         waiting = Counter(row.namespace for row in job.waiting)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.packing import pack
@@ -21,6 +21,7 @@ from spark_throttle.sharing.peers import UnreadableRegister
 from spark_throttle.sharing.register import WHOLE_BYTES, ShareRegister
 from spark_throttle.sharing.report import REPORT_VERSION, Mark, ScopeRows, ShareReport, unpack_base
 from spark_throttle.sharing.visit import Update
+from tests.effort import examples
 
 
 class MemoryExchange:
@@ -173,7 +174,7 @@ many = st.dictionaries(st.integers(0, 30), st.integers(0, 1000), max_size=20)
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@examples(15)
 @given(st.lists(st.tuples(many, st.booleans(), st.booleans()), max_size=12), st.sets(st.integers(0, 30)))
 def test_any_reports_are_read_as_they_were_published_whatever_was_missed(
     steps: list[tuple[dict[int, int], bool, bool]], wanted: set[int]

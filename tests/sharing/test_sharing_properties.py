@@ -9,12 +9,13 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, cloned, lag, reborn, roam
 
-SEEDS = int(os.environ.get("SHARE_SEEDS", "4"))
+SEEDS = int(os.environ.get("SHARE_SEEDS", "2"))
 STEPS = int(os.environ.get("SHARE_STEPS", "700"))
 QUOTA = 1_000_000
 FLOOR = QUOTA * SETTINGS.floor_percent // 100
@@ -30,21 +31,21 @@ def world_of(*demands: int) -> World:
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@examples(3)
 @given(st.integers(0, 2**32), st.integers(2, 5))
 def test_quota_is_never_over_leased_whatever_happens(seed: int, jobs: int) -> None:
     roam(seed, STEPS, jobs)  # checks after each event
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@examples(3)
 @given(st.integers(0, 2**32), st.integers(2, 5))
 def test_quota_is_never_over_leased_whatever_the_jobs_claim(seed: int, jobs: int) -> None:
     roam(seed, STEPS, jobs, is_greedy=True)
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@examples(3)
 @given(st.integers(0, 2**32))
 def test_quota_is_never_over_leased_though_reports_are_a_third_of_a_lease_late(seed: int) -> None:
     lag(seed, 2 * STEPS)
@@ -58,7 +59,7 @@ def test_quota_is_never_over_leased_by_jobs_that_start_and_do_not_know_of_each_o
 
 
 @pytest.mark.slow
-@settings(max_examples=4)
+@examples(2)
 @given(st.integers(0, 2**32), st.integers(2, 4))
 def test_quota_is_never_over_leased_by_jobs_that_are_put_back_and_cloned_and_whose_registers_are_deleted(
     seed: int, jobs: int
@@ -67,7 +68,7 @@ def test_quota_is_never_over_leased_by_jobs_that_are_put_back_and_cloned_and_who
 
 
 @pytest.mark.slow
-@settings(max_examples=4)
+@examples(2)
 @given(st.integers(0, 2**32))
 def test_every_job_is_heard_soon_after_the_last_was_put_back_or_cloned_and_of_each_one_process_goes_on(
     seed: int,
@@ -92,7 +93,7 @@ def test_quota_is_never_over_leased_in_worlds_of_fixed_seeds(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@examples(3)
 @given(st.integers(0, 2**32))
 def test_jobs_recover_from_anything_within_a_lease_and_some_cycles(seed: int) -> None:
     world = roam(seed, STEPS // 2)
@@ -119,7 +120,7 @@ def test_dividing_anew_only_what_changed_comes_to_what_dividing_everything_does(
 
 
 @pytest.mark.slow
-@settings(max_examples=8)
+@examples(4)
 @given(st.lists(st.sampled_from([10_000, 200_000, 500_000, 900_000, 5_000_000]), min_size=2, max_size=4), st.data())
 def test_shares_are_right_within_1_percent_a_cycle_after_a_demand_changed(
     demands: list[int], data: st.DataObject

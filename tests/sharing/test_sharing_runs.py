@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_throttle.sharing.status import Observation
+from tests.effort import crossed
 from tests.sharing.share_world import GOLD, SETTINGS, SimulatedJob, World
 
 QUOTA = 1_000_000
@@ -47,8 +48,7 @@ def clone_of(world: World, job: SimulatedJob, behind: int, demand: int = 5 * QUO
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_gone", [False, True], ids=["its register is there", "its register is gone"])
-@pytest.mark.parametrize("others", [1, 3])
+@pytest.mark.parametrize(("others", "is_gone"), crossed([1, 3], [False, True], of=2))
 def test_job_that_was_put_back_is_heard_within_three_cycles(others: int, *, is_gone: bool) -> None:
     world = world_of(*[5 * QUOTA] * (1 + others))
     job = world.jobs[0]
@@ -121,8 +121,7 @@ def test_job_that_is_told_of_a_later_run_which_nobody_finds_begins_anew() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("behind", [-1, 0, 1, 5])
-@pytest.mark.parametrize("demand", [0, 5 * QUOTA])
+@pytest.mark.parametrize(("behind", "demand"), crossed([-1, 0, 1, 5], [0, 5 * QUOTA], of=2))
 def test_of_a_job_and_its_clone_the_one_that_began_last_goes_on(behind: int, demand: int) -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     clone = clone_of(world, world.jobs[0], behind, demand)
@@ -135,8 +134,7 @@ def test_of_a_job_and_its_clone_the_one_that_began_last_goes_on(behind: int, dem
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offsets_ms", [(0, 33), (33, 0)])
-@pytest.mark.parametrize("clones", [2, 3])
+@pytest.mark.parametrize(("offsets_ms", "clones"), crossed([(0, 33), (33, 0)], [2, 3], of=2))
 def test_of_clones_that_begin_at_once_exactly_one_goes_on(clones: int, offsets_ms: tuple[int, int]) -> None:
     world = world_of(5 * QUOTA)
     world.jobs += [

@@ -18,6 +18,7 @@ from spark_throttle.store.protection import lost_protection
 from spark_throttle.store.protection.loss import Loss
 from spark_throttle.store.protection.lost_protection import ProtectionCheck
 from spark_throttle.store.store import Author, Change
+from tests.effort import IS_SEARCH
 
 Values = dict[str, Any]
 
@@ -435,10 +436,11 @@ def check(seed: int, changes: int, *, has_globs: bool) -> Counter[str]:
 @pytest.mark.parametrize(("has_globs", "untrue"), [(False, 0.002), (True, 0.1)])
 def test_no_lost_limit_of_any_name_goes_unsaid(has_globs: bool, untrue: float) -> None:
     counts = Counter[str]()
-    for seed in range(1500):
+    seeds = 1500 if IS_SEARCH else 600
+    for seed in range(seeds):
         counts += check(seed, 1 + seed % 4, has_globs=has_globs)
-    assert counts["lost and said"] > 1000
-    assert counts["no policy left"] > 5
+    assert counts["lost and said"] > seeds * 2 // 3
+    assert counts["no policy left"] > seeds // 300
     # What depends on names that nobody has written counts as lost; that must stay the exception.
     assert counts["said, and no name lost it"] < untrue * counts["said"]
 

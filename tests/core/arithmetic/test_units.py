@@ -187,6 +187,7 @@ def test_formatted_duration_parses_to_itself(duration_ms: int) -> None:
     assert parse_duration_ms(format_duration_ms(duration_ms)) == duration_ms
 
 
+@pytest.mark.slow
 @given(st.decimals(0, MAX_TOKENS_PER_SECOND, places=3))
 def test_rate_is_the_same_as_a_decimal_a_text_and_a_float(rate: Decimal) -> None:
     expected = Fraction(rate) * 1000

@@ -122,6 +122,7 @@ def test_water_fill_scales_both_resources_of_a_claimant_alike(
             assert abs(parts[0] - parts[1]) <= resolution
 
 
+@pytest.mark.slow
 @given(claimants, st.tuples(st.integers(1000, LARGEST), st.integers(1000, LARGEST)))
 def test_claimants_that_want_more_have_equal_dominant_shares_by_weight(
     claims: list[tuple[int, int, int]], available: tuple[int, int]

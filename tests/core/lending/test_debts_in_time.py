@@ -49,6 +49,7 @@ def seconds_of(tokens: Int64s) -> list[Fraction]:
     return [Fraction(int(row[0]), rates[0]) + Fraction(int(row[1]), rates[1]) for row in np.atleast_2d(tokens)]
 
 
+@pytest.mark.slow
 @given(FLOWS, ACCOUNTS)
 def test_account_is_told_anew_without_a_gain_or_a_loss_of_time(
     flows: list[Flow], accounts: list[tuple[int, int]]

@@ -352,6 +352,7 @@ def test_shards_are_lent_what_a_scope_holds_however_far_behind_one_is(
     assert lent[0] <= (wanted_bytes + held_bytes // 2) * MICRO
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.just(0), st.integers(-1, 1), st.integers(1, 5), st.integers(0, 40), st.integers(0, 400))),
     st.sampled_from([(None, 100), (30, None), (30, 100), (0, 100)]),

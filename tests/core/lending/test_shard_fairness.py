@@ -19,6 +19,7 @@ from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, limit, make_policy
 from tests.core.lending.test_shared_quota import START_MS, Job
+from tests.effort import crossed
 
 BYTES_PER_SECOND = 10_000
 
@@ -81,22 +82,23 @@ class Contest:
         return max(gaps) - min(gaps)
 
 
+FLOWS = [
+    ((1_000, 1_000), (1, 1)),
+    ((1_000, 60_000), (1, 1)),
+    ((60_000, 1_000), (1, 1)),
+    ((700, 60_000), (3, 1)),
+    ((1_000, 90_000), (1, 20)),
+    ((500, 7_000, 40_000), (1, 2, 1)),
+]
+"""Sizes and weights of the flows of a contest."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sizes", "weights"),
-    [
-        ((1_000, 1_000), (1, 1)),
-        ((1_000, 60_000), (1, 1)),
-        ((60_000, 1_000), (1, 1)),
-        ((700, 60_000), (3, 1)),
-        ((1_000, 90_000), (1, 20)),
-        ((500, 7_000, 40_000), (1, 2, 1)),
-    ],
-)
-@pytest.mark.parametrize(("shards", "messages_per_second"), [(2, None), (3, 40), (8, None), (64, 40)])
+@pytest.mark.parametrize(("flows", "place"), crossed(FLOWS, [(2, None), (3, 40), (8, None), (64, 40)], of=3))
 def test_l3_large_messages_in_one_shard_take_no_more_than_their_part_for_ever(
-    shards: int, sizes: tuple[int, ...], weights: tuple[int, ...], messages_per_second: int | None
+    flows: tuple[tuple[int, ...], tuple[int, ...]], place: tuple[int, int | None]
 ) -> None:
+    (sizes, weights), (shards, messages_per_second) = flows, place
     contest = Contest(sizes, weights, max(shards, len(sizes)), messages_per_second)
     contest.run(100 if shards < 64 else 20)
     for one in range(len(sizes)):

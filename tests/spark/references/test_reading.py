@@ -52,6 +52,7 @@ def write(root: Path, name: str, table: pa.Table, number: int = 0, **settings: A
     return SourceFile(number, name, (root / name).stat().st_size, 0)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=4),
     st.integers(1, 7),

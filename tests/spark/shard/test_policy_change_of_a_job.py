@@ -24,6 +24,7 @@ from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.spark.rows.frames import encode
 from spark_throttle.spark.shard.shard_batch import run_batch
 from spark_throttle.store.policy_location import load_policies
+from tests.effort import crossed
 from tests.spark.shard.shards import START_MS, column, with_helpers
 
 
@@ -132,16 +133,15 @@ CHANGES = [change for change in product((each.name.lower() for each in OnExcess)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["namespace", "tenant", "group", "job"])
-@pytest.mark.parametrize("change", CHANGES, ids="-".join)
+@pytest.mark.parametrize(("change", "level"), crossed(CHANGES, ["namespace", "tenant", "group", "job"], of=2))
 def test_action_that_changes_serves_the_quota_from_two_bursts_on(
     tmp_path: Path, change: tuple[str, str], level: str
 ) -> None:
     """Whatever passed in a dry run of a minute at five times the quota, nothing of it is owed beyond a burst."""
     before, after = change
     job = Job(tmp_path, quota_at(level, before), shards=2)
-    for _ in range(60):
-        job.trigger({"a/x": 50})
+    for _ in range(20):
+        job.trigger({"a/x": 150}, after_ms=3_000)
     job.set(quota_at(level, after))
     for _ in range(3):
         job.trigger({"a/x": 50})
