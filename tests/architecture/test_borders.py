@@ -21,6 +21,8 @@ SEEDS: Final = {
     "Rooms of spark": ("spark.rows.frames", "spark_throttle.spark.throttle"),
     "Rooms of admin": ("admin.caller", "spark_throttle.admin.api"),
     "Rooms of testing": ("testing.oracle.worlds", "spark_throttle.testing.store_suite"),
+    "Rooms of pace": ("pace.clock", "spark_throttle.pace.pacer"),
+    "The pacer is useful alone": ("pace.limit", "numpy"),
     "The core computes": ("core.quota", "random"),
     "The control plane and all below know no Spark": ("checkpoint.offset_log", "pyspark.sql"),
     "The plane of a job knows no store": ("control.plane", "spark_throttle.store"),
