@@ -51,7 +51,8 @@ class QueueFiles:
         >>> files.after(("b",), 2, epoch=10, kept_epochs=3).deletable
         ('a',)
         """
-        gone = [(name, epoch) for name in self.waiting if name not in set(waiting)]
+        needed = set(waiting)
+        gone = [(name, epoch) for name in self.waiting if name not in needed]
         left = (*self.left, *gone)
         kept = tuple(each for each in left if each[1] > epoch - kept_epochs)
         return QueueFiles(written, waiting, kept, tuple(name for name, since in left if since <= epoch - kept_epochs))

@@ -288,3 +288,17 @@ def test_frames_are_no_larger_than_usual() -> None:
     places = [FramePlace.of(frame) for frame in queue.frames]
     assert all(place.size_bytes <= FRAME_BYTES * 11 // 10 for place in places if place is not None)
     assert pa.concat_tables(queue.rows(everyone(queue), folder_of(directory))).num_rows == 1_000
+
+
+@pytest.mark.parametrize("fast_rows", [1, 9])
+def test_rows_that_wait_for_long_do_not_keep_the_files_of_others(fast_rows: int) -> None:
+    directory, queue, files = CountedDirectory(), ShardQueue.empty(), NO_FILES
+    for epoch in range(1, 101):  # a small row that stays, and large ones that leave in the next batch
+        folder, waiting = folder_of(directory, 20_000), rows_of(queue, directory)
+        width, first = 90_000 // fast_rows, 10 * epoch
+        joining = pa.concat_tables([table([first]), table(list(range(first + 1, first + 1 + fast_rows)), width=width)])
+        stays = np.array([row % 10 == 0 for row in waiting], dtype=np.bool_)
+        queue, files = queue.after(stays, joining, folder).moved(files, epoch, folder)
+    assert len(rows_of(queue, directory)) == 100 + fast_rows
+    assert sum(len(directory.files[f"{FOLDER}/{name}"]) for name in files.waiting) < 3 * 90_000
+    assert len(queue.frames) < 10
