@@ -111,7 +111,7 @@ class ShardQueue:
 
 
 def _rewritten(frame: bytes, alive: Int64s, folder: QueueFolder) -> _Part:
-    """Return a frame of which rows left: without them, if less than half of its rows, or a third of its bytes, remain."""
+    """Return a frame of which rows left: without them, if less than half of its rows or a third of its bytes remain."""
     (opened,) = folder.open([frame])
     rows = decode(opened)
     gone = np.delete(np.arange(rows.num_rows), alive)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.codec import unpack_shard
-from spark_throttle.core.queue_files import NO_FILES, QueueFiles
+from spark_throttle.core.queue_files import DELETED_FILES, NO_FILES, QueueFiles
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import FRAME_BYTES, FrameKind
@@ -259,6 +259,18 @@ def test_file_is_deleted_when_no_checkpoint_needs_it_and_not_before() -> None:
         counts.append(len(directory.files))
     assert counts[2:] == [0, 0, 0]
     assert min(counts[:2]) > 0
+
+
+def test_batch_deletes_few_files_though_many_were_left_at_once() -> None:
+    names = [f"0/{number:03d}" for number in range(100)]
+    files = QueueFiles(100, tuple(names)).after((), 100, epoch=1, kept_epochs=3)
+    deleted = list[str]()
+    for epoch in range(2, 30):
+        files = files.after((), 100, epoch, kept_epochs=3)
+        assert len(files.deletable) <= DELETED_FILES
+        deleted += files.deletable
+    assert deleted == names
+    assert files.left == ()
 
 
 def test_operator_keeps_waiting_rows_in_the_control_directory_and_deletes_them_there(tmp_path: Path) -> None:
