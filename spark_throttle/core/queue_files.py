@@ -14,6 +14,10 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.packing import BlockFields, Field
 
+DELETED_FILES: Final = 20
+"""Most files that a batch deletes: on an object store each is a request, for which the batch waits. As a batch writes
+at most one file, no more are left in the long run."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueFiles:
@@ -29,7 +33,7 @@ class QueueFiles:
     """The names of the files of which no row waits any more, and the epoch in which the last one left."""
 
     deletable: tuple[str, ...] = ()
-    """The names of files that no checkpoint can need after this batch; the state does not keep them."""
+    """The names of files that no checkpoint can need, and that this batch deletes; the state does not keep them."""
 
     def after(self, waiting: tuple[str, ...], written: int, epoch: int, kept_epochs: int) -> QueueFiles:
         """Return the files after a batch.
@@ -51,10 +55,12 @@ class QueueFiles:
         >>> files.after(("b",), 2, epoch=10, kept_epochs=3).deletable
         ('a',)
         """
-        gone = [(name, epoch) for name in self.waiting if name not in set(waiting)]
+        needed = set(waiting)
+        gone = [(name, epoch) for name in self.waiting if name not in needed]
         left = (*self.left, *gone)
-        kept = tuple(each for each in left if each[1] > epoch - kept_epochs)
-        return QueueFiles(written, waiting, kept, tuple(name for name, since in left if since <= epoch - kept_epochs))
+        deletable = [name for name, since in left if since <= epoch - kept_epochs][:DELETED_FILES]
+        kept = tuple(each for each in left if each[0] not in deletable)
+        return QueueFiles(written, waiting, kept, tuple(deletable))
 
     def to_fields(self) -> dict[str, Field]:
         """Return the fields of a stored state that `of` reads."""

@@ -76,12 +76,20 @@ class Directory:
         writer = f"{os.getpid()}.{threading.get_ident()}"  # the plane and its exchange's thread write the same status
         written = target.with_name(f".{target.name}.{writer}.tmp") if self._moves else target
         try:
-            self._write(str(written), content)
+            self._write_in_folder(written, content)
+            if written != target:
+                self._files.move(str(written), str(target))
+        except OSError:
+            if written != target:  # on a full disk, what each attempt left would take the room of the next
+                Path(written).unlink(missing_ok=True)
+            raise
+
+    def _write_in_folder(self, path: PurePosixPath, content: bytes) -> None:
+        try:
+            self._write(str(path), content)
         except FileNotFoundError:
-            self._files.create_dir(str(target.parent), recursive=True)
-            self._write(str(written), content)
-        if written != target:
-            self._files.move(str(written), str(target))
+            self._files.create_dir(str(path.parent), recursive=True)
+            self._write(str(path), content)
 
     def _write(self, path: str, content: bytes) -> None:
         with self._files.open_output_stream(path) as stream:

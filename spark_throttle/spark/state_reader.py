@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -30,7 +31,9 @@ _OPERATOR = "applyInPandasWithState"
 _BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms", LongType()))
 
 
-def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | None = None) -> DataFrame:
+def read_queued(
+    spark: SparkSession, checkpoint: str, *, schema: StructType | None = None, control_path: str | None = None
+) -> DataFrame:
     """Return the rows that wait in the state of the last committed batch.
 
     They have the user's columns, then ``namespace``, ``arrival_ms`` (the batch time at which the row arrived) and
@@ -47,6 +50,8 @@ def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | No
         The stream's schema. By default it is inferred from the waiting rows, which carry Arrow types only: ``char``
         becomes ``string``, a year-month interval becomes a number of months, and an empty queue has none of the user's
         columns.
+    control_path
+        The control path that was given to `Throttle.apply`. By default, it is in the checkpoint.
 
     Raises
     ------
@@ -54,7 +59,8 @@ def read_queued(spark: SparkSession, checkpoint: str, *, schema: StructType | No
         If the checkpoint does not belong to a throttled query that has committed a batch.
     """
     blocks = _blocks(spark, checkpoint)
-    storage = QueueStorage(f"{SparkPaths(spark).resolve(checkpoint).rstrip('/')}/throttle")
+    control_path = control_path or f"{checkpoint.rstrip('/')}/throttle"
+    storage = QueueStorage(SparkPaths(spark).resolve(control_path))
     newest = _newest_schema(blocks, storage)
     if newest.names == [PLACE]:
         return _copied(spark, checkpoint, blocks, storage, schema)
@@ -143,8 +149,9 @@ class QueueUnpacker:
 
     def _rows(self, stored: StoredShard) -> Iterator[pa.RecordBatch]:
         queue, start = stored.state.queue, 0
-        for at, frame in enumerate(stored.frames):
-            end = start + int((stored.frame_of_row == at).sum())
+        rows_of_frame = np.bincount(stored.frame_of_row, minlength=len(stored.frames)).tolist()
+        for frame, count in zip(stored.frames, rows_of_frame, strict=True):
+            end = start + count
             (opened,) = self.storage.folder(0).open([frame])
             rows = decode(opened).take(pa.array(stored.row_in_frame[start:end])).combine_chunks()
             (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]

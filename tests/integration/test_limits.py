@@ -119,6 +119,20 @@ def test_waiting_rows_that_are_too_large_for_the_state_lie_in_files(
     assert lake.admitted_ids == list(range(300))
 
 
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_waiting_rows_in_files_are_read_wherever_the_control_path_is(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
+    lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
+    checkpoint, control = (f"{scheme}{lake.path(name)}" for name in ("applied", "control"))
+    decided = lake.throttle(SHUT, shards=1).apply(lake.events(), control_path=control)
+    writer = decided.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    finish(writer.trigger(availableNow=True).start())
+    queued = read_queued(lake.spark, checkpoint, control_path=control)
+    assert sorted(row["id"] for row in queued.collect()) == list(range(300))
+
+
 def test_queue_rejects_what_it_has_no_room_for(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.offer((i, "t/n", 10) for i in range(10, 14))

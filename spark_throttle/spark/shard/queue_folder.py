@@ -8,6 +8,9 @@ of which rows leave.
 A file is named by its shard, a number that the state counts, and a digest of its content. So a batch that runs again
 writes the same file, and a batch after a checkpoint was put back never writes over a file that it may still need.
 
+If the frames that are left of a file are less than half of it, they come back into the state, and go to another file
+with the next ones. So rows that wait for long do not keep files that are full of rows which have left.
+
 A file of which no row waits is not deleted at once: a checkpoint that is put back needs it again. The state remembers
 the epoch in which its last row left (`core.queue_files`). The shard deletes it when no checkpoint can be put back that
 far. If a checkpoint is put back, the files of the batches that this undoes stay for good.
@@ -55,6 +58,9 @@ class FramePlace:
     checksum: int
     """CRC-32 of the frame."""
 
+    file_bytes: int
+    """Size of the whole file."""
+
     schema: str
     """A digest of the schema of its rows: a reader that needs only schemas opens one frame of each."""
 
@@ -68,7 +74,7 @@ class FramePlace:
 
         Examples
         --------
-        >>> place = FramePlace("0/1-ab", 0, 400, 7, "cd")
+        >>> place = FramePlace("0/1-ab", 0, 400, 7, 900, "cd")
         >>> FramePlace.of(place.pack()) == place, FramePlace.of(bytes([255] * 4))
         (True, None)
         """
@@ -117,7 +123,8 @@ class QueueFolder:
         self._directory.write(f"{FOLDER}/{name}", content)
         places, first_byte = [], 0
         for frame in frames:
-            place = FramePlace(name, first_byte, len(frame), zlib.crc32(frame), _schema_digest(frame)).pack()
+            checksum, schema = zlib.crc32(frame), _schema_digest(frame)
+            place = FramePlace(name, first_byte, len(frame), checksum, len(content), schema).pack()
             self._read[place] = frame
             places.append(place)
             first_byte += len(frame)

@@ -1,8 +1,9 @@
 """The payload of waiting rows: frames, opened only when one of their rows leaves.
 
 A queued row is a pair (frame, position in the frame), in the order of the queue. A frame is written once, when its rows
-are queued, and dropped when its last row has left. If a frame is opened and fewer than half of its rows remain, it is
-rewritten with those rows. So a long backlog costs Python the frames that a batch touches, not all waiting rows.
+are queued, and dropped when its last row has left. If rows leave a frame, and those that remain are fewer than half of
+its rows or less than a third of its bytes, it is rewritten with them. So a long backlog costs Python the frames that a
+batch touches, not all waiting rows.
 
 Small frames lie in the shard's state. If they become many, they go to a file together, neighbours joined to frames of
 the usual size (`queue_folder`). What a rewritten frame leaves small is joined with its neighbours that way too.
@@ -10,8 +11,9 @@ the usual size (`queue_folder`). What a rewritten frame leaves small is joined w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -81,11 +83,11 @@ class ShardQueue:
 
         The last frame stays if it is small: the next rows join it.
         """
-        queue, written = self, files.written
-        if folder.is_full([frame for frame in self.frames if FramePlace.of(frame) is None]):
-            ends = np.cumsum(np.bincount(self.frame_of_row, minlength=len(self.frames)))[:-1]
-            parts = list(zip(self.frames, np.split(self.row_in_frame, ends), strict=True))
-            kept = parts[-1:] if folder.is_small(self.frames[-1]) else []
+        queue, written = self._without_sparse_files(folder), files.written
+        if folder.is_full([frame for frame in queue.frames if FramePlace.of(frame) is None]):
+            ends = np.cumsum(np.bincount(queue.frame_of_row, minlength=len(queue.frames)))[:-1]
+            parts = list(zip(queue.frames, np.split(queue.row_in_frame, ends), strict=True))
+            kept = parts[-1:] if folder.is_small(queue.frames[-1]) else []
             joined = _joined(parts[: len(parts) - len(kept)], folder)
             inline = [frame for frame, _ in joined if FramePlace.of(frame) is None]
             if inline:
@@ -95,12 +97,25 @@ class ShardQueue:
         found = [place.file for frame in queue.frames if (place := FramePlace.of(frame)) is not None]
         return queue, files.after(tuple(dict.fromkeys(found)), written, epoch, folder.kept_epochs)
 
+    def _without_sparse_files(self, folder: QueueFolder) -> ShardQueue:
+        """Return the queue with the frames in the state that are less than half of their file."""
+        places = {frame: place for frame in self.frames if (place := FramePlace.of(frame)) is not None}
+        needed_bytes: Counter[str] = Counter()
+        for place in places.values():
+            needed_bytes[place.file] += place.size_bytes
+        sparse = [frame for frame, place in places.items() if needed_bytes[place.file] * 2 < place.file_bytes]
+        if not sparse:
+            return self
+        opened = dict(zip(sparse, folder.open(sparse), strict=True))
+        return replace(self, frames=[opened.get(frame, frame) for frame in self.frames])
+
 
 def _rewritten(frame: bytes, alive: Int64s, folder: QueueFolder) -> _Part:
-    """Return a frame of which rows left: without them, if fewer than half of its rows remain."""
+    """Return a frame of which rows left: without them, if less than half of its rows or a third of its bytes remain."""
     (opened,) = folder.open([frame])
     rows = decode(opened)
-    if len(alive) * 2 >= rows.num_rows:
+    gone = np.delete(np.arange(rows.num_rows), alive)
+    if len(alive) >= len(gone) and rows.take(pa.array(gone)).nbytes * 3 <= rows.nbytes * 2:
         return frame, alive
     return encode_whole(rows.take(pa.array(alive))), np.arange(len(alive))
 

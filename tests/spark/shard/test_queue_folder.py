@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.codec import unpack_shard
-from spark_throttle.core.queue_files import NO_FILES, QueueFiles
+from spark_throttle.core.queue_files import DELETED_FILES, NO_FILES, QueueFiles
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import FRAME_BYTES, FrameKind
@@ -271,6 +271,18 @@ def test_file_is_deleted_when_no_checkpoint_needs_it_and_not_before() -> None:
     assert min(counts[:2]) > 0
 
 
+def test_batch_deletes_few_files_though_many_were_left_at_once() -> None:
+    names = [f"0/{number:03d}" for number in range(100)]
+    files = QueueFiles(100, tuple(names)).after((), 100, epoch=1, kept_epochs=3)
+    deleted = list[str]()
+    for epoch in range(2, 30):
+        files = files.after((), 100, epoch, kept_epochs=3)
+        assert len(files.deletable) <= DELETED_FILES
+        deleted += files.deletable
+    assert deleted == names
+    assert files.left == ()
+
+
 def test_operator_keeps_waiting_rows_in_the_control_directory_and_deletes_them_there(tmp_path: Path) -> None:
     operator = ShardOperator(KEYS, is_explained=False, queue=QueueStorage(str(tmp_path), kept_epochs=2, inline_bytes=0))
     state: tuple[int, bytes] | None = None
@@ -298,3 +310,17 @@ def test_frames_are_no_larger_than_usual() -> None:
     places = [FramePlace.of(frame) for frame in queue.frames]
     assert all(place.size_bytes <= FRAME_BYTES * 11 // 10 for place in places if place is not None)
     assert pa.concat_tables(queue.rows(everyone(queue), folder_of(directory))).num_rows == 1_000
+
+
+@pytest.mark.parametrize("fast_rows", [1, 9])
+def test_rows_that_wait_for_long_do_not_keep_the_files_of_others(fast_rows: int) -> None:
+    directory, queue, files = CountedDirectory(), ShardQueue.empty(), NO_FILES
+    for epoch in range(1, 101):  # a small row that stays, and large ones that leave in the next batch
+        folder, waiting = folder_of(directory, 20_000), rows_of(queue, directory)
+        width, first = 90_000 // fast_rows, 10 * epoch
+        joining = pa.concat_tables([table([first]), table(list(range(first + 1, first + 1 + fast_rows)), width=width)])
+        stays = np.array([row % 10 == 0 for row in waiting], dtype=np.bool_)
+        queue, files = queue.after(stays, joining, folder).moved(files, epoch, folder)
+    assert len(rows_of(queue, directory)) == 100 + fast_rows
+    assert sum(len(directory.files[f"{FOLDER}/{name}"]) for name in files.waiting) < 3 * 90_000
+    assert len(queue.frames) < 10
