@@ -1,4 +1,4 @@
-"""The oracle, the simulated job and the test suite of policy stores, for the project's tests and for users' own.
+"""The oracle, the simulated job, the test suite of policy stores and Kafka's rates, for our tests and users' own.
 
 It may import everything except jobs. Start with `simulation.job` to run a job without Spark, or with `oracle.reference`
 to read the rules row by row. Names are loaded when they are first accessed.

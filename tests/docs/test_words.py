@@ -114,6 +114,14 @@ def test_files_and_targets_that_a_page_names_exist(page: Path) -> None:
     ] == []
 
 
+def test_numbers_has_every_worked_number_of_the_documents() -> None:
+    provenance = (ROOT / "tests" / "conformance" / "PROVENANCE.md").read_text()
+    numbers = _CODE.findall(provenance.partition("| document | numbers |")[2])
+    page = (DOCS / "numbers.md").read_text()
+    assert len(numbers) > 40
+    assert [number for number in numbers if number not in page] == []
+
+
 def test_sources_names_tests_that_exist() -> None:
     named = set(re.findall(r"`(test_\w+)`", (DOCS / "sources.md").read_text()))
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
