@@ -65,7 +65,8 @@ class Directory:
         """Return a part of a file, shorter if the file ends before it; `None` where there is no file."""
         try:
             with self._files.open_input_file(self.path(name)) as stream:
-                content: bytes = stream.read_at(size_bytes, first_byte)
+                found_bytes = min(size_bytes, stream.size() - first_byte)  # only a disk reads past the end
+                content: bytes = stream.read_at(found_bytes, first_byte) if found_bytes > 0 else b""
         except FileNotFoundError:
             return None
         return content

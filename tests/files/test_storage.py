@@ -117,6 +117,21 @@ def test_other_file_systems_put_files_in_one_step(monkeypatch: pytest.MonkeyPatc
     assert directory.read("epochs/000-b") == b"b"
 
 
+@pytest.mark.parametrize("is_local", [True, False])
+def test_part_of_a_file_is_shorter_where_the_file_ends(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    if not is_local:
+        store = fs._MockFileSystem()
+        monkeypatch.setattr("spark_throttle.files.storage.file_system", lambda _: (store, "bucket/control"))
+        directory = Directory("s3://bucket/control")
+    directory.write("queue/0/1-a", b"0123456789")
+    parts = [directory.read_part("queue/0/1-a", first, 4) for first in (0, 3, 8, 10, 20)]
+    assert parts == [b"0123", b"3456", b"89", b"", b""]
+    assert directory.read_part("queue/0/2-a", 0, 4) is None
+    assert directory.read_part("queue/9/2-a", 0, 4) is None
+
+
 # Manifest
 
 
