@@ -89,7 +89,7 @@ _HALF_WRITTEN: Final = {
     "/feedback/": FEEDBACK_HALF_WRITTEN,
     "/queue/": QUEUE_HALF_WRITTEN,
 }
-_INLINE_BYTES: Final = 2_000
+_INLINE_BYTES: Final = 500
 """Bytes of waiting rows that a shard keeps in its state: few, so that most batches write them to a file."""
 
 _DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
