@@ -30,8 +30,8 @@ def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], 
     shift = policies.with_name("shift")
     shift.write_text("0")
 
-    def make_operator(*arguments: Any) -> Any:
-        operator = ShardOperator(*arguments)
+    def make_operator(*arguments: Any, **named: Any) -> Any:
+        operator = ShardOperator(*arguments, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             by_ms = int(shift.read_text())

@@ -58,9 +58,9 @@ def test_epoch_file_that_is_missing_or_damaged_is_named(lake: Lake) -> None:
 
 
 def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def newer(*args: Any) -> Any:
+    def newer(*args: Any, **named: Any) -> Any:
         """Return the operator of a later release, which stores its state in a format of its own."""
-        operator = ShardOperator(*args)
+        operator = ShardOperator(*args, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             yield from operator(key, pieces, state)

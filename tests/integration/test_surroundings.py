@@ -122,9 +122,9 @@ def test_state_file_that_is_cut_stops_the_query_and_restoring_it_goes_on(lake: L
 
 
 def test_flipped_bit_in_a_queued_frame_is_found(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flipping(*arguments: Any) -> Any:
+    def flipping(*arguments: Any, **named: Any) -> Any:
         """Return an operator that finds one bit of its state changed."""
-        operator = ShardOperator(*arguments)
+        operator = ShardOperator(*arguments, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             if state.exists:
