@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from spark_throttle.control.feedback import forget_put_away
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core.codec import Epoch, pack_epoch, pack_policy, unpack_epoch, unpack_policy
+from spark_throttle.core.codec import Epoch, pack_epoch, unpack_epoch
+from spark_throttle.core.policy_codec import pack_policy, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import EpochMissingError
 from spark_throttle.files.storage import Directory

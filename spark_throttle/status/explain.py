@@ -21,10 +21,11 @@ from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
-from spark_throttle.core.codec import unpack_epoch, unpack_policy
+from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.names.sharding import shard_of
+from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     MICRO,

@@ -11,9 +11,9 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import newest_reports, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
-from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction

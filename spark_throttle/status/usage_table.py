@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.codec import unpack_policy
 from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import Arrivals
-from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
+from spark_throttle.core.codec import ShardGrant, pack_grant
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ShardState
 from spark_throttle.policy.codec import parse_document

@@ -13,8 +13,9 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.core.codec import pack_grant, pack_policy, unpack_shard
+from spark_throttle.core.codec import pack_grant, unpack_shard
 from spark_throttle.core.names.sharding import slice_of
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import encode
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch

@@ -23,12 +23,12 @@ from spark_throttle.core.codec import (
     pack_usage,
     unpack_epoch,
     unpack_grant,
-    unpack_policy,
     unpack_shard,
     unpack_usage,
 )
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
+from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, StoredFormatError, UnknownVersionError

@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from spark_throttle.core.batch.admission import plan_admission
-from spark_throttle.core.codec import pack_policy, unpack_policy
 from spark_throttle.core.lending.grants import Buckets, claims_of, lend
+from spark_throttle.core.policy_codec import pack_policy, unpack_policy
 from spark_throttle.core.quota import Verdict
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import NotPermittedError, QueueOverflowError

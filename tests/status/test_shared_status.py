@@ -10,8 +10,9 @@ import pytest
 
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.core.codec import pack_policy, pack_usage
+from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.names.matching import match
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory

@@ -16,8 +16,9 @@ from spark_throttle.admin.watch.job_watch import Window
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.arithmetic.packing import pack
-from spark_throttle.core.codec import pack_policy, pack_usage, unpack_usage
+from spark_throttle.core.codec import pack_usage, unpack_usage
 from spark_throttle.core.names.matching import match
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory

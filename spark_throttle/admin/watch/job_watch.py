@@ -28,7 +28,8 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.codec import Epoch, unpack_epoch, unpack_policy
+from spark_throttle.core.codec import Epoch, unpack_epoch
+from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.errors import ThrottleError
 from spark_throttle.files.storage import Directory

@@ -14,12 +14,21 @@ import pyarrow as pa
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.barred_flows import BarredFlows
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
+from spark_throttle.core.batch.scope_room import (
+    UNBOUNDED,
+    OwnRoom,
+    is_overdrawn,
+    is_short_of,
+    limited_scopes,
+    room_of,
+    taken_by,
+)
 from spark_throttle.core.fair import contention
 from spark_throttle.core.fair.ends import Claims, Room, rows_before_end
 from spark_throttle.core.fair.fair_order import FairOrder, limited_by
 from spark_throttle.core.fair.fair_rows import FairRows
 from spark_throttle.core.fair.layout import Candidates, Layout
-from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room, debit
+from spark_throttle.core.limits.token_bucket import debit
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, scopes_where
 from spark_throttle.core.quota import (
     Bools,
@@ -31,8 +40,6 @@ from spark_throttle.core.quota import (
     OnExcess,
 )
 from spark_throttle.core.state import Flows, Grants
-
-_UNBOUNDED = 1 << 62
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
@@ -109,19 +116,19 @@ def plan_flows(
     now_ms: int,
 ) -> FlowPlan:
     """Return the plan of a batch: how far every flow gets, and the balances and leads after its debits."""
-    room, scopes = _room(grants, policy), _limited_scopes(matches, policy)
-    own = _OwnRoom.of(flows, limits)
+    room, scopes = room_of(grants, policy), limited_scopes(matches, policy)
+    own = OwnRoom.of(flows, limits)
     counts = np.bincount(candidates.flow, minlength=len(flows))
     order, barred, outcome, bound_milli = None, None, None, grants.ahead_bound_milli
     if bound_milli is not None and (flows.lead_vt.any() or bound_milli.min() <= 0):  # otherwise nobody is too far ahead
         order = FairOrder.of(limits, matches, policy, grants.is_loose)
         barred = BarredFlows.of(order, flows.lead_vt, bound_milli)
     if barred is None or not counts[barred.flow].any():
-        may_hold = not _is_overdrawn(room, policy).any()
+        may_hold = not is_overdrawn(room, policy).any()
         outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms, may_hold=may_hold)
     if outcome is not None:
         leads = _leads_where_all_fits(flows.lead_vt, room, limits, matches, policy)
-        taken = _taken(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
+        taken = taken_by(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
         return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     by_messages, passing = own.prefixes(layout)
@@ -130,9 +137,9 @@ def plan_flows(
     if candidates.holds(now_ms):
         released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
-    is_short = _is_short(scopes, eligible, layout.bytes_of_first(eligible), room)
+    is_short = is_short_of(scopes, eligible, layout.bytes_of_first(eligible), room)
     count, stops, levels, contest = eligible, Stops.none(len(flows)), [], None
-    if barred is not None or is_short.any() or _is_overdrawn(room, policy).any():  # otherwise no order matters
+    if barred is not None or is_short.any() or is_overdrawn(room, policy).any():  # otherwise no order matters
         only_observes = policy.shared.on_excess == OnExcess.OBSERVE
         short = scopes_where(is_short & ~only_observes, scopes)
         order = order or FairOrder.of(limits, matches, policy, grants.is_loose)
@@ -161,9 +168,9 @@ def plan_flows(
         np.stack([count, layout.bytes_of_first(count)], axis=1),
         layout.behind(count),
     )
-    taken = _taken(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
+    taken = taken_by(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
     left = room.less(*taken)
-    is_contended = held_back | _is_overdrawn(left, policy)
+    is_contended = held_back | is_overdrawn(left, policy)
     leads = _Leads.none(len(flows))
     if contest is not None:
         leads = contest.leads_after(flows.lead_vt, eligible, outcome.served, is_contended, policy)
@@ -198,43 +205,17 @@ def _leads_where_all_fits(
     lead_vt: Int64s, room: Room, limits: Limits, matches: Matches, policy: CompiledPolicy
 ) -> _Leads:
     """Return the leads after a batch that held no flow back: the busy period of scopes that owe nothing is over."""
-    owes = _is_overdrawn(room, policy)
+    owes = is_overdrawn(room, policy)
     if not owes.any() or not lead_vt.any():
         return _Leads.none(len(lead_vt))
     is_kept = limited_by(scopes_where(owes, matches.shared_scope), policy.shared.is_limited)
     return _Leads.of(np.where(is_kept, lead_vt, 0), FairOrder.of(limits, matches, policy))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _OwnRoom:
-    """The room in the flows' own balances; large where unlimited."""
-
-    messages: Int64s
-    """The number of messages that pass."""
-
-    bytes: Int64s
-    """The most bytes that may go before a message, -1 if none may pass."""
-
-    @classmethod
-    def of(cls, flows: Flows, limits: Limits) -> _OwnRoom:
-        limited, balance = limits.is_limited, flows.balance_micro
-        return cls(
-            np.where(limited[:, _MESSAGES], admissible_messages(balance[:, _MESSAGES]), _UNBOUNDED),
-            np.where(limited[:, _BYTES], byte_room(balance[:, _BYTES]), _UNBOUNDED),
-        )
-
-    def prefixes(self, layout: Layout) -> tuple[Int64s, Int64s]:
-        """Return how many first rows of each flow the messages alone let pass, and how many both do; large if all."""
-        by_messages = self.messages
-        by_bytes = layout.rows_within(self.bytes)
-        by_bytes = np.where(by_bytes < layout.segments.counts, by_bytes, _UNBOUNDED)
-        return by_messages, np.minimum(by_messages, by_bytes)
-
-
 def _outcome_if_all_fits(
     candidates: Candidates,
     counts: Int64s,
-    own: _OwnRoom,
+    own: OwnRoom,
     room: Room,
     scope: Int64s,
     *,
@@ -263,53 +244,18 @@ def _outcome_if_all_fits(
         behind = np.flatnonzero(~is_free)
         messages = counts - np.bincount(flow[behind], minlength=len(counts))
     nothing = np.zeros_like(messages)
-    if (messages > own.messages).any() or _is_short(scope, messages, nothing, room).any():
+    if (messages > own.messages).any() or is_short_of(scope, messages, nothing, room).any():
         return None
     wanted_bytes = sums(flow, size_bytes, len(counts))
     held_bytes = nothing if behind is None else sums(flow[behind], size_bytes[behind], len(counts))
     free_bytes = wanted_bytes - held_bytes
-    if ((free_bytes > own.bytes) & (messages > 0)).any() or _is_short(scope, messages, free_bytes, room).any():
+    if ((free_bytes > own.bytes) & (messages > 0)).any() or is_short_of(scope, messages, free_bytes, room).any():
         return None
     wanted = np.stack([counts, wanted_bytes], axis=1)
     if behind is None:
         return Outcome.of_all(wanted)
     served = np.stack([messages, free_bytes], axis=1)
     return replace(Outcome.of_all(wanted), behind=behind, served=served)
-
-
-def _room(grants: Grants, policy: CompiledPolicy) -> Room:
-    limited = policy.shared.is_limited
-    return Room(
-        np.where(limited[:, _MESSAGES], admissible_messages(grants.balance_micro[:, _MESSAGES]), _UNBOUNDED),
-        np.where(limited[:, _BYTES], byte_room(grants.balance_micro[:, _BYTES]), _UNBOUNDED),
-    )
-
-
-def _is_overdrawn(room: Room, policy: CompiledPolicy) -> Bools:
-    """Return whether each shared scope has given more bytes than it had, and holds rows back for that."""
-    shared = policy.shared
-    return shared.is_limited[:, _BYTES] & (shared.on_excess != OnExcess.OBSERVE) & (room.bytes < 0)
-
-
-def _limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:
-    """Return the shared scopes of each flow that limit anything, shape (flows, levels), -1 where there is none."""
-    return scopes_where(by_row(np.logical_or, policy.shared.is_limited), matches.shared_scope)
-
-
-def _taken(scope: Int64s, messages: Int64s, size_bytes: Int64s, scopes: int) -> Int64s:
-    """Return the messages and bytes that flows take of their scopes, shape (2, scopes); `scope` is -1 for none."""
-    taken = np.zeros((2, scopes + 1), dtype=np.int64)  # with one more position for no scope
-    for column in scope.T:
-        if column.max(initial=-1) >= 0:
-            np.add.at(taken[0], column, messages)
-            np.add.at(taken[1], column, size_bytes)
-    return taken[:, :-1]
-
-
-def _is_short(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Bools:
-    """Return whether each scope has less room than its flows want; `scope` has the shape (flows, levels)."""
-    wanted_messages, wanted_bytes = _taken(scope, messages, size_bytes, len(room.messages))
-    return (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -379,8 +325,8 @@ class _Contest:
 
     def _passing_alone(self, scope: Int64s) -> Int64s:
         """Return how many first rows of each flow would pass its scopes, shape (flows, 3), if it were alone."""
-        messages = by_row(np.minimum, np.append(self.room.messages, _UNBOUNDED)[scope])
-        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, _UNBOUNDED)[scope]))
+        messages = by_row(np.minimum, np.append(self.room.messages, UNBOUNDED)[scope])
+        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, UNBOUNDED)[scope]))
         return np.minimum(messages, within)
 
     def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:
@@ -393,13 +339,13 @@ class _Contest:
         """
         if scope.max(initial=-1) < 0:
             return []
-        scope = scopes_where(_is_short(scope, count, self.layout.bytes_of_first(count), self.room), scope)
+        scope = scopes_where(is_short_of(scope, count, self.layout.bytes_of_first(count), self.room), scope)
         watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
         if not len(watched):
             return []
         rows, levels = self._rows(watched), []
         # By messages alone: a row behind that end is short of messages, whatever else it is short of.
-        messages_only = Room(self.room.messages, np.full_like(self.room.bytes, _UNBOUNDED))
+        messages_only = Room(self.room.messages, np.full_like(self.room.bytes, UNBOUNDED))
         for column, level in enumerate(SHARED_LEVELS):
             at = np.flatnonzero(scope[watched, column] >= 0)
             flow = watched[at]

@@ -18,18 +18,11 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.batch.reasons import REASONS
-from spark_throttle.core.codec import (
-    ShardGrant,
-    StoredShard,
-    pack_shard,
-    pack_usage,
-    unpack_grant,
-    unpack_policy,
-    unpack_shard,
-)
+from spark_throttle.core.codec import ShardGrant, StoredShard, pack_shard, pack_usage, unpack_grant, unpack_shard
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_change import carried
+from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     NEVER_MS,
     CompiledPolicy,

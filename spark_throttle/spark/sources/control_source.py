@@ -23,7 +23,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_throttle.core.codec import pack_grant, pack_policy
+from spark_throttle.core.codec import pack_grant
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.spark.rows.frames import FRAME_DDL, FrameKind, frame_batch
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 

@@ -18,18 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.codec import (
-    Epoch,
-    ShardGrant,
-    StoredShard,
-    pack_epoch,
-    pack_grant,
-    pack_policy,
-    pack_shard,
-    pack_usage,
-)
+from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState

@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, IntegerType, Row, StructField, StructType
 
-from spark_throttle.core.codec import ShardGrant, StoredShard, pack_grant, pack_policy, unpack_shard
+from spark_throttle.core.codec import ShardGrant, StoredShard, pack_grant, unpack_shard
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import MICRO, CompiledPolicy
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
 from spark_throttle.spark.shard.queue_folder import QueueFolder

@@ -15,8 +15,9 @@ from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.core.codec import ShardGrant, pack_grant, pack_policy
+from spark_throttle.core.codec import ShardGrant, pack_grant
 from spark_throttle.core.names.sharding import slice_of
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import revision_of

@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.feedback import newest_batch, read_reports
-from spark_throttle.core.codec import pack_policy, pack_usage
+from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, NativeWriterError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table

@@ -23,7 +23,8 @@ from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.sign_of_life import read_sign_of_life
-from spark_throttle.core.codec import pack_usage, unpack_grant, unpack_policy
+from spark_throttle.core.codec import pack_usage, unpack_grant
+from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import (

@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 
 from spark_throttle.checkpoint.manifest import bind, bound_manifest
 from spark_throttle.control.feedback import newest_batch
-from spark_throttle.core.codec import pack_policy, pack_usage
+from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import FrameKind

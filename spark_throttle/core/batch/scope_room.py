@@ -1,0 +1,86 @@
+"""The room that a batch finds: what the flows' own balances and the shared scopes let pass, and which run short.
+
+Room counts whole messages, and bytes before a message. Where nothing is limited, it is larger than any batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.fair.ends import Room
+from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
+from spark_throttle.core.names.matching import Matches, scopes_where
+from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.state import Flows, Grants
+
+UNBOUNDED = 1 << 62
+"""The room where nothing is limited."""
+
+_MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnRoom:
+    """The room in the flows' own balances; large where unlimited."""
+
+    messages: Int64s
+    """The number of messages that pass."""
+
+    bytes: Int64s
+    """The most bytes that may go before a message, -1 if none may pass."""
+
+    @classmethod
+    def of(cls, flows: Flows, limits: Limits) -> OwnRoom:
+        """Return the room in the balances of `flows`, to which their own `limits` apply."""
+        limited, balance = limits.is_limited, flows.balance_micro
+        return cls(
+            np.where(limited[:, _MESSAGES], admissible_messages(balance[:, _MESSAGES]), UNBOUNDED),
+            np.where(limited[:, _BYTES], byte_room(balance[:, _BYTES]), UNBOUNDED),
+        )
+
+    def prefixes(self, layout: Layout) -> tuple[Int64s, Int64s]:
+        """Return how many first rows of each flow the messages alone let pass, and how many both do; large if all."""
+        by_messages = self.messages
+        by_bytes = layout.rows_within(self.bytes)
+        by_bytes = np.where(by_bytes < layout.segments.counts, by_bytes, UNBOUNDED)
+        return by_messages, np.minimum(by_messages, by_bytes)
+
+
+def room_of(grants: Grants, policy: CompiledPolicy) -> Room:
+    """Return the room of the shared scopes, which `grants` give to the shard."""
+    limited = policy.shared.is_limited
+    return Room(
+        np.where(limited[:, _MESSAGES], admissible_messages(grants.balance_micro[:, _MESSAGES]), UNBOUNDED),
+        np.where(limited[:, _BYTES], byte_room(grants.balance_micro[:, _BYTES]), UNBOUNDED),
+    )
+
+
+def is_overdrawn(room: Room, policy: CompiledPolicy) -> Bools:
+    """Return whether each shared scope has given more bytes than it had, and holds rows back for that."""
+    shared = policy.shared
+    return shared.is_limited[:, _BYTES] & (shared.on_excess != OnExcess.OBSERVE) & (room.bytes < 0)
+
+
+def limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return the shared scopes of each flow that limit anything, shape (flows, levels), -1 where there is none."""
+    return scopes_where(by_row(np.logical_or, policy.shared.is_limited), matches.shared_scope)
+
+
+def taken_by(scope: Int64s, messages: Int64s, size_bytes: Int64s, scopes: int) -> Int64s:
+    """Return the messages and bytes that flows take of their scopes, shape (2, scopes); `scope` is -1 for none."""
+    taken = np.zeros((2, scopes + 1), dtype=np.int64)  # with one more position for no scope
+    for column in scope.T:
+        if column.max(initial=-1) >= 0:
+            np.add.at(taken[0], column, messages)
+            np.add.at(taken[1], column, size_bytes)
+    return taken[:, :-1]
+
+
+def is_short_of(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Bools:
+    """Return whether each scope has less room than its flows want; `scope` has the shape (flows, levels)."""
+    wanted_messages, wanted_bytes = taken_by(scope, messages, size_bytes, len(room.messages))
+    return (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
