@@ -58,7 +58,7 @@ def receiver() -> Iterator[Record]:
         protocol_version = "HTTP/1.1"  # connections are kept
         disable_nagle_algorithm = True
 
-        def do_POST(self) -> None:  # noqa: N802 - the standard library's name
+        def do_POST(self) -> None:
             at_ns = time.monotonic_ns()
             body = self.rfile.read(int(self.headers["Content-Length"]))
             arrival = Arrival(at_ns, self.headers["Idempotency-Key"], body, self.client_address, dict(self.headers))

@@ -1,4 +1,4 @@
-"""Which rows a call takes is decided by the rows and the rates; when it leaves, also by the time until the next batch."""
+"""Which rows a call takes is decided by the rows and the rates; when it leaves, also by the time until the next."""
 
 from __future__ import annotations
 
