@@ -16,6 +16,7 @@
     │   └── DamagedError
     ├── EpochMissingError           restore the file, or start a new checkpoint
     ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
+    ├── DeliveryError               repair the destination, then start again: the batch is sent again
     ├── SourceChangedError          restore the source as it was, then start again: nothing was lost
     ├── SignInUnavailableError      try again later: the sign-in provider does not answer
     ├── FileUnusableError           make the file what it must be, as the message says
@@ -55,7 +56,7 @@ from spark_throttle.errors.configuration import (
     StoredPolicyError,
 )
 from spark_throttle.errors.near_names import did_you_mean
-from spark_throttle.errors.pacing import PacerClosedError, TurnTimeoutError
+from spark_throttle.errors.pacing import DeliveryError, PacerClosedError, TurnTimeoutError
 from spark_throttle.errors.store import (
     ConflictError,
     DuplicateError,
@@ -84,6 +85,7 @@ __all__ = [
     "ConflictError",
     "DamagedError",
     "DefinitionChangedError",
+    "DeliveryError",
     "DuplicateError",
     "EpochMissingError",
     "FileUnusableError",

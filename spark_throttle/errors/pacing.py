@@ -1,4 +1,7 @@
-"""A limiter inside the process did not let a caller through: its wait ended, or the limiter is closed."""
+"""What is sent at a pace did not get through.
+
+A limiter inside the process let a caller wait in vain, or is closed; or a destination did not take rows.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +45,27 @@ class PacerClosedError(ThrottleError):
 
     def __reduce__(self) -> tuple[type[PacerClosedError], tuple[()]]:
         return (type(self), ())
+
+
+class DeliveryError(ThrottleError):
+    """A destination did not take the rows of a call; the batch is not committed.
+
+    Examples
+    --------
+    >>> print(DeliveryError("https://api.example/events", "q/7/9a3e/acme/0", "it answered 400", 1))
+    https://api.example/events did not take the rows of call q/7/9a3e/acme/0: it answered 400 (attempt 1); repair the \
+destination and start the query again, which sends the batch again with the same keys
+    """
+
+    def __init__(self, destination: str, key: str, problem: str, attempts: int) -> None:
+        self.destination = destination
+        self.key = key
+        self.problem = problem
+        self.attempts = attempts
+        super().__init__(
+            f"{destination} did not take the rows of call {key}: {problem} (attempt {attempts}); repair the "
+            f"destination and start the query again, which sends the batch again with the same keys"
+        )
+
+    def __reduce__(self) -> tuple[type[DeliveryError], tuple[str, str, str, int]]:
+        return (type(self), (self.destination, self.key, self.problem, self.attempts))

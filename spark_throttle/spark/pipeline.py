@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -34,11 +34,13 @@ from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.columns.payload_columns import (
     ColumnLike,
+    as_column,
     carried_schema,
     check_columns,
     deciding_columns,
     derived_columns,
     from_carried,
+    row_columns,
     with_helpers,
 )
 from spark_throttle.spark.columns.stream_definition import stream_definition
@@ -140,6 +142,11 @@ class Pipeline:
         schema = StructType([*carried_schema(self.events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
         unpack = DecisionUnpacker(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())
         return from_carried(frames.mapInArrow(unpack, schema), self.events.schema)
+
+    def measured(self) -> tuple[Column, Column]:
+        """Return the expressions of a row's namespace and of its size."""
+        given = self.settings
+        return as_column(given.namespace), row_columns(self.events.schema, given.size, self._volatile)[0]
 
     def batch_sink(
         self,

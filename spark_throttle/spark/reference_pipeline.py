@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.partitioning import shard_keys
-from spark_throttle.spark.columns.payload_columns import as_column, check_columns
+from spark_throttle.spark.columns.payload_columns import as_column, check_columns, row_columns
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.pipeline import (
     Pipeline,
@@ -128,6 +128,11 @@ class ReferencePipeline:
             .groupBy("shard")
             .applyInPandasWithState(operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout")
         )
+
+    def measured(self) -> tuple[Column, Column]:
+        """Return the expressions of a row's namespace and of its size."""
+        given = self.settings
+        return as_column(given.namespace), row_columns(self.events.schema, given.size, ())[0]
 
     def batch_sink(
         self,

@@ -14,6 +14,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options, task_slots
+from spark_throttle.spark.paced.paced_sink import PacedSink
+from spark_throttle.spark.paced.paced_task import SendOptions
+from spark_throttle.spark.paced.sending import OpenedPerTask, Send
 from spark_throttle.spark.pipeline import Pipeline
 from spark_throttle.spark.reference_choice import (
     FRAMES,
@@ -26,7 +30,7 @@ from spark_throttle.spark.reference_choice import (
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.sinks.known_sinks import sinks_of
-from spark_throttle.spark.sinks.sink_formats import DELTA, format_of
+from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of
 from spark_throttle.spark.sinks.sink_targets import refuse_changed, targets_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
@@ -76,6 +80,7 @@ class ThrottledStreamWriter:
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._function: Callable[[DataFrame, int], None] | None = None
+        self._paced: tuple[Send | OpenedPerTask, SendOptions] | None = None
         self._rejected: Target | None = None
         self._usage: Target | None = None
 
@@ -138,6 +143,28 @@ class ThrottledStreamWriter:
         not committed before a crash. To be exactly once, it must write idempotently by that number.
         """
         self._function = func
+        return self
+
+    def paced(
+        self, send: Send | OpenedPerTask, *, concurrency: int = 16, rows_per_call: int = 100, in_order: bool = True
+    ) -> ThrottledStreamWriter:
+        """Send each batch of admitted rows through a function, evenly over the time until the next batch.
+
+        Parameters
+        ----------
+        send
+            Function that takes a list of rows of one namespace, as dictionaries, and an `IdempotencyKey`; it may be a
+            coroutine function, or an `HttpSender`. It is called on the executors, and again with the same rows and the
+            same key if the batch is run again. What it raises ends the query.
+        concurrency
+            The number of calls in flight in each task.
+        rows_per_call
+            The largest number of rows of a call; a low rate takes fewer. Another number makes other keys.
+        in_order
+            Whether a call of a namespace begins only after the one before it ended.
+        """
+        self.format(PACED)
+        self._paced = (send, send_options(concurrency, rows_per_call, in_order=in_order))
         return self
 
     def rejected(self, format: str, path: str | None = None, **options: Any) -> ThrottledStreamWriter:  # noqa: A002, ANN401 - as Spark's
@@ -233,6 +260,8 @@ class ThrottledStreamWriter:
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
             sink = pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
+            if target.format == PACED:
+                sink = replace(sink, outlet=self._outlet(pipeline, options))
             writer = writer.foreachBatch(sink)
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
@@ -251,6 +280,12 @@ class ThrottledStreamWriter:
         query = writer.start()
         self._started(query, control_path)
         return query
+
+    def _outlet(self, pipeline: AnyPipeline, options: dict[str, str]) -> PacedSink:
+        spark = self._events.sparkSession
+        send, how = http_sender(options) if self._paced is None else self._paced
+        namespace, size = pipeline.measured()
+        return PacedSink(send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark))
 
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)

@@ -10,7 +10,7 @@ Delta skips a batch silently, even a different batch of the same number (`checkp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
 from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
@@ -148,6 +149,14 @@ class Payload(Protocol):
         ...
 
 
+class Outlet(Protocol):
+    """What takes the admitted rows of a batch itself, by what the shards report of it."""
+
+    def write(self, rows: DataFrame, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport]) -> None:
+        """Take the rows; called again with the same rows if the batch is run again."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class BatchSink:
     """The function for `foreachBatch`: called on the driver once per batch, and again for that batch after a crash."""
@@ -162,6 +171,9 @@ class BatchSink:
     definition: str = ""
     """The query's definition, as JSON."""
 
+    outlet: Outlet | None = None
+    """What takes the admitted rows in place of Spark's writer; then `admitted` says how they are arranged."""
+
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
         directory = Directory(self.control_path)
@@ -174,7 +186,10 @@ class BatchSink:
             begin_batch(directory, manifest.query, batch, self.definition, reports)
             has_admitted = any(report.admitted.any() for report in reports)
             has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
-            if not isinstance(self.admitted, Target):
+            if self.outlet is not None:
+                if has_admitted:
+                    self.outlet.write(rows.admitted(self.admitted), directory, mark, reports)
+            elif not isinstance(self.admitted, Target):
                 self.admitted(rows.admitted(self.admitted), batch)
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.

@@ -12,6 +12,8 @@ from typing import Final, Literal
 Promise = Literal["exactly once", "at least once", "none", "the function's own"]
 
 DELTA: Final = "delta"
+PACED: Final = "throttle_paced"
+"""The sink of ours that sends rows at a pace (`spark.paced`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ FORMATS: Final[Mapping[str, SinkFormat]] = {
     for each in (
         SinkFormat(DELTA, "exactly once"),
         *(SinkFormat(name, has_files=True) for name in ("parquet", "json", "orc", "csv", "avro", "text", "xml")),
+        SinkFormat(PACED),
         *(SinkFormat(name, "none", needs_checkpoint=False) for name in ("console", "noop")),
         SinkFormat(
             "memory",

@@ -1,0 +1,92 @@
+"""The options of the streaming sink ``throttle_paced``, and those of a query that sends at a pace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+
+from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.spark.paced.http_sender import HttpSender
+from spark_throttle.spark.paced.paced_task import SendOptions
+
+_HEADER: Final = "header."
+_KNOWN: Final = ("url", "timeout_seconds", "attempts", "concurrency", "rows_per_call", "in_order")
+_PROBE_ROWS: Final = 1 << 20
+
+
+def send_options(concurrency: int, rows_per_call: int, *, in_order: bool) -> SendOptions:
+    """Return how calls are made.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is too small.
+    """
+    for name, value in (("concurrency", concurrency), ("rows_per_call", rows_per_call)):
+        if value < 1:
+            raise ConfigurationError(f"{name} is {value}; give a number from 1 on")
+    return SendOptions(concurrency, rows_per_call, in_order)
+
+
+def http_sender(options: Mapping[str, str]) -> tuple[HttpSender, SendOptions]:
+    """Return what the options of the sink ``throttle_paced`` describe.
+
+    Raises
+    ------
+    ConfigurationError
+        If the option ``url`` is missing, or another is not known or cannot be read.
+
+    Examples
+    --------
+    >>> sender, calls = http_sender({"url": "http://api.example", "header.X-Team": "data", "concurrency": "4"})
+    >>> sender.headers, calls.concurrency
+    ({'X-Team': 'data'}, 4)
+    """
+    headers = {name[len(_HEADER) :]: value for name, value in options.items() if name.startswith(_HEADER)}
+    given = {name: value for name, value in options.items() if not name.startswith(_HEADER)}
+    for name in given:
+        if name not in _KNOWN:
+            raise ConfigurationError(f"throttle_paced has no option {name!r}{did_you_mean(name, _KNOWN)}")
+    if "url" not in given:
+        raise ConfigurationError("throttle_paced needs option('url', …), or call paced(send) with a function")
+    sender: dict[str, Any] = {
+        name: _number(kind, name, given[name])
+        for name, kind in (("timeout_seconds", float), ("attempts", int))
+        if name in given
+    }
+    calls = {name: _number(int, name, given[name]) for name in ("concurrency", "rows_per_call") if name in given}
+    plain = SendOptions()
+    in_order = given.get("in_order", "true")
+    if in_order not in ("true", "false"):
+        raise ConfigurationError(f"option in_order is {in_order!r}; give true or false")
+    return HttpSender(given["url"], headers, **sender), send_options(
+        calls.get("concurrency", plain.concurrency),
+        calls.get("rows_per_call", plain.rows_per_call),
+        in_order=in_order == "true",
+    )
+
+
+def _number(kind: type, name: str, text: str) -> Any:  # noqa: ANN401 - of the kind
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ConfigurationError(f"option {name} is {text!r}; give a number") from error
+
+
+def interval_ms(spark: SparkSession, trigger: Mapping[str, Any]) -> int | None:
+    """Return the interval of a trigger as Spark reads it; `None` if batches follow one another without one."""
+    text = trigger.get("processingTime")
+    if text is None:
+        return None
+    literal = str(text).strip().lower().removeprefix("interval ").replace("'", "")
+    elapsed = F.expr(f"unix_millis(timestamp_seconds(0) + INTERVAL '{literal}')")
+    found = int(spark.range(1).select(elapsed).collect()[0][0])
+    return found or None
+
+
+def task_slots(spark: SparkSession) -> int:
+    """Return the number of tasks that the cluster runs at the same time, by Spark's own default for a range."""
+    return int(spark.range(_PROBE_ROWS).select(F.spark_partition_id()).distinct().count())

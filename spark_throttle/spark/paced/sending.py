@@ -1,0 +1,151 @@
+"""Sending: the calls of many namespaces leave in one event loop, each when its namespace's bucket lets it.
+
+Every namespace has a bucket of its own, filled with time: a call costs the time for which its namespace sends nothing
+else (`calls.Call.takes_ns`). A call is charged at the moment when it leaves, after it has got one of the `concurrency`
+places. After its last call a namespace waits out what it owes, 100 ms at most: so the first call of the next batch
+comes no sooner than it would have come in this one.
+
+Surprises: an exception of `send` ends all others of the task, and the batch. A `send` that is no coroutine runs in
+threads, and a thread that is sending is not interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+
+import pyarrow as pa
+
+from spark_throttle.errors import TurnTimeoutError
+from spark_throttle.pace import AsyncProducer, Clock, Limit, Pacer, SystemClock
+from spark_throttle.spark.paced.calls import SLACK_NS, Call
+from spark_throttle.spark.paced.idempotency import IdempotencyKey
+
+Rows: TypeAlias = list[dict[str, Any]]
+Send: TypeAlias = Callable[[Rows, IdempotencyKey], Any]
+"""A function or a coroutine function; what it returns is not looked at."""
+
+_AsyncSend: TypeAlias = Callable[[Rows, IdempotencyKey], Awaitable[Any]]
+
+_LONGEST_WAIT_SECONDS: Final = 0.1
+"""The limit is promised for any 100 ms."""
+
+_TIME: Final = Limit.of(1, period_ns=1, burst_tokens=SLACK_NS, target_tokens=1)
+"""A token is a nanosecond."""
+
+
+@runtime_checkable
+class OpenedPerTask(Protocol):
+    """A sender that opens something, such as connections, once per task."""
+
+    def opened(self) -> AbstractAsyncContextManager[Send]:
+        """Return a context whose value sends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The rows of one namespace in a batch, and their calls."""
+
+    namespace: str
+    rows: pa.Table
+    calls: Sequence[Call]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchName:
+    """What the keys of a batch begin with."""
+
+    query: str
+    batch: int
+    identity: str
+
+
+async def send_flows(
+    flows: Sequence[Flow],
+    send: Send | OpenedPerTask,
+    name: BatchName,
+    *,
+    concurrency: int,
+    in_order: bool,
+    clock: Clock | None = None,
+) -> int:
+    """Send all rows of all flows, and return their number.
+
+    Parameters
+    ----------
+    concurrency
+        The number of calls in flight at most.
+    in_order
+        Whether a call of a namespace begins only after the one before it ended.
+
+    Raises
+    ------
+    Exception
+        What `send` raised first; other calls are cancelled.
+    """
+    pacer = Pacer(clock=SystemClock() if clock is None else clock, resolution_ns=0)
+    places = asyncio.Semaphore(concurrency)
+    async with AsyncExitStack() as stack:
+        sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
+        call = _awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for flow in flows:
+                    level = pacer.level(flow.namespace, _TIME, initial_tokens=1)
+                    paced = _PacedFlow(flow, name, pacer.async_producer(level), places, call)
+                    group.create_task(paced.send(None if in_order else group))
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+    return sum(flow.rows.num_rows for flow in flows)
+
+
+@dataclass(frozen=True, slots=True)
+class _PacedFlow:
+    flow: Flow
+    name: BatchName
+    producer: AsyncProducer
+    places: asyncio.Semaphore
+    call: _AsyncSend
+
+    async def send(self, group: asyncio.TaskGroup | None) -> None:
+        """Send the calls in turn; if a group is given, they run there and nobody waits for their ends."""
+        for call in self.flow.calls:
+            await self.producer.acquire(0)
+            await self.places.acquire()
+            self.producer.try_acquire(call.takes_ns)  # nobody else charges this bucket, so it still lets one through
+            sent = self._send(call)
+            if group is None:
+                await sent
+            else:
+                group.create_task(sent)
+        with suppress(TurnTimeoutError):  # what is still owed then is owed for longer than the promise looks
+            await self.producer.acquire(0, _LONGEST_WAIT_SECONDS)
+
+    async def _send(self, call: Call) -> None:
+        name, flow = self.name, self.flow
+        key = IdempotencyKey(name.query, name.batch, name.identity, flow.namespace, call.place)
+        try:
+            await self.call(flow.rows.slice(call.place, call.rows).to_pylist(), key)
+        finally:
+            self.places.release()
+
+
+def _awaitable(send: Send, threads: ThreadPoolExecutor) -> _AsyncSend:
+    """Return a sender that can be awaited; one that is no coroutine function runs in threads."""
+    if inspect.iscoroutinefunction(send) or inspect.iscoroutinefunction(getattr(send, "__call__", None)):  # noqa: B004
+        return send
+
+    async def call(rows: Rows, key: IdempotencyKey) -> None:
+        await asyncio.get_running_loop().run_in_executor(threads, send, rows, key)
+
+    return call
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

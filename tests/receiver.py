@@ -1,0 +1,85 @@
+"""A real HTTP server on loopback that records what arrives: when, from which process, under which key, which bytes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One request."""
+
+    at_ns: int
+    key: str
+    body: bytes
+    connection: tuple[str, int]
+    """Address and port of the sender's end."""
+
+    headers: dict[str, str]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return json.loads(self.body)
+
+    @property
+    def namespace(self) -> str:
+        return self.key.split("/")[3].replace("%2F", "/")
+
+
+@dataclass
+class Record:
+    """What a server has seen, and what it answers: 200 unless `answer` says otherwise."""
+
+    url: str = ""
+    arrivals: list[Arrival] = field(default_factory=list)
+    answer: Callable[[Arrival], int] = lambda _: 200
+
+    def by_key(self) -> dict[str, bytes]:
+        """Return what a receiver that honours keys has; all bytes under a key must be the same."""
+        found: dict[str, bytes] = {}
+        for arrival in self.arrivals:
+            assert found.setdefault(arrival.key, arrival.body) == arrival.body, arrival.key
+        return found
+
+
+@contextmanager
+def receiver() -> Iterator[Record]:
+    """Yield the record of a server that listens on loopback."""
+    record = Record()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections are kept
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            at_ns = time.monotonic_ns()
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            arrival = Arrival(at_ns, self.headers["Idempotency-Key"], body, self.client_address, dict(self.headers))
+            record.arrivals.append(arrival)
+            self.send_response(record.answer(arrival))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        record.url = f"http://127.0.0.1:{server.server_port}/events"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield record
+        finally:
+            server.shutdown()
+            thread.join()

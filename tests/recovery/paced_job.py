@@ -1,0 +1,30 @@
+"""A job that sends at a pace to an HTTP server, for a test that kills it.
+
+Run as ``python -m tests.recovery.paced_job DIRECTORY URL``. It reads ``DIRECTORY/source`` and ends when all was sent.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from spark_throttle.spark import Throttle
+from spark_throttle.spark.paced import HttpSender
+from tests.sessions import open_session
+
+POLICIES = "tenants: {a: {publish: {messages_per_second: 150, burst_seconds: 2}}}"
+
+
+def main(root: Path, url: str) -> None:
+    """Run the query until it ends by itself."""
+    spark = open_session(root / "scratch")
+    events = spark.readStream.schema("id long, ns string, size long").parquet(str(root / "source"))
+    throttle = Throttle(POLICIES, namespace="ns", size="size", order_by=["id"], shards=2)
+    writer = throttle.write_stream(events).option("checkpointLocation", str(root / "checkpoint"))
+    query = writer.trigger(availableNow=True).paced(HttpSender(url)).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
