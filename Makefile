@@ -48,8 +48,8 @@ admin-demo: setup jars ## demonstrate the control plane: change a quota by comma
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
 .PHONY: test
-test: setup jars tool-jars $(CLASS_ARCHIVE) ## run every test except Kafka's, in three processes: one of them often waits for Spark
-	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 3 --dist load --maxschedchunk 8 $(ARGS)
+test: setup jars tool-jars $(CLASS_ARCHIVE) ## run every test except Kafka's, in four processes: two of them often wait for Spark
+	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist load --maxschedchunk 8 $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 

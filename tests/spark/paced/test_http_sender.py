@@ -101,7 +101,7 @@ def test_headers_are_not_shown() -> None:
         ({"url": "http://x", "concurrency": "0"}, "concurrency is 0; give"),
         ({"url": "http://x", "rows_per_call": "many"}, "rows_per_call is 'many'; give a number"),
         ({"url": "http://x", "in_order": "no"}, "in_order is 'no'; give true or false"),
-        ({"url": "http://x", "atempts": "1"}, "no option 'atempts'; did you mean attempts"),
+        ({"url": "http://x", "attempt": "1"}, "no option 'attempt'; did you mean attempts"),
     ],
 )
 def test_wrong_option_is_refused(options: dict[str, Any], message: str) -> None:
