@@ -45,7 +45,8 @@ class Record:
         """Return what a receiver that honours keys has; all bytes under a key must be the same."""
         found: dict[str, bytes] = {}
         for arrival in self.arrivals:
-            assert found.setdefault(arrival.key, arrival.body) == arrival.body, arrival.key
+            kept = found.setdefault(arrival.key, arrival.body)
+            assert kept == arrival.body, (arrival.key, kept, arrival.body)
         return found
 
 
