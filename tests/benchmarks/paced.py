@@ -9,8 +9,8 @@ one, and are sent by different tasks. The server records when requests arrive, o
   116 ms, and one message of each namespace of the scope;
 - `sent_of_allowed`: the rows that arrived in the measured time, beside what the rate allows in it.
 
-Arrivals are later than departures by what the machine and the connection take, which differs from call to call: a window
-of arrivals may hold a call more than one of departures.
+Arrivals are later than departures by what the machine and the connection take, which differs from call to call. So a
+window of arrivals may hold a call more than one of departures.
 """
 
 from __future__ import annotations

@@ -177,7 +177,8 @@ def test_plain_function_runs_in_threads_of_its_own() -> None:
 
 
 def test_sender_is_opened_once_and_closed_after_an_error() -> None:
-    clock, events = ManualClock(), []
+    clock = ManualClock()
+    events: list[str | int] = []
 
     class Opens:
         def opened(self) -> AbstractAsyncContextManager[Send]:
