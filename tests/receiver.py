@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -61,7 +62,11 @@ def receiver() -> Iterator[Record]:
 
         def do_POST(self) -> None:
             at_ns = time.monotonic_ns()
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            size = int(self.headers["Content-Length"])
+            body = self.rfile.read(size)
+            if len(body) < size:  # the sender was killed between header and body: this is no request
+                self.close_connection = True
+                return
             arrival = Arrival(at_ns, self.headers["Idempotency-Key"], body, self.client_address, dict(self.headers))
             record.arrivals.append(arrival)
             self.send_response(record.answer(arrival))
@@ -74,6 +79,11 @@ def receiver() -> Iterator[Record]:
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
         daemon_threads = True
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Print nothing of a sender that was killed."""
+            if not isinstance(sys.exception(), ConnectionError):
+                super().handle_error(request, client_address)
 
     with Server(("127.0.0.1", 0), Handler) as server:
         record.url = f"http://127.0.0.1:{server.server_port}/events"
