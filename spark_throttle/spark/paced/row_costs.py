@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from spark_throttle.core.names.matching import enforcing_scopes, match
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.state import rates_of_shares
 
 _PS_OF_A_MILLITOKEN: Final = 10**15
 """Picoseconds in which one thousandth of a token per second adds a token; rates are in micro-tokens per millisecond."""
@@ -81,7 +82,7 @@ def row_costs(
     own_rates = np.where((own.on_excess == OnExcess.OBSERVE)[:, None], -1, own.rate_micro_per_ms)
     shared_rates = policy.shared.rate_micro_per_ms
     if share_micro_per_ms is not None:
-        shared_rates = np.where((shared_rates > 0) & (share_micro_per_ms > 0), share_micro_per_ms, shared_rates)
+        shared_rates = rates_of_shares(share_micro_per_ms, policy)
     scopes = enforcing_scopes(matches.shared_scope, policy)
     by_dimension = []
     for dimension in Dimension:

@@ -95,6 +95,13 @@ def test_share_of_a_job_stands_in_place_of_the_rate() -> None:
     assert found["a/1"].message_ps == PS // 25
 
 
+def test_share_that_a_lowered_quota_left_behind_is_no_faster_than_the_quota() -> None:
+    policy = compiled(tenants={"a": publish(100)})
+    share = np.array([[-1, -1], [400_000, -1]])
+    found = row_costs(pa.array(["a/1"]), np.array([[10, 0]]), policy, share)
+    assert found["a/1"].message_ps == PS // 100
+
+
 def test_row_costs_its_message_or_its_bytes_and_a_huge_one_stays_in_64_bits() -> None:
     cost = RowCost(message_ps=2_000, byte_ps=10**12)
     assert cost.of_rows_ns(np.array([0, 1, 2**36])).tolist() == [2, 10**9, MOST_PS // 10**12 * 10**9]
