@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.loopback import serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,6 @@ def receiver() -> Iterator[Record]:
             if not isinstance(sys.exception(), ConnectionError):
                 super().handle_error(request, client_address)
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        record.url = f"http://127.0.0.1:{server.server_port}/events"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield record
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Server(("127.0.0.1", 0), Handler)) as port:
+        record.url = f"http://127.0.0.1:{port}/events"
+        yield record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,8 @@ from typing import Any
 
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, OctKey, OKPKey, RSAKey
+
+from tests.loopback import serving
 
 DISCOVERY = "/.well-known/openid-configuration"
 KEYS = "/keys"
@@ -81,15 +82,9 @@ def provider_on_loopback() -> Iterator[Provider]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        provider = Provider(server.server_address[1])
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield provider
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+        provider = Provider(port)
+        yield provider
 
 
 __all__ = ["DISCOVERY", "KEYS", "OctKey", "Provider", "made_key", "provider_on_loopback"]
