@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
@@ -46,11 +45,10 @@ from spark_throttle.spark.sinks.payload_reader import PayloadSource
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
 from spark_throttle.spark.start.start_check import Sinks
+from spark_throttle.spark.start.task_slots import task_slots
 
 _TIES = "places 1"
 """How rows that are equal in the order are told apart: by their places."""
-
-_PROBE_ROWS = 1 << 20
 
 REFERENCE_SHARDS = 1
 """The shards of a query whose user gives no number: one decides on millions of references a second, exactly."""
@@ -109,11 +107,11 @@ class ReferencePipeline:
             self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns, keys,
             found.condition,
         )  # fmt: skip
-        tasks = spark.range(_PROBE_ROWS).select(F.spark_partition_id()).distinct().count()
+        slots = str(task_slots(spark))
         spark.dataSource.register(ThrottleReferenceSource)
         options = control_options(spark, given, keys, control_path, sinks)
         rows = spark.readStream.format(REFERENCE_FORMAT).options(
-            **options, feed=json.dumps(self.stream.feed().to_fields()), reading=reading.to_json(), tasks=str(tasks)
+            **options, feed=json.dumps(self.stream.feed().to_fields()), reading=reading.to_json(), tasks=slots
         )
         operator = ShardOperator(
             keys,

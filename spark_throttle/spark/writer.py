@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.errors import ConfigurationError, did_you_mean
-from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options, task_slots
+from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
@@ -45,6 +45,7 @@ from spark_throttle.spark.sinks.writer_choice import (
 )
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.spark_paths import SparkPaths
+from spark_throttle.spark.start.task_slots import task_slots
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from spark_throttle.spark.paced.paced_task import SendOptions
 
 _HEADER: Final = "header."
 _KNOWN: Final = ("url", "timeout_seconds", "attempts", "concurrency", "rows_per_call", "in_order")
-_PROBE_ROWS: Final = 1 << 20
 
 
 def send_options(concurrency: int, rows_per_call: int, *, in_order: bool) -> SendOptions:
@@ -85,8 +84,3 @@ def interval_ms(spark: SparkSession, trigger: Mapping[str, Any]) -> int | None:
     elapsed = F.expr(f"unix_millis(timestamp_seconds(0) + INTERVAL '{literal}')")
     found = int(spark.range(1).select(elapsed).collect()[0][0])
     return found or None
-
-
-def task_slots(spark: SparkSession) -> int:
-    """Return the number of tasks that the cluster runs at the same time, by Spark's own default for a range."""
-    return int(spark.range(_PROBE_ROWS).select(F.spark_partition_id()).distinct().count())
