@@ -10,7 +10,9 @@ that names the file pins everything that its batch depends on. Each revision of 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from spark_throttle.control.feedback import forget_put_away
 from spark_throttle.control.run_fence import RunFence
@@ -35,6 +37,17 @@ class EpochName:
     """Number of the epoch; 0 before the first."""
 
     file: str
+
+    @classmethod
+    def of(cls, offset: Mapping[str, Any]) -> EpochName:
+        """Return the name in an offset of the control source.
+
+        Examples
+        --------
+        >>> EpochName.of({"epoch": 7, "file": "000000000007-5f"}).number
+        7
+        """
+        return cls(int(offset["epoch"]), str(offset["file"]))
 
 
 NO_EPOCH = EpochName(0, "")

@@ -110,5 +110,5 @@ def _epoch_of(checkpoint: Directory, batch: int) -> EpochName:
     for offset in source_offsets(checkpoint, batch):
         control = offset.get("control", offset)  # a query that decides on references has both in one offset
         if "epoch" in control:
-            return EpochName(int(control["epoch"]), str(control["file"]))
+            return EpochName.of(control)
     raise EpochMissingError(-1, checkpoint.path(f"offsets/{batch}"))

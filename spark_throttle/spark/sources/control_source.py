@@ -132,9 +132,9 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         The wait is `None` if the query does not end by itself, or if no row waits for tokens that will come.
         """
-        from spark_throttle.control.epochs import NO_EPOCH
+        from spark_throttle.control.epochs import NO_EPOCH, EpochName
 
-        name = _epoch_name(start)
+        name = EpochName.of(start)
         plane = self.plane(may_begin=name == NO_EPOCH)
         newest = plane.next_epoch(name)
         return _offset(newest), plane.wait_ms() if self._ends_when_drained else None
@@ -145,10 +145,10 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the control rows between two offsets; called on the driver, and again when a batch is replayed."""
-        from spark_throttle.control.epochs import NO_EPOCH
+        from spark_throttle.control.epochs import NO_EPOCH, EpochName
         from spark_throttle.core.names.sharding import slice_of
 
-        before, name = _epoch_name(start), _epoch_name(end)
+        before, name = EpochName.of(start), EpochName.of(end)
         if name in (before, NO_EPOCH):
             return []
         plane = self.plane()
@@ -170,7 +170,9 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete old epochs; called for a batch when the second batch after it is planned, possibly more than once."""
-        self.plane().forget_before(_epoch_name(end))
+        from spark_throttle.control.epochs import EpochName
+
+        self.plane().forget_before(EpochName.of(end))
 
     def stop(self) -> None:
         """Stop the visits to the exchange; called once when the query ends, unless its process is killed."""
@@ -187,9 +189,3 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _offset(name: EpochName) -> dict[str, Any]:
     return {"epoch": name.number, "file": name.file}
-
-
-def _epoch_name(offset: dict[str, Any]) -> EpochName:
-    from spark_throttle.control.epochs import EpochName
-
-    return EpochName(int(offset["epoch"]), str(offset["file"]))

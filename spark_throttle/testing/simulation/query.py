@@ -167,7 +167,7 @@ class SimulatedQuery:
         end_row = rows if most_rows is None else min(rows, first_row + most_rows)
         end = reader.latestOffset(start, None)  # type: ignore[arg-type]
         if end != start:
-            self._planned = _name(end)
+            self._planned = EpochName.of(end)
         if end == start and end_row == first_row and not is_forced:
             return None
         given.time.pass_by(planning_ms)
@@ -197,8 +197,8 @@ class SimulatedQuery:
         admitted = [outside.source[row] for outcome in outcomes.values() for row in ids_of(outcome.admitted)]
         rejected = [row for outcome in outcomes.values() for row in dead_letters(outcome.rejected, outside.source)]
         usage = [outcome.usage for outcome in outcomes.values()]
-        epoch = self._reader.plane().epochs.load(_name(logged.end))
-        shares = self._pinned(_name(logged.end))
+        epoch = self._reader.plane().epochs.load(EpochName.of(logged.end))
+        shares = self._pinned(EpochName.of(logged.end))
         batch = SimulatedBatch(
             number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
             tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcomes), shares,
@@ -252,7 +252,3 @@ class SimulatedQuery:
             )  # fmt: skip
             folder.delete(outcomes[shard].deletable_files)
         return outcomes
-
-
-def _name(offset: dict[str, object]) -> EpochName:
-    return EpochName(int(str(offset["epoch"])), str(offset["file"]))
