@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.packing import pack, unpack
+from spark_throttle.core.charges_codec import unpack_charges
 from spark_throttle.core.codec import (
     STATE_VERSION,
     Epoch,
@@ -30,6 +31,7 @@ from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, StoredFormatError, UnknownVersionError
 from spark_throttle.testing.oracle.strategies import policies
@@ -48,6 +50,7 @@ UNPACK: Mapping[str, Callable[[bytes, str], Any]] = {
     "usage": unpack_usage,
     "epoch": unpack_epoch,
     "grant": unpack_grant,
+    "charges": unpack_charges,
 }
 FILES = sorted(STORED.glob("*.bin"))
 
@@ -101,6 +104,11 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     state = ShardState(data.draw(int64), flows, queue, grants)
     stored = StoredShard(state, data.draw(st.binary()), frames, frame_of_row, arrays(data, rows), data.draw(paying))
     round_trip("shard", stored)
+
+
+@given(st.dictionaries(names, st.integers(0, 2**40), max_size=4), st.integers(0, 2**62))
+def test_charges_come_back_as_they_were(time_ns: dict[str, int], unattributed_ns: int) -> None:
+    round_trip("charges", TimeCharges.of(time_ns, unattributed_ns=unattributed_ns))
 
 
 @pytest.mark.slow

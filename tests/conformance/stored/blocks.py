@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
@@ -25,6 +26,7 @@ from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
@@ -157,6 +159,11 @@ def grant(
     return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli, deferral)
 
 
+def charges() -> TimeCharges:
+    """Return charges of two namespaces, and of none."""
+    return TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
+
+
 CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v1": shard,
     "policy_v1": policy,
@@ -182,11 +189,13 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v7": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL, FILES),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
+    "charges_v1": charges,
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 
 PACK: Mapping[str, Callable[[Any], bytes]] = {
     "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
+    "charges": pack_charges,
 }  # fmt: skip
 
 _NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")
