@@ -45,6 +45,7 @@ from spark_throttle.spark.sinks.writer_choice import (
 )
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.spark_paths import SparkPaths
+from spark_throttle.spark.start.state_stores import refuse_state_store
 from spark_throttle.spark.start.task_slots import task_slots
 
 logger = logging.getLogger(__name__)
@@ -234,6 +235,7 @@ class ThrottledStreamWriter:
             raise ConfigurationError(refused)
         paths = SparkPaths(self._events.sparkSession)
         checkpoint = paths.resolve(self._checkpoint())
+        refuse_state_store(self._events.sparkSession.conf.get, checkpoint)
         control_path = f"{checkpoint.rstrip('/')}/{_CONTROL_FOLDER}"
         options = self._sink_options()
         options.pop("path", None)
