@@ -25,7 +25,7 @@ def checkpoint(folder: Path, *, version: str, provider: str) -> str:
 def check(where: str, **settings: str) -> None:
     names = {"provider": PROVIDER, "version": FORMAT, "encoding": ENCODING}
     session = {names[name]: value for name, value in settings.items()}
-    refuse_state_store(lambda name, default: session.get(name, default), where)
+    refuse_state_store(session.get, where)
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
