@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.spark.columns.stream_operators import refused_by_spark
 from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
@@ -280,7 +282,10 @@ class ThrottledStreamWriter:
         logger.info("throttled query %s: decides on %s (%s)", self._name or "", way, source.why)
         logger.info("throttled query %s: %s writer (%s)", self._name or "", name, choice.why)
         logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
-        query = writer.start()
+        try:
+            query = writer.start()
+        except AnalysisException as error:
+            raise refused_by_spark(error) from None
         self._started(query, control_path)
         return query
 
