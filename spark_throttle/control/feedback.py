@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from spark_throttle.control.charges import bring_back_charges, forget_charges, forget_charges_put_away
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
@@ -79,7 +80,8 @@ def newest_batch(directory: Directory) -> int:
 
 
 def forget_reports(directory: Directory, *, from_batch: int) -> None:
-    """Delete the reports of `from_batch` and later batches."""
+    """Delete the reports of `from_batch` and later batches, and the charges of these batches."""
+    forget_charges(directory, from_batch=from_batch)
     for folder in (_FOLDER, _PUT_AWAY):
         for name in _files(directory, folder):
             if _batch_of(name) >= from_batch:
@@ -135,7 +137,8 @@ def put_away(directory: Directory, *, before_batch: int) -> None:
 
 
 def bring_back(directory: Directory, *, from_batch: int) -> None:
-    """Bring back the reports of `from_batch` and later batches that were put away."""
+    """Bring back the reports of `from_batch` and later batches that were put away, and the charges of these batches."""
+    bring_back_charges(directory, from_batch=from_batch)
     there: dict[int, list[str]] = defaultdict(list)
     for name in _files(directory):
         there[_batch_of(name)].append(name)
@@ -162,7 +165,8 @@ def _is_rest(reports: list[bytes], put_away: list[bytes]) -> bool:
 
 
 def forget_put_away(directory: Directory, *, but_newest: int) -> None:
-    """Delete the reports that were put away, but those of the newest batches."""
+    """Delete the reports that were put away, but those of the newest batches, and charges likewise."""
+    forget_charges_put_away(directory, but_newest=but_newest)
     for name in _files(directory, _PUT_AWAY)[:-but_newest]:
         directory.delete(f"{_PUT_AWAY}/{name}")
 
