@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Level, OnExcess, Verdict
+from spark_throttle.core.batch.reasons import TIME
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Dimension, Level, OnExcess, Verdict
 from spark_throttle.core.state import Flows, Queue, ShardState
 from spark_throttle.testing.oracle.comparison import as_reference
 from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBatch
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, rules_of
+from spark_throttle.testing.oracle.reference_state import in_force
 from spark_throttle.testing.oracle.strategies import histories
 from spark_throttle.testing.oracle.worlds import make_arrivals
 
@@ -153,11 +155,13 @@ def test_l2_debt_is_at_most_one_message(history: History) -> None:
 def test_l4_a_shared_scope_that_holds_rows_is_used_up(history: History) -> None:
     for batch in history.play():
         grants = batch.plan.state.grants
+        rate_micro_per_ms = in_force(batch.step.policy, grants.time).shared.rate_micro_per_ms
         for row in batch.rows:
             decision = row.decision
             if decision.level > Level.NAMESPACE and decision.reason == "quota":
-                assert batch.step.policy.shared.rate_micro_per_ms[decision.scope, decision.dimension] != UNLIMITED
-                assert grants.balance_micro[decision.scope, decision.dimension] < 0
+                dimension = Dimension.MESSAGES if decision.dimension == TIME else decision.dimension
+                assert rate_micro_per_ms[decision.scope, dimension] != UNLIMITED
+                assert grants.balance_micro[decision.scope, dimension] < 0
                 assert decision.throttle_time_ms > 0
 
 
@@ -167,11 +171,13 @@ def test_l4_what_nothing_holds_is_admitted(history: History) -> None:
     """A row waits only while a scope of its is overdrawn, or a row of its flow is held by Pegasus' rules."""
     for batch in history.play():
         after = as_reference(batch.plan, batch.step.policy).state
+        time = batch.plan.state.grants.time
+        no_time = set() if time is None else set(time.names.filter(pa.array(time.own.balance_micro < 0)).to_pylist())
         for name, rows in by_flow(batch.rows).items():
             waiting = [row for row in rows if row.decision.verdict == Verdict.DELAY]
-            if not waiting or any(row.decision.reason == "throttling" for row in waiting):
+            rules = rules_of(in_force(batch.step.policy, time), name)
+            if not waiting or name in no_time or rules.limits.is_shut_by_time or any(row.decision.reason == "throttling" for row in waiting):
                 continue
-            rules = rules_of(batch.step.policy, name)
             balances = [(rules.limits, after.flows[name].balance_micro)]
             balances += [(scope, after.grants[scope.index].balance_micro) for scope in rules.shared]
             assert any(balance[d] < 0 for limits, balance in balances for d in limits.limited_dimensions)
@@ -201,7 +207,7 @@ def assert_debited(after_micro: int, before_micro: int, debit_micro: int, burst_
 @given(histories())
 def test_l8_balances_fall_by_exactly_what_is_admitted(history: History) -> None:
     for batch in history.play():
-        policy, now_ms = batch.step.policy, batch.step.now_ms
+        policy, now_ms = in_force(batch.step.policy, batch.before.grants.time), batch.step.now_ms
         admitted = [row for row in batch.rows if row.is_admitted]
         grown = batch.before.grants.grown(policy, now_ms=now_ms, shards=history.shards)
         after = batch.plan.state
