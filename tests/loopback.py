@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,3 +20,10 @@ def serving(server: HTTPServer) -> Iterator[int]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def closed_port() -> int:
+    """Return a port of loopback at which nobody listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from spark_throttle.files.error_lines import one_line
 from spark_throttle.sharing.exchanges.exchange import Exchange
 from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.sharing.peers import UnreadableRegister, member_of
@@ -185,7 +186,7 @@ class LeaseKeeper:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - an exchange may fail in any way (Rust panics), the job goes on
-            self._note(f"{type(error).__name__}: {error}")
+            self._note(f"{type(error).__name__}: {one_line(error)}")
         else:
             problems = [f"job {member_of(stem)}: {each.problem}" for stem, each in self._unreadable.items()]
             if not self._sharing.is_superseded:

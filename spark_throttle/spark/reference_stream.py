@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.error_lines import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.columns.volatile import analyzed_plan
 from spark_throttle.spark.delta.commit import table_uri
@@ -268,7 +269,7 @@ class ReferenceStream:
         try:
             return reading_problem(DeltaTable(table_uri(self.root)))
         except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError, PySparkException) as error:
-            return f"the table's log cannot be read without Spark ({error})"
+            return f"the table's log cannot be read without Spark ({one_line(error)})"
 
     def known_columns(self) -> dict[str, str]:
         """Return the source's column for each column of the stream that is one."""

@@ -8,12 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.columns.stream_operators import refused_by_spark
 from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
@@ -45,6 +49,7 @@ from spark_throttle.spark.sinks.writer_choice import (
 )
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.spark_paths import SparkPaths
+from spark_throttle.spark.start.state_stores import refuse_state_store
 from spark_throttle.spark.start.task_slots import task_slots
 
 logger = logging.getLogger(__name__)
@@ -147,7 +152,13 @@ class ThrottledStreamWriter:
         return self
 
     def paced(
-        self, send: Send | OpenedPerTask, *, concurrency: int = 16, rows_per_call: int = 100, in_order: bool = True
+        self,
+        send: Send | OpenedPerTask,
+        *,
+        concurrency: int = 16,
+        rows_per_call: int = 100,
+        in_order: bool = True,
+        patience_seconds: float = 60,
     ) -> ThrottledStreamWriter:
         """Send each batch of admitted rows through a function, evenly over the time until the next batch.
 
@@ -156,16 +167,19 @@ class ThrottledStreamWriter:
         send
             Function that takes a list of rows of one namespace, as dictionaries, and an `IdempotencyKey`; it may be a
             coroutine function, or an `HttpSender`. It is called on the executors, and again with the same rows and the
-            same key if the batch is run again. What it raises ends the query.
+            same key if the batch is run again, or if it raised `Backpressure`. Anything else that it raises ends the
+            query.
         concurrency
             The number of calls in flight in each task.
         rows_per_call
             The largest number of rows of a call; a low rate takes fewer. Another number makes other keys.
         in_order
             Whether a call of a namespace begins only after the one before it ended.
+        patience_seconds
+            How long a destination may refuse every call, or ask to wait, before the query ends.
         """
-        self.format(PACED)
-        self._paced = (send, send_options(concurrency, rows_per_call, in_order=in_order))
+        how = send_options(concurrency, rows_per_call, in_order=in_order, patience_seconds=patience_seconds)
+        self._paced = (send, how)
         return self
 
     def rejected(self, format: str, path: str | None = None, **options: Any) -> ThrottledStreamWriter:  # noqa: A002, ANN401 - as Spark's
@@ -229,11 +243,15 @@ class ThrottledStreamWriter:
         return {key: value for key, value in self._options.items() if key.lower() not in own}
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
+        if self._paced is not None:
+            self._refuse_beside_paced(path or table)
+            self.format(PACED)
         refused = format_of(self._format).refused
         if refused:
             raise ConfigurationError(refused)
         paths = SparkPaths(self._events.sparkSession)
         checkpoint = paths.resolve(self._checkpoint())
+        refuse_state_store(self._events.sparkSession.conf.get, checkpoint)
         control_path = f"{checkpoint.rstrip('/')}/{_CONTROL_FOLDER}"
         options = self._sink_options()
         options.pop("path", None)
@@ -262,7 +280,7 @@ class ThrottledStreamWriter:
         if choice.plan is None:
             sink = pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
             if target.format == PACED:
-                sink = replace(sink, outlet=self._outlet(pipeline, options))
+                sink = replace(sink, outlet=self._outlet(pipeline, options, control_path))
             writer = writer.foreachBatch(sink)
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
@@ -272,21 +290,39 @@ class ThrottledStreamWriter:
             writer = writer.queryName(self._name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        promise = "the function's own" if self._function is not None else target.promise
-        name = "native" if choice.plan is not None else "Spark's"
-        way = FRAMES if isinstance(pipeline, Pipeline) else "references"
-        logger.info("throttled query %s: decides on %s (%s)", self._name or "", way, source.why)
-        logger.info("throttled query %s: %s writer (%s)", self._name or "", name, choice.why)
-        logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
-        query = writer.start()
+        self._log_choices(source, choice, target, control_path)
+        try:
+            query = writer.start()
+        except AnalysisException as error:
+            raise refused_by_spark(error) from None
         self._started(query, control_path)
         return query
 
-    def _outlet(self, pipeline: AnyPipeline, options: dict[str, str]) -> PacedSink:
+    def _refuse_beside_paced(self, place: str | None) -> None:
+        """Refuse a second sink beside `paced`, of which one would get no rows."""
+        others = {
+            f"format({self._format!r})": self._format not in (None, PACED),
+            "foreachBatch": self._function is not None,
+            f"the place {place!r}": place is not None,
+        }
+        for other, is_given in others.items():
+            if is_given:
+                raise ConfigurationError(f"paced(send) is the query's sink, and so is {other}; leave out one of them")
+
+    def _log_choices(self, source: SourceChoice, choice: WriterChoice, target: Target, control_path: str) -> None:
+        promise = "the function's own" if self._function is not None else target.promise
+        writer = "native" if choice.plan is not None else "Spark's"
+        way = FRAMES if isinstance(source.pipeline, Pipeline) else "references"
+        logger.info("throttled query %s: decides on %s (%s)", self._name or "", way, source.why)
+        logger.info("throttled query %s: %s writer (%s)", self._name or "", writer, choice.why)
+        logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
+
+    def _outlet(self, pipeline: AnyPipeline, options: dict[str, str], control_path: str) -> PacedSink:
         spark = self._events.sparkSession
         send, how = http_sender(options) if self._paced is None else self._paced
         namespace, size = pipeline.measured()
-        return PacedSink(send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark))
+        epochs = Epochs(Directory(control_path))
+        return PacedSink(send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs)
 
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)

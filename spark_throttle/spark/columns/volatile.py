@@ -33,6 +33,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.columns.stream_operators import refuse_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,12 +76,14 @@ def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> fr
     Raises
     ------
     ConfigurationError
-        If one of `expressions` has another value at the next attempt, or the stream filters its rows by such a value.
+        If one of `expressions` has another value at the next attempt, or the stream filters its rows by such a value,
+        or has an operator that cannot stand before the throttle (`stream_operators`).
     """
     _refuse_nondeterministic(events, expressions)
     asked = {name: f"{_PREFIX}{place}" for place, name in enumerate(expressions)}
     frame = events.select("*", *(expressions[name].alias(column) for name, column in asked.items()))
     text = analyzed_plan(frame)
+    refuse_operators(text)
     if _FUNCTION.search(text) is None:
         return frozenset()
     plan = _Plan(text)

@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.errors import ConfigurationError, NativeWriterError
+from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.delta.table_log import identity_of_batch
@@ -43,7 +44,7 @@ def open_table(location: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError) as error:
-        raise NativeWriterError(location, f"its log cannot be read without Spark ({error})") from error
+        raise NativeWriterError(location, f"its log cannot be read without Spark ({one_line(error)})") from error
 
 
 def table_uri(location: str) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from spark_throttle.errors import SourceChangedError
+from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.delta.commit import table_uri
 from spark_throttle.spark.references.delta_reading import columns_of, is_elsewhere, reading_problem
@@ -182,7 +183,7 @@ class DeltaFeed:
             table = DeltaTable(table_uri(self._root), version=version)
             problem, columns = reading_problem(table), columns_of(table.schema().to_json())
         except DeltaError as error:
-            problem = f"it cannot be read without Spark ({error})"
+            problem = f"it cannot be read without Spark ({one_line(error)})"
         if problem is not None:
             self._refuse(version, f"since it, {problem}")
         # What was changed before the query started is in its columns, or Spark's own source would have said so.

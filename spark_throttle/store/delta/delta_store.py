@@ -43,10 +43,11 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.files import file_lock
+from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.ownership import keep_folder_as_root
 from spark_throttle.store.delta.kept_commits import keep_commit
 from spark_throttle.store.delta.log_damage import APP, REVISION_KEY
-from spark_throttle.store.delta.open_table import OpenTable, files_of, said
+from spark_throttle.store.delta.open_table import OpenTable, files_of
 from spark_throttle.store.delta.rows import (
     ENTRY_COLUMNS,
     EPOCH,
@@ -131,7 +132,7 @@ class DeltaStore:
         except (DeltaError, OSError) as error:
             # Of several processes that create one table at once, one succeeds; the others find it below.
             if not DeltaTable.is_deltatable(location, options):
-                raise StoreUnavailableError(f"delta:{location}", f"it cannot be created: {said(error)}") from error
+                raise StoreUnavailableError(f"delta:{location}", f"it cannot be created: {one_line(error)}") from error
         return cls(location, storage_options=storage_options)
 
     @property
@@ -307,14 +308,14 @@ class DeltaStore:
                 if rows["commit_id"].unique().to_pylist() == [commit_id]:
                     return True
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError, DamagedError) as unread:
-            raise OutcomeUnknownError(self.location, revision, f"{said(error)}; then {said(unread)}") from error
+            raise OutcomeUnknownError(self.location, revision, f"{one_line(error)}; then {one_line(unread)}") from error
         check_newest(self, revision - 1, self._open.newest)
         if isinstance(error, CommitFailedError):
             return False
         if self._open.log_folder is None:
             # The request may still be under way.
-            raise OutcomeUnknownError(self.location, revision, said(error)) from error
-        raise StoreUnavailableError(self.location, f"nothing was changed: {said(error)}") from error
+            raise OutcomeUnknownError(self.location, revision, one_line(error)) from error
+        raise StoreUnavailableError(self.location, f"nothing was changed: {one_line(error)}") from error
 
     def _keep_folders(self) -> None:
         """Make the folders of a table on a disk that root writes to: its owner adds files to them too."""
@@ -337,7 +338,7 @@ class DeltaStore:
             for version in range(before + 1, table.version() + 1):
                 keep_commit(self._open.files, version)
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError, DamagedError) as error:
-            logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, said(error))
+            logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, one_line(error))
 
 
 def _revision(row: Mapping[str, Any]) -> Revision:

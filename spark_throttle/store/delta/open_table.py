@@ -6,7 +6,6 @@ noticed: delta-rs would go on with what it has read.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_throttle.errors import ConfigurationError, StoreUnavailableError
+from spark_throttle.files.error_lines import one_line
 from spark_throttle.policy.source import SETTLING_NS
 from spark_throttle.store.delta.log_damage import APP
 from spark_throttle.store.delta.log_stamps import LogStamps
@@ -29,7 +29,6 @@ from spark_throttle.store.delta.view import View, view_at, with_changes, with_ta
 from spark_throttle.store.store import Entry, check_revision
 
 _NOTHING_READ: Final = View(0, None, 0, 0, {})
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class OpenTable:
@@ -92,7 +91,7 @@ class OpenTable:
         except TableNotFoundError as error:
             raise self.checks.absence() from error
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise self.checks.error_of(said(error), self.table if self._is_opened else None) from error
+            raise self.checks.error_of(one_line(error), self.table if self._is_opened else None) from error
 
     def opened_anew(self) -> DeltaTable:
         """Return the table as it is now, apart from the one that readers go on with.
@@ -204,8 +203,3 @@ def files_of(location: str, options: Mapping[str, str] | None) -> TableFiles:
     """Return the files of a table."""
     log = local_log(location)
     return TableFiles(location, None if log is None else log.parent, options)
-
-
-def said(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return _COLOUR.sub("", str(error)).partition("\n")[0].strip() or type(error).__name__

@@ -1,0 +1,99 @@
+"""Operators that cannot stand before the throttle in its query, refused in one sentence that says the way out.
+
+Spark refuses most of them itself, when the query starts and with the whole plan, or only inside a batch. The plan of
+the stream, as ``EXPLAIN`` prints it, shows them before anything is written: Spark marks a node of a stream with a tilde
+(tried on 4.2.0), so an aggregation of a static table that is joined is not one. Where Spark prints no plan, nothing is
+refused here. `docs/operators.md` lists what works.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.errors import AnalysisException
+
+from spark_throttle.errors import ConfigurationError
+
+_PAGE: Final = "docs/operators.md"
+_TABLE_BETWEEN: Final = "write its result to a table, and throttle the stream of that table in a query of its own"
+_OPERATOR: Final = "ShardOperator("
+"""How Spark prints the throttle's own operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """An operator that is refused."""
+
+    node: str
+    """How its line of a plan begins, as a regular expression."""
+
+    what: str
+    why: str
+    remedy: str = _TABLE_BETWEEN
+
+
+_REFUSED: Final = (
+    _Refused(
+        rf"FlatMapGroupsInPandasWithState {re.escape(_OPERATOR)}",
+        "another throttle",
+        "Spark runs one throttle in a query",
+        "write what it admits to a table, and throttle the stream of that table in a query of its own",
+    ),
+    _Refused(
+        r"FlatMapGroups(InPandas)?WithState|TransformWithState",
+        "a stateful function",
+        "Spark runs no such function before another one, which the throttle is",
+    ),
+    _Refused(r"Aggregate", "an aggregation", "Spark runs none before a stateful function, which the throttle is"),
+    _Refused(r"Sort", "an orderBy", "a stream has no end to sort to", "give the columns to the throttle as order_by"),
+    _Refused(
+        r"Window",
+        "a window function",
+        "Spark runs none over a stream",
+        "write the stream to a table, and compute the function where the table is read",
+    ),
+    _Refused(
+        r"Except|Intersect",
+        "an except or an intersect",
+        "Spark runs neither over a stream",
+        "use a join with a static table: how='left_anti' or how='left_semi'",
+    ),
+)
+_NODES: Final = tuple((re.compile(rf"^[\s:|+\-]*~({each.node})\b", re.MULTILINE), each) for each in _REFUSED)
+
+
+def refuse_operators(plan: str) -> None:
+    r"""Refuse a stream with an operator that cannot stand before the throttle.
+
+    Parameters
+    ----------
+    plan
+        The analyzed plan of the stream, as Spark prints it.
+
+    Raises
+    ------
+    ConfigurationError
+        If the plan has such an operator.
+
+    Examples
+    --------
+    >>> refuse_operators("~Project [ns#1]\n+- ~Join Inner\n   :- Relation [id#2]\n   +- Aggregate [id#3]")
+    >>> try:
+    ...     refuse_operators("~Project [ns#1]\n+- ~Sort [ns#1 ASC NULLS FIRST], true")
+    ... except ConfigurationError as error:
+    ...     str(error).partition(": ")[0]
+    'the stream has an orderBy before the throttle, but a stream has no end to sort to'
+    """
+    for node, refused in _NODES:
+        if node.search(plan):
+            raise ConfigurationError(
+                f"the stream has {refused.what} before the throttle, but {refused.why}: {refused.remedy} ({_PAGE})"
+            )
+
+
+def refused_by_spark(error: AnalysisException) -> ConfigurationError:
+    """Return Spark's refusal to start a query as one line, without its plan."""
+    line = str(error).strip().partition("\n")[0].rstrip(";. ")
+    return ConfigurationError(f"Spark refuses the query: {line} ({_PAGE} lists what may stand before the throttle)")
