@@ -273,6 +273,9 @@ class ControlPlane:
         elapsed_ms = now_ms - self._settling.began_ms(now_ms)
         rate, burst = policy.shared.rate_micro_per_ms, policy.shared.burst_micro
         is_slow = (rate > 0) & (elapsed_ms > burst // np.maximum(rate, 1))
+        if (time := policy.shared.time) is not None:
+            is_short = (time.rate_ns_per_ms > 0) & (elapsed_ms > time.burst_ns // np.maximum(time.rate_ns_per_ms, 1))
+            is_slow = is_slow | is_short[:, None]
         if is_slow.any() and self._warned_of != policy.revision:
             self._warned_of = policy.revision
             logger.warning(

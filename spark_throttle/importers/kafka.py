@@ -18,8 +18,9 @@ a tenant's quota, which would act in addition to the others::
 
 SCRAM credentials, which the tool prints among the quotas of users, are listed without their secrets. A level that a
 higher one always hides is listed as not expressed too. ``producer_byte_rate`` becomes a publish quota
-and ``consumer_byte_rate`` a dispatch quota; the other quotas have no counterpart. Kafka's window (11 samples of a
-second) becomes a burst of 10 seconds.
+and ``consumer_byte_rate`` a dispatch quota. ``request_percentage`` becomes a publish quota: in Kafka it limits the time
+of both kinds of requests, but two jobs that each give it would give it twice. The other quotas have no counterpart.
+Kafka's window (11 samples of a second) becomes a burst of 10 seconds.
 """
 
 from __future__ import annotations
@@ -37,8 +38,12 @@ from spark_throttle.policy.yaml_text import read_yaml
 
 DEFAULT: Final = "<default>"
 
-_DIRECTIONS: Final = {"producer_byte_rate": "publish", "consumer_byte_rate": "dispatch"}
-_OTHERS: Final = ("request_percentage", "controller_mutation_rate", "connection_creation_rate")
+_TIME: Final = "time"
+_KINDS: Final = {"producer_byte_rate": "publish", "consumer_byte_rate": "dispatch", "request_percentage": _TIME}
+"""What a quota limits. Kafka looks up each kind by itself."""
+
+_KEYS: Final = {"publish": "bytes_per_second", "dispatch": "bytes_per_second", _TIME: "request_percentage"}
+_OTHERS: Final = ("controller_mutation_rate", "connection_creation_rate")
 _LINE = re.compile(r"(?:Quota configs|Configs) for (.+) are\s*([\w-]+=.*)?")
 """The name may hold anything, also ' are ': what follows the last one is the quotas."""
 
@@ -98,6 +103,9 @@ def import_kafka(text: str) -> ImportResult:
         if quotas[entity]:
             _express(entity, quotas[entity], rules, groups, defaults, unexpressed)
     _fill_from_defaults(rules, groups, defaults, unexpressed)
+    for entry in (*groups.values(), *rules.values(), defaults):
+        if _TIME in entry:
+            entry["publish"] = {**entry.get("publish", {}), **entry.pop(_TIME)}
     return ImportResult.of({"resource_groups": groups, "namespaces": rules, "defaults": defaults}, unexpressed)
 
 
@@ -118,20 +126,20 @@ def _express(
         wanted = "user, for all its clients" if level == 6 else "client-id, for all users"
         unexpressed.append(f"{entity}: {_said(rates)} needs one bucket for each {wanted}; name them one by one")
         return
-    quota = {direction: {"bytes_per_second": rate} for direction, rate in rates.items()}
+    quota = {kind: {_KEYS[kind]: rate} for kind, rate in rates.items()}
     if level == 5:
         defaults.update(quota)
         return
     pattern = (
         f"{entity.user if entity.user not in (None, DEFAULT) else '*'}/{entity.client if level in (1, 4, 7) else '*'}"
     )
-    hidden = {direction for direction in quota if direction in _expressed(rules.get(pattern, {}), groups)}
+    hidden = {kind for kind in quota if kind in _expressed(rules.get(pattern, {}), groups)}
     if level == 7:
         hidden |= set(quota) & set(defaults)
     if hidden:
         what = ", ".join(sorted(hidden))
         unexpressed.append(f"{entity}: its {what} quota never acts in Kafka: a more specific one always comes first")
-        quota = {direction: each for direction, each in quota.items() if direction not in hidden}
+        quota = {kind: each for kind, each in quota.items() if kind not in hidden}
     if not quota:
         return
     rule = rules.setdefault(pattern, {})
@@ -144,7 +152,7 @@ def _express(
 
 
 def _expressed(rule: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> set[str]:
-    """Return the directions in which a rule has a quota, its own or its group's."""
+    """Return the kinds of which a rule has a quota, its own or its group's."""
     return {*(rule.keys() - {"resource_group"}), *groups.get(rule.get("resource_group", ""), {})}
 
 
@@ -154,7 +162,7 @@ def _fill_from_defaults(
     defaults: dict[str, Any],
     unexpressed: list[str],
 ) -> None:
-    """Give rules the quotas that they lack: Kafka looks up each direction by itself, but here one rule decides both.
+    """Give rules the quotas that they lack: Kafka looks up each kind by itself, but here one rule decides all.
 
     A quota for each pair can be copied into any rule. The quota of a wider glob can be copied into the rule of a name;
     where it cannot be, it is listed.
@@ -162,28 +170,30 @@ def _fill_from_defaults(
     by_width = sorted(rules, key=lambda name: name.count("*"))
     for name in by_width:
         rule = rules[name]
-        for direction in ("publish", "dispatch"):
-            if direction in _expressed(rule, groups):
+        for kind in _KEYS:
+            if kind in _expressed(rule, groups):
                 continue
             user, _, client = name.partition("/")
             wider = [each for each in (f"{user}/*", f"*/{client}") if each != name and each in rules]
-            holding = next((each for each in wider if direction in _expressed(rules[each], groups)), None)
-            if holding is not None and direction in rules[holding]:
-                rule[direction] = rules[holding][direction]
+            holding = next((each for each in wider if kind in _expressed(rules[each], groups)), None)
+            if holding is not None and kind in rules[holding]:
+                rule[kind] = rules[holding][kind]
             elif holding is not None and "*" not in name and "resource_group" not in rule:
                 group = rules[holding]["resource_group"]
                 if len(groups[group]) == 1:
                     rule["resource_group"] = group
                 else:
-                    unexpressed.append(f"{name}: its {direction} quota is that of {group}; it limits both directions")
+                    unexpressed.append(f"{name}: its {kind} quota is that of {group}; it limits more than that")
             elif holding is not None:
-                unexpressed.append(f"{name}: in Kafka its {direction} quota is that of {holding}; here it has none")
-            elif direction in defaults:
-                rule[direction] = defaults[direction]
+                unexpressed.append(f"{name}: in Kafka its {kind} quota is that of {holding}; here it has none")
+            elif kind in defaults:
+                rule[kind] = defaults[kind]
 
 
 def _said(rates: Mapping[str, Decimal]) -> str:
-    return ", ".join(f"{direction} {rate} bytes/s" for direction, rate in rates.items())
+    return ", ".join(
+        f"request_percentage {rate}" if kind == _TIME else f"{kind} {rate} bytes/s" for kind, rate in rates.items()
+    )
 
 
 def _rates(entity: _Entity, values: Mapping[str, Any], unexpressed: list[str]) -> dict[str, Decimal]:
@@ -192,11 +202,11 @@ def _rates(entity: _Entity, values: Mapping[str, Any], unexpressed: list[str]) -
         if key in _OTHERS:
             unexpressed.append(f"{entity}: {key} = {value} has no counterpart in a policy")
             continue
-        if key not in _DIRECTIONS:
+        if key not in _KINDS:
             raise PolicyError(str(entity), f"{key} is not a quota of Kafka")
         if value is None:
             continue
-        rates[_DIRECTIONS[key]] = _rate(str(entity), key, value)
+        rates[_KINDS[key]] = _rate(str(entity), key, value)
     return rates
 
 
@@ -207,6 +217,8 @@ def _rate(path: str, key: str, value: object) -> Decimal:
         raise PolicyError(path, f"{key} is {value!r}, which is not a number") from None
     if not rate.is_finite() or rate <= 0:
         raise PolicyError(path, f"{key} is {value} and must be greater than 0")
+    if _KINDS[key] == _TIME:
+        return rate.normalize()
     if rate % 1:
         raise PolicyError(path, f"{key} is {value} and cannot be a fractional value")
     return rate.quantize(Decimal(1))

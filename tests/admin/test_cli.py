@@ -318,6 +318,15 @@ def test_explain_shows_the_burst_the_largest_message_and_the_weight(gold: None, 
     assert "weight" in run("explain", "acme/x", "--control", str(tmp_path / "control")).stdout
 
 
+def test_explain_shows_the_quota_on_processing_time_where_there_is_one(gold: None) -> None:
+    run("tenant", "create", "blue", "publish.request_percentage=250")
+    level = next(each for each in answer("explain", "blue/x")["levels"] if each["level"] == "tenant")
+    assert level["request_percentage"] == 250
+    lines = run("explain", "blue/x").stdout.splitlines()
+    assert "core time" in next(line for line in lines if line.startswith("level"))
+    assert "250 %" in next(line for line in lines if line.startswith("tenant"))
+
+
 def test_empty_value_removes_a_setting_and_the_help_says_so(gold: None) -> None:
     run(
         "tenant", "create", "blue", "publish.bytes_per_second=8MiB", "publish.messages_per_second=5", "publish.weight=3"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from spark_throttle.importers.kafka import import_kafka
 from spark_throttle.importers.pegasus import import_pegasus
 from spark_throttle.importers.pulsar import import_pulsar
 from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.model import Quota
 
 # ---------------------------------------------------------------------------------------------------- Kafka
 
@@ -110,7 +112,27 @@ def test_kafka_lines_of_the_shell_are_read() -> None:
     rule = found.document.namespaces["A/it, is"]
     assert [rule.publish.bytes_per_second, rule.dispatch.bytes_per_second] == [1024, 2048]
     assert found.document.defaults.dispatch.bytes_per_second == 1
-    assert sorted(line.partition(":")[0] for line in found.unexpressed) == ["ip '10.0.0.1'", "user A"]
+    assert sorted(line.partition(":")[0] for line in found.unexpressed) == ["ip '10.0.0.1'"]
+    assert found.document.resource_groups["user A"].publish == Quota(request_percentage=Decimal(200))
+    assert rule.resource_group == "user A"  # a client's time is one of its user's
+
+
+def test_kafka_looks_up_processing_time_by_itself() -> None:
+    found = import_kafka(
+        "Quota configs for user-principal 'A', client-id 'c' are producer_byte_rate=5, request_percentage=12.5\n"
+        "Quota configs for user-principal 'A', the default client-id are request_percentage=50, consumer_byte_rate=7\n"
+        "Quota configs for the default user-principal, the default client-id are request_percentage=1\n"
+        "Quota configs for user-principal 'B', client-id 'd' are producer_byte_rate=9\n"
+        "Quota configs for the default user-principal are request_percentage=3\n"
+    )
+    namespaces = found.document.namespaces
+    assert namespaces["A/c"].publish == Quota(bytes_per_second=Decimal(5), request_percentage=Decimal("12.5"))
+    assert namespaces["A/c"].dispatch == Quota(bytes_per_second=Decimal(7))
+    assert namespaces["A/*"].publish == Quota(request_percentage=Decimal(50))
+    assert found.document.defaults.publish == Quota(request_percentage=Decimal(1))
+    assert namespaces["B/d"].publish == Quota(bytes_per_second=Decimal(9), request_percentage=Decimal(1))
+    (note,) = found.unexpressed
+    assert note.startswith("user <default>: request_percentage 3 needs one bucket for each user")
 
 
 PRINTED_BY_KAFKA_CONFIGS = """\
@@ -136,8 +158,10 @@ def test_kafka_output_of_the_tool_is_read_whole() -> None:
     assert groups["client-id it, is 'x'"].dispatch.bytes_per_second == 7
     assert document.namespaces["bob/*"].dispatch.bytes_per_second == 7_000_000_000
     assert {line.partition(":")[0] for line in found.unexpressed} >= {
-        "user-principal 'alice'", "user <default>", "user alice", "ip '10.0.0.1'",
+        "user-principal 'alice'", "user <default>", "ip '10.0.0.1'",
     }  # fmt: skip
+    assert groups["user alice"].publish.request_percentage == Decimal("200.5")
+    assert "alice/app: its time quota is that of user alice; it limits more than that" in found.unexpressed
     assert "user-principal 'alice': SCRAM credentials are not a quota" in found.unexpressed
 
 

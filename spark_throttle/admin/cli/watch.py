@@ -56,14 +56,15 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
     parts: list[Any] = [head, *(Text(f"  {shown(reason)}") for reason in found.reasons)]
     if found.levels:
         is_live = found.last_batch is not None
+        is_timed = any(level.request_percentage is not None for level in found.levels)
+        timed = [("core time", True)] if is_timed else []
         columns = [("level", False), ("scope", False), ("messages/s", True), ("bytes/s", True), ("burst", True),
-                   ("largest", True), ("core time", True), ("weight", True), ("excess", False)]  # fmt: skip
+                   ("largest", True), *timed, ("weight", True), ("excess", False)]  # fmt: skip
         live = [("balance", True), ("debt", True), ("granted", True), ("waiting", True), ("may leave in", True)]
         rows = [
             [level.level.replace("_", " "), level.scope, count(level.per_second[0]) or "no limit",
              size(level.per_second[1]) or "no limit", both(level.burst), size(level.max_message_bytes) or "no limit",
-             "no limit" if level.request_percentage is None else f"{level.request_percentage:g} %", level.weight,
-             level.on_excess,
+             *([_percent(level.request_percentage)] if is_timed else []), level.weight, level.on_excess,
              *([both(level.balance), both(level.debt), both(level.granted), both(level.waiting),
                 _release(level.release_ms, level.waiting)] if is_live else [])]
             for level in found.levels
@@ -80,6 +81,10 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
             parts.append(Text(f"time until the backlog is gone, if nothing more arrives: {left}", style="yellow"))
     parts += [Text(f"note: {shown(note)}", style="yellow") for note in found.notes]
     return Group(*parts)
+
+
+def _percent(request_percentage: float | None) -> str:
+    return "no limit" if request_percentage is None else f"{request_percentage:g} %"
 
 
 def _release(release_ms: int | None, waiting: tuple[int, int] | None) -> str:
