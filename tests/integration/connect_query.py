@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.state_reader import read_queued
-from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, forked_python, pin_interpreter, session_settings
+from tests.sessions import pin_interpreter, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,20 +32,20 @@ POLICIES = {
 }
 
 
-def open_connect_session(scratch: Path, python: Path) -> SparkSession:
+def open_connect_session(scratch: Path) -> SparkSession:
     """Start a Connect server on a port of its own, and return a client's session."""
-    pin_interpreter(python)
+    pin_interpreter()
     os.environ["SPARK_TESTING"] = "1"  # what makes PySpark choose a free port
-    settings = session_settings(scratch) | FOR_FEW_ROWS | dict([CHECKPOINTS_WITHOUT_PROCESSES])
+    settings = session_settings(scratch)
     builder = SparkSession.builder.remote(settings.pop("spark.master"))
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def run(root: Path, python: Path) -> dict[str, Any]:
+def run(root: Path) -> dict[str, Any]:
     """Run a query into a Delta table, and another into a function; return what became of the rows."""
-    spark = open_connect_session(root / "session", python)
+    spark = open_connect_session(root / "session")
     tenants = "array('slow', 'bad', 'shut', 'free')"
     rows = spark.range(100).selectExpr("id", f"concat({tenants}[int(id % 4)], '/n') ns", "timestamp_seconds(id) at")
     rows.coalesce(1).write.parquet(str(root / "events"))
@@ -97,8 +97,6 @@ def run(root: Path, python: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    where = Path(sys.argv[1])
-    with forked_python(where) as address:
-        sys.stdout.write(json.dumps(run(where, address)) + "\n")
-        sys.stdout.flush()
-        os._exit(0)  # the server's JVM ends with this process; an orderly stop would wait for it
+    sys.stdout.write(json.dumps(run(Path(sys.argv[1]))) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # the server's JVM ends with this process; an orderly stop would wait for it
