@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, INTERPRETED, PLANNED_ONCE, forked_python, open_session
+from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, forked_python, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
     with forked_python(scratch) as python:
         session = open_session(scratch, python=python)
-        for setting in (CHECKPOINTS_WITHOUT_PROCESSES, PLANNED_ONCE, *INTERPRETED):
+        for setting in (CHECKPOINTS_WITHOUT_PROCESSES, *FOR_FEW_ROWS.items()):
             session.conf.set(*setting)
         yield session
         session.stop()

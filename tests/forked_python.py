@@ -1,11 +1,13 @@
-"""Forks the processes that Spark starts for streaming sources from one that has loaded what they load.
+"""Forks Spark's Python processes from one that has loaded what they load.
 
-Spark starts a Python process for the source of each query, and none that forks them, as it has for tasks. To load
-PySpark, pandas and the package costs 0.6 CPU seconds, a quarter of a warm query's; a fork costs 0.02.
+Spark starts a Python process for the source of each query, and one for each kind of work, from which it forks those
+that do it. To load PySpark, pandas and the package costs each 0.6 CPU seconds, a quarter of a warm query's and together
+a fifth of a new session's; a fork costs 0.02.
 
-pytest starts the server (`tests.sessions.open_session`). `tests/worker_python` runs this file as a client, which
-sends its arguments, environment, directory and standard streams, and ends as the forked process ends. A client that is
-killed ends its process. Spark's processes that are killed by tests, or by a job of theirs, are not forked here.
+Who opens a session starts the server (`tests.sessions.forked_python`). `tests/worker_python` runs this file as a
+client, which sends its arguments, environment, directory and standard streams, and ends as the forked process ends. A
+client that is killed ends its process. A job that is killed has a server in its own session of processes, so that what
+is forked is killed with it.
 """
 
 from __future__ import annotations
@@ -55,12 +57,14 @@ def serve(address: str) -> None:
 
 def _preload() -> None:
     import pandas as pd  # noqa: F401 - pyarrow loads it
+    from pyspark import daemon
     from pyspark.sql.streaming import python_streaming_source_runner as runner
 
-    import spark_throttle.spark.sources.control_source  # noqa: F401 - Spark unpickles one
+    import spark_throttle.spark.pipeline  # noqa: F401 - Spark unpickles what it makes
 
-    # It is run as a program.
-    del sys.modules[runner.__name__]
+    # They are run as programs.
+    for program in (daemon, runner):
+        del sys.modules[program.__name__]
 
 
 def _run(connection: socket.socket) -> None:
@@ -84,6 +88,8 @@ def _run(connection: socket.socket) -> None:
     code = 1
     flag, module, *sys.argv[1:] = request["arguments"]
     assert flag == "-m", flag
+    with open("/proc/self/comm", "w") as name:  # noqa: PTH123 - as above
+        name.write(module)  # by which it is found (`tests.recovery.processes`), as by its command line elsewhere
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -39,20 +39,17 @@ CHECKPOINTS_WITHOUT_PROCESSES = (
 """Spark's way to write a checkpoint where there is no `FileContext`, as in most object stores.
 
 On a local disk Spark's default starts a process (`readlink`) for each file that it looks for: a hundred a query, a
-sixth of its CPU time. Jobs that are killed keep the default.
+sixth of its CPU time. Jobs that are killed keep the default: to them matters how a file comes to its name.
 """
 
-INTERPRETED = (("spark.sql.codegen.wholeStage", "false"), ("spark.sql.codegen.factoryMode", "NO_CODEGEN"))
-"""Plans are walked and not compiled: for some rows, the compiler takes a tenth of the CPU time of a query.
+FOR_FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Plans are walked and not compiled, and a batch's plan is not made anew stage by stage.
 
-Jobs of their own keep the default.
-"""
-
-
-PLANNED_ONCE = ("spark.sql.adaptive.enabled", "false")
-"""A batch's plan is not made anew stage by stage, which takes a tenth of the CPU time of a query of some rows.
-
-Jobs of their own keep the default.
+Each of the two takes a tenth of the CPU time of a query of some rows. Programs that run for long keep Spark's defaults.
 """
 
 
@@ -99,12 +96,15 @@ def session_settings(
     }
 
 
-def pin_interpreter() -> None:
-    """Make Spark's workers start this interpreter, with its compiled modules, and bind to loopback."""
+def pin_interpreter(forked: Path | None = None) -> None:
+    """Make Spark's workers start this interpreter, with its compiled modules, and bind to loopback.
+
+    `forked` is the address at which their processes are forked (`forked_python`); without it they are started.
+    """
     os.environ["PYSPARK_PYTHON"] = str(ROOT / "tests" / "worker_python")
     os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["TESTS_PYTHON"] = sys.executable
     os.environ["TESTS_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-    os.environ.pop("TESTS_FORKED_PYTHON", None)
+    os.environ["TESTS_FORKED_PYTHON"] = str(forked or "")
     # Each worker would compile this package anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -114,9 +114,10 @@ def pin_interpreter() -> None:
 
 
 @contextmanager
-def forked_python(scratch: Path) -> Iterator[Path]:
-    """Yield the address of a server of processes for streaming sources (`tests.forked_python`)."""
-    address = scratch / "python"
+def forked_python(folder: Path) -> Iterator[Path]:
+    """Yield the address of a server of Python processes (`tests.forked_python`)."""
+    folder.mkdir(exist_ok=True)
+    address = folder / "python"
     command = [sys.executable, "-m", "tests.forked_python", "--serve", str(address)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE):
         yield address
@@ -129,17 +130,26 @@ def open_session(
     memory: str = "2g",
     jvm_options: str = SHORT_LIVED,
     python: Path | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start the JVM and return its session; the caller stops it.
 
-    `python` is the address at which the processes of streaming sources are forked; without it they are started.
+    `python` is the address at which Spark's Python processes are forked; without it they are started.
     """
     from pyspark.sql import SparkSession
 
-    pin_interpreter()
-    if python:
-        os.environ["TESTS_FORKED_PYTHON"] = str(python)
+    pin_interpreter(python)
     builder = SparkSession.builder
-    for key, value in session_settings(scratch, uses=uses, memory=memory, jvm_options=jvm_options).items():
+    own = session_settings(scratch, uses=uses, memory=memory, jvm_options=jvm_options)
+    for key, value in (own | dict(settings or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def brief_session(scratch: Path) -> Iterator[SparkSession]:
+    """Yield the session of a process that runs some rows through a query and ends."""
+    with forked_python(scratch) as python:
+        session = open_session(scratch, python=python, settings=FOR_FEW_ROWS)
+        yield session
+        session.stop()

@@ -130,7 +130,9 @@ class Pipeline:
         packed = numbered.mapInArrow(pack, FRAME_DDL)
         together = packed.unionByName(self._control(keys, control_path, sinks))
         outlet = FileOutlet(plan) if plan is not None else None
-        room, queue = queue_room(given.policies, events.sparkSession), queue_storage(events.sparkSession, control_path)
+        room = queue_room(given.policies, events.sparkSession)
+        # Where the executors write what is decided, they were asked for the control directory before.
+        queue = queue_storage(events.sparkSession, control_path, is_seen=plan is not None or is_explained)
         operator = ShardOperator(keys, is_explained, room, outlet, partition_columns, queue=queue)
         return together.groupBy("shard").applyInPandasWithState(
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
@@ -200,12 +202,13 @@ def batches_retained(spark: SparkSession) -> int:
     return int(str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED))))
 
 
-def queue_storage(spark: SparkSession, control_path: str) -> QueueStorage:
+def queue_storage(spark: SparkSession, control_path: str, *, is_seen: bool = False) -> QueueStorage:
     """Return where a query keeps the waiting rows that are too large for the state.
 
-    If the executors cannot write there, all waiting rows stay in the state, and a warning says why.
+    If the executors cannot write there, all waiting rows stay in the state, and a warning says why. `is_seen` says that
+    they were asked for the directory before (`check_executors_see`).
     """
-    problem = control_problem(spark, control_path)
+    problem = control_problem(spark, control_path, is_seen=is_seen)
     if problem is not None:
         logger.warning(
             "waiting rows stay in Spark's state, where a long queue needs much memory: the executors cannot write to "

@@ -23,7 +23,7 @@ from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.waiting_rows import FOLDER
 from spark_throttle.spark.rows.frames import aligned, decode
-from spark_throttle.spark.shard.queue_folder import FramePlace, QueueStorage
+from spark_throttle.spark.shard.queue_folder import FramePlace, QueueStorage, is_place
 from spark_throttle.spark.sinks.payload_reader import FILE, ROW
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
@@ -123,7 +123,7 @@ class _SchemaReader:
         for batch in batches:
             frames = [frame for block in batch.column("block") for frame in _opened(block.as_py()).frames]
             of_schema = {place.schema: frame for frame in frames if (place := FramePlace.of(frame)) is not None}
-            wanted = [*of_schema.values(), *(frame for frame in frames if FramePlace.of(frame) is None)]
+            wanted = [*of_schema.values(), *(frame for frame in frames if not is_place(frame))]
             opened = self.storage.folder(0).open(wanted)
             found = {pa.ipc.open_stream(pa.py_buffer(frame)).schema.serialize().to_pybytes() for frame in opened}
             yield pa.RecordBatch.from_pydict({"schema": pa.array(sorted(found), pa.binary())})

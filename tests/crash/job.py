@@ -1,6 +1,6 @@
 """The job that the crash program kills: Parquet files through a throttle into a sink.
 
-Run as ``python -m tests.crash.job DIRECTORY SINK [--source SOURCE] [--master MASTER] [--writer WRITER] [--shared]``.
+Run as ``python -m tests.crash.job DIRECTORY SINK [OPTION …]``, with options that `main` names.
 It ends when everything that was there at its start has been admitted or rejected, so to run it again after a kill is to
 finish it. A job that decides on references has one writer, Spark's.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,14 @@ from pyspark.sql import SparkSession
 from spark_throttle.spark import Throttle
 from tests.crash import points
 from tests.crash.peer import exchange_of
-from tests.sessions import SHORT_LIVED, pin_interpreter, session_settings, with_class_archive
+from tests.sessions import (
+    FOR_FEW_ROWS,
+    SHORT_LIVED,
+    forked_python,
+    pin_interpreter,
+    session_settings,
+    with_class_archive,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,6 +37,11 @@ if TYPE_CHECKING:
 SHARDS: Final = 3
 REFERENCES: Final = "references"
 SCHEMA: Final = "id long, namespace string, size long, note string, part string"
+_OF_QUERIES: Final = {
+    "spark.sql.shuffle.partitions": str(SHARDS),
+    # The recount reads the offset log of all batches.
+    "spark.sql.streaming.minBatchesToRetain": "100000",
+}
 
 
 def start_delta(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, writer: str) -> StreamingQuery:
@@ -120,6 +133,18 @@ def start(spark: SparkSession, root: Path, sink: str, writer: str, *, source: st
     return SINKS[sink](throttle, events, root, writer)
 
 
+def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared: bool) -> None:
+    """Run in the caller's session until all is drained; its settings are put back."""
+    before = {key: spark.conf.get(key, None) for key in _OF_QUERIES}
+    for key, value in _OF_QUERIES.items():
+        spark.conf.set(key, value)
+    try:
+        start(spark, root, sink, "native", source=source, is_shared=is_shared).awaitTermination()
+    finally:
+        for key, old in before.items():
+            spark.conf.unset(key) if old is None else spark.conf.set(key, old)
+
+
 def main() -> None:
     """Run until all is drained."""
     parser = argparse.ArgumentParser()
@@ -129,27 +154,32 @@ def main() -> None:
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
     parser.add_argument("--source", choices=("frames", REFERENCES), default="frames")
     parser.add_argument("--shared", action="store_true")
+    parser.add_argument("--brief", action="store_true", help="costs less CPU time for some rows")
     asked = parser.parse_args()
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))
-    pin_interpreter()
-    settings = session_settings(asked.root / f"spark-{os.getpid()}") | {
-        "spark.master": asked.master,
-        "spark.sql.shuffle.partitions": str(SHARDS),
-        "spark.driver.memory": "1g",
-        # The recount reads the offset log of all batches.
-        "spark.sql.streaming.minBatchesToRetain": "100000",
-        "spark.executor.extraJavaOptions": with_class_archive(SHORT_LIVED),
-        # A killed executor is replaced as often as the plan wants.
-        "spark.deploy.maxExecutorRetries": "-1",
-        "spark.task.maxFailures": "8",
-    }
+    scratch = asked.root / f"spark-{os.getpid()}"
+    settings = (
+        session_settings(scratch)
+        | _OF_QUERIES
+        | (FOR_FEW_ROWS if asked.brief else {})
+        | {
+            "spark.master": asked.master,
+            "spark.driver.memory": "1g",
+            "spark.executor.extraJavaOptions": with_class_archive(SHORT_LIVED),
+            # A killed executor is replaced as often as the plan wants.
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.task.maxFailures": "8",
+        }
+    )
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    query = start(spark, asked.root, asked.sink, asked.writer, source=asked.source, is_shared=asked.shared)
-    query.awaitTermination()
-    spark.stop()
+    with forked_python(scratch) if asked.brief else nullcontext() as python:
+        pin_interpreter(python)
+        spark = builder.getOrCreate()
+        query = start(spark, asked.root, asked.sink, asked.writer, source=asked.source, is_shared=asked.shared)
+        query.awaitTermination()
+        spark.stop()
 
 
 if __name__ == "__main__":

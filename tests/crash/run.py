@@ -16,10 +16,10 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
-from tests.crash.job import REFERENCES, SINKS
+from tests.crash.job import REFERENCES, SINKS, drain
 from tests.crash.peer import Peer
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
 from tests.crash.points import (
@@ -35,6 +35,9 @@ from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
 from tests.crash.workload import add_files
 from tests.recovery.processes import Job, kill_process
 from tests.sessions import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 POINTS: Final = {
     "delta": (*OF_A_BATCH_SINK, REJECTED_WRITTEN, *OF_THE_NATIVE_WRITER),
@@ -54,10 +57,11 @@ _WORDS: Final = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorB
 class Lives:
     """Runs the job from life to life in one directory."""
 
-    def __init__(self, root: Path, sink: str, seed: int, source: str) -> None:
+    def __init__(self, root: Path, sink: str, seed: int, source: str, session: SparkSession | None) -> None:
         self.root = root
         self.sink = sink
         self.source = source
+        self._session = session
         self._peer = None if seed % 2 else Peer(root)
         self._dice = random.Random(seed)
         self._job: Job | None = None
@@ -90,7 +94,10 @@ class Lives:
         """Run the job until it has drained everything."""
         self._stop()
         self._change(text_of(AMPLE), 0)
-        self._start(LOCAL, "native", 0).finish(_MOST_SECONDS_TO_DRAIN)
+        if self._session is not None:
+            drain(self._session, self.root, self.sink, source=self.source, is_shared=self._peer is not None)
+        else:
+            self._start(LOCAL, "native", 0).finish(_MOST_SECONDS_TO_DRAIN)
 
     def leave(self) -> None:
         """Kill what runs, and let the peer go."""
@@ -180,6 +187,7 @@ class Lives:
             add_files(self.root, newest_planned(self.root) + 1 + batches + _FILES_AHEAD)
         arguments = [str(self.root), self.sink, "--source", self.source, "--master", master, "--writer", writer]
         arguments += [] if self._peer is None else ["--shared"]
+        arguments += [] if self._session is None else ["--brief"]
         self._job = Job("tests.crash.job", arguments, self.root / "job.log")
         return self._job
 
@@ -196,10 +204,15 @@ def points_of(sink: str, source: str) -> tuple[str, ...]:
     return POINTS[sink]
 
 
-def crash(root: Path, sink: str, kills: int, seed: int, source: str = "frames") -> Account:
-    """Run the job in `root` with so many kills, let it drain, and recount."""
+def crash(
+    root: Path, sink: str, kills: int, seed: int, source: str = "frames", session: SparkSession | None = None
+) -> Account:
+    """Run the job in `root` with so many kills, let it drain, and recount.
+
+    With a `session` it drains in that one, and its lives cost as little CPU time as they can: both for a brief run.
+    """
     root.mkdir(parents=True)
-    lives = Lives(root, sink, seed, source)
+    lives = Lives(root, sink, seed, source, session)
     plan = draw_lives(kills, seed, points_of(sink, source), OF_THE_NATIVE_WRITER, PUT_BACKS[sink])
     started = time.monotonic()
     try:

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,10 +17,15 @@ from tests.crash.policies import AMPLE, draw_policies, text_of
 from tests.crash.put_back import PUT_BACKS
 from tests.crash.run import POINTS, crash
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 @pytest.mark.timeout(900)
-def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    account = crash(tmp_path / "delta", "delta", kills=4, seed=20263992)
+def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    account = crash(tmp_path / "delta", "delta", kills=4, seed=20263992, session=spark)
     assert account.keeps_the_laws, account
     assert (account.kills, account.put_back) == (4, 1)
     assert account.admitted + account.rejected == account.offered
@@ -27,8 +33,8 @@ def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_no
 
 
 @pytest.mark.timeout(900)
-def test_job_that_decides_on_references_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    account = crash(tmp_path / "delta", "delta", kills=3, seed=7, source="references")
+def test_job_that_decides_on_references_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    account = crash(tmp_path / "delta", "delta", kills=3, seed=7, source="references", session=spark)
     assert account.keeps_the_laws, account
     assert account.admitted + account.rejected == account.offered
     assert min(account.admitted, account.rejected) > 0

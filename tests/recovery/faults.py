@@ -21,11 +21,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.spark import writer
-from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
-from spark_throttle.spark.sinks.decided_stream import batch_of_task
 from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.sinks.destination import Destination
 
@@ -40,11 +39,7 @@ AFTER_ADMITTED = "after-admitted"
 AFTER_FEEDBACK = "after-feedback"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
 
-IN_FILE = "in-file"
-"""A task has begun a file of the native writer."""
-
 POINTS = (AFTER_ADMITTED, AFTER_FEEDBACK)
-"""Those of either writer."""
 
 _POINT, _TURN, _REACHED = "TEST_PAUSE_POINT", "TEST_PAUSE_TURN", "TEST_PAUSE_REACHED"
 """Of the environment, which is what processes inherit that are started by the run's JVM."""
@@ -118,13 +113,6 @@ class WatchedDeltaWriter(ThrottleDeltaWriter):
         shown = [_shown(row["kind"], row["frame"]) for row in frames]
         return WatchedOutput(told.admitted, told.rejected, told.usage, shown)
 
-    def file_writer(self, destination: Destination) -> TableFileWriter:
-        found = super().file_writer(destination)
-        is_admitted = destination == self.plan.admitted
-        if is_admitted and os.environ.get(_POINT) == IN_FILE and batch_of_task() >= int(os.environ[_TURN]):
-            found.__class__ = TearingFileWriter
-        return found
-
     def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
         super().add(destination, mark, files)
         if destination == self.plan.admitted:
@@ -141,17 +129,6 @@ class WatchedDeltaWriter(ThrottleDeltaWriter):
     def _pause_at(point: str, batch: int) -> None:
         if os.environ.get(_POINT) == point and batch >= int(os.environ[_TURN]):
             pause(Path(os.environ[_REACHED]))
-
-
-class TearingFileWriter(TableFileWriter):
-    """Begins a file and does not end it."""
-
-    def _open(self, target: str) -> Any:
-        stream = super()._open(target)
-        stream.write(b"PAR1")
-        stream.flush()
-        pause(Path(os.environ[_REACHED]))
-        return stream
 
 
 class WatchedDeltaSink(ThrottleDeltaSink):

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import HttpSender
-from tests.sessions import open_session
+from tests.sessions import brief_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 POLICIES = "tenants: {a: {publish: {messages_per_second: 150, burst_seconds: 2}}}"
 
 
-def main(root: Path, url: str) -> None:
+def drain(spark: SparkSession, root: Path, url: str) -> None:
     """Run the query until it ends by itself."""
-    spark = open_session(root / "scratch")
     events = spark.readStream.schema("id long, ns string, size long").parquet(str(root / "source"))
     throttle = Throttle(POLICIES, namespace="ns", size="size", order_by=["id"], shards=2)
     writer = throttle.write_stream(events).option("checkpointLocation", str(root / "checkpoint"))
     query = writer.trigger(availableNow=True).paced(HttpSender(url)).start()
     query.awaitTermination()
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    with brief_session(Path(sys.argv[1]) / "scratch") as session:
+        drain(session, Path(sys.argv[1]), sys.argv[2])

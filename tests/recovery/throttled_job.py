@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from spark_throttle.spark import Throttle
 from tests.recovery import faults
-from tests.sessions import open_session
+from tests.sessions import brief_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,16 +124,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
-    parser.add_argument("--pause-at", choices=(*faults.POINTS, faults.IN_FILE))
+    parser.add_argument("--pause-at", choices=faults.POINTS)
     parser.add_argument("--turn", type=int, default=0, help="the first batch to pause at")
     asked = parser.parse_args(arguments)
     place = Place(asked.root)
     faults.keep_journal(place.journal)
     if asked.pause_at is not None:
         faults.arm(asked.pause_at, asked.turn, place.reached, place.admitted)
-    spark = open_session(place.root / f"spark-{os.getpid()}")
-    start(spark, place, asked.writer).awaitTermination()
-    spark.stop()
+    with brief_session(place.root / f"spark-{os.getpid()}") as spark:
+        start(spark, place, asked.writer).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -78,7 +78,12 @@ class FramePlace:
         >>> FramePlace.of(place.pack()) == place, FramePlace.of(bytes([255] * 4))
         (True, None)
         """
-        return cls(*json.loads(frame)) if frame.startswith(_PLACE_BEGINS) else None
+        return cls(*json.loads(frame)) if is_place(frame) else None
+
+
+def is_place(frame: bytes) -> bool:
+    """Return whether the state keeps the place of a frame here, and not the frame itself."""
+    return frame.startswith(_PLACE_BEGINS)
 
 
 class QueueFolder:
@@ -110,7 +115,7 @@ class QueueFolder:
 
     def is_small(self, frame: bytes) -> bool:
         """Return whether a frame in the state is so small that it is joined with a neighbour."""
-        return len(frame) < self._small_bytes and FramePlace.of(frame) is None
+        return len(frame) < self._small_bytes and not is_place(frame)
 
     def is_full(self, frames: Sequence[bytes]) -> bool:
         """Return whether the frames in the state have become too large for it."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_throttle.core.queue_files import QueueFiles
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.spark.rows.frames import decode, encode_whole, pieces
-from spark_throttle.spark.shard.queue_folder import FramePlace, QueueFolder
+from spark_throttle.spark.shard.queue_folder import FramePlace, QueueFolder, is_place
 
 _Part = tuple[bytes, Int64s]
 """A frame, and the positions of its rows that wait."""
@@ -84,15 +84,15 @@ class ShardQueue:
         The last frame stays if it is small: the next rows join it.
         """
         queue, written = self._without_sparse_files(folder), files.written
-        if folder.is_full([frame for frame in queue.frames if FramePlace.of(frame) is None]):
+        if folder.is_full([frame for frame in queue.frames if not is_place(frame)]):
             ends = np.cumsum(np.bincount(queue.frame_of_row, minlength=len(queue.frames)))[:-1]
             parts = list(zip(queue.frames, np.split(queue.row_in_frame, ends), strict=True))
             kept = parts[-1:] if folder.is_small(queue.frames[-1]) else []
             joined = _joined(parts[: len(parts) - len(kept)], folder)
-            inline = [frame for frame, _ in joined if FramePlace.of(frame) is None]
+            inline = [frame for frame, _ in joined if not is_place(frame)]
             if inline:
                 places = iter(folder.write(written, inline))
-                moved = [(frame if FramePlace.of(frame) else next(places), rows) for frame, rows in joined]
+                moved = [(frame if is_place(frame) else next(places), rows) for frame, rows in joined]
                 queue, written = self._of([*moved, *kept]), written + 1
         found = [place.file for frame in queue.frames if (place := FramePlace.of(frame)) is not None]
         return queue, files.after(tuple(dict.fromkeys(found)), written, epoch, folder.kept_epochs)

@@ -85,15 +85,20 @@ class _Try:
         return None if is_there else "what was written there is not there"
 
 
-def control_problem(spark: SparkSession, control_path: str) -> str | None:
+def control_problem(spark: SparkSession, control_path: str, *, is_seen: bool) -> str | None:
     """Return what prevents the executors from keeping files in the control directory; `None` if nothing does.
 
     Runs one small Spark job with as many tasks as a batch has, or none if the session runs on one machine.
+
+    Parameters
+    ----------
+    is_seen
+        Whether `check_executors_see` took the directory: one on a local disk is not looked for again.
     """
     if _is_one_machine(spark):
         return None
     if not is_remote() and local_path(control_path).startswith("/"):
-        missing = look(spark, control_path)
+        missing = [] if is_seen else look(spark, control_path)
         return f"the executors on {missing[0][0]} do not see the driver's disk" if missing else None
     found = _on_executors(spark, _Try(control_path), "host string, problem string")
     return f"on {found[0][0]}: {found[0][1]}" if found else None

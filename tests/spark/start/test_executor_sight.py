@@ -46,7 +46,7 @@ def test_task_names_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_executors_of_one_machine_reach_the_control_directory() -> None:
-    assert control_problem(session("local[2]"), "s3://lake/checkpoint/throttle") is None
+    assert control_problem(session("local[2]"), "s3://lake/checkpoint/throttle", is_seen=False) is None
 
 
 def test_control_directory_that_executors_do_not_see_or_cannot_write_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,10 +54,21 @@ def test_control_directory_that_executors_do_not_see_or_cannot_write_is_named(mo
     monkeypatch.setattr(executor_sight, "look", lambda *_: found)
     monkeypatch.setattr(executor_sight, "_on_executors", lambda *_: found)
     for path in ("/checkpoint/throttle", "s3://lake/checkpoint/throttle"):
-        assert control_problem(session("yarn"), path) is None
+        assert control_problem(session("yarn"), path, is_seen=False) is None
     found.append(("worker-7", "Access Denied"))
-    assert control_problem(session("yarn"), "/checkpoint") == "the executors on worker-7 do not see the driver's disk"
-    assert control_problem(session("yarn"), "s3://lake/checkpoint") == "on worker-7: Access Denied"
+    unseen = control_problem(session("yarn"), "/checkpoint", is_seen=False)
+    assert unseen == "the executors on worker-7 do not see the driver's disk"
+    for is_seen in (False, True):
+        found_out = control_problem(session("yarn"), "s3://lake/checkpoint", is_seen=is_seen)
+        assert found_out == "on worker-7: Access Denied", "whether one may write there is another question"
+
+
+def test_control_directory_on_a_shared_disk_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(executor_sight, "look", lambda _, path, *__: looks.append(path))
+    check_executors_see(session("yarn"), "/checkpoint")
+    assert control_problem(session("yarn"), "/checkpoint", is_seen=True) is None
+    assert looks == ["/checkpoint"]
 
 
 def test_rows_wait_in_the_state_if_executors_cannot_write_files(
