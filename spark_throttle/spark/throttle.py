@@ -26,6 +26,7 @@ from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.sinks.sink_targets import refuse_changed
 from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.start.installation import check_installation, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
 from spark_throttle.status.status import Status, read_status
@@ -128,11 +129,13 @@ class Throttle:
         if isinstance(events, ReferenceStream):
             raise ConfigurationError("apply takes a stream of spark.readStream; give this one to write_stream")
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events)
+        check_installation(spark)
         control_path = SparkPaths(spark).resolve(control_path)
         check_executors_see(spark, control_path)
         definition = pipeline.definition({OWN_SINK: FUNCTION})
         refuse_changed(spark, control_path, control_path.rstrip("/").rpartition("/")[0] or "/", definition)
-        return pipeline.decided(control_path, definition)
+        with told_in_one_line():
+            return pipeline.decided(control_path, definition)
 
     def status(self, query: StreamingQuery) -> Status:
         """Return the numbers of the last batch of a query that this throttle started."""
