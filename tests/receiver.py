@@ -37,11 +37,12 @@ class Arrival:
 
 @dataclass
 class Record:
-    """What a server has seen, and what it answers: 200 unless `answer` says otherwise."""
+    """What a server has seen, and what it answers: 200 unless `answer` says otherwise, with `headers` if it refuses."""
 
     url: str = ""
     arrivals: list[Arrival] = field(default_factory=list)
     answer: Callable[[Arrival], int] = lambda _: 200
+    headers: dict[str, str] = field(default_factory=dict)
 
     def by_key(self) -> dict[str, bytes]:
         """Return what a receiver that honours keys has; all bytes under a key must be the same."""
@@ -70,7 +71,10 @@ def receiver() -> Iterator[Record]:
                 return
             arrival = Arrival(at_ns, self.headers["Idempotency-Key"], body, self.client_address, dict(self.headers))
             record.arrivals.append(arrival)
-            self.send_response(record.answer(arrival))
+            status = record.answer(arrival)
+            self.send_response(status)
+            for name, value in record.headers.items() if status >= 400 else ():
+                self.send_header(name, value)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from spark_throttle.control.charges import bring_back_charges, forget_charges, forget_charges_put_away
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
@@ -79,7 +80,8 @@ def newest_batch(directory: Directory) -> int:
 
 
 def forget_reports(directory: Directory, *, from_batch: int) -> None:
-    """Delete the reports of `from_batch` and later batches."""
+    """Delete the reports of `from_batch` and later batches, and the charges of these batches."""
+    forget_charges(directory, from_batch=from_batch)
     for folder in (_FOLDER, _PUT_AWAY):
         for name in _files(directory, folder):
             if _batch_of(name) >= from_batch:
@@ -124,28 +126,47 @@ def put_away(directory: Directory, *, before_batch: int) -> None:
     blocks: dict[int, list[bytes]] = defaultdict(list)
     for name in names:
         blocks[_batch_of(name)] += _blocks_of(directory, name)
+    away = set(_files(directory, _PUT_AWAY)) if names else set()
     for batch, reports in blocks.items():
-        if reports:
+        file = f"{batch:012d}"
+        if reports and not (file in away and _is_rest(reports, _blocks_of(directory, file, _PUT_AWAY))):
             block = pack(_KIND, _VERSION, {"reports": reports})
-            directory.write(f"{_PUT_AWAY}/{batch:012d}", _compressed(block))
+            directory.write(f"{_PUT_AWAY}/{file}", _compressed(block))
     for name in names:
         directory.delete(f"{_FOLDER}/{name}")
 
 
 def bring_back(directory: Directory, *, from_batch: int) -> None:
-    """Bring back the reports of `from_batch` and later batches that were put away."""
-    there = {_batch_of(name) for name in _files(directory)}
+    """Bring back the reports of `from_batch` and later batches that were put away, and the charges of these batches."""
+    bring_back_charges(directory, from_batch=from_batch)
+    there: dict[int, list[str]] = defaultdict(list)
+    for name in _files(directory):
+        there[_batch_of(name)].append(name)
     for name in _files(directory, _PUT_AWAY):
         if _batch_of(name) < from_batch:
             continue
-        block = None if _batch_of(name) in there else _block_of(directory, name, _PUT_AWAY)
-        if block is not None:
-            directory.write(f"{_FOLDER}/{_batch_of(name):012d}.all", block)
+        files = there[_batch_of(name)]
+        reports = [report for file in files for report in _blocks_of(directory, file)]
+        if not files or _is_rest(reports, _blocks_of(directory, name, _PUT_AWAY)):
+            for file in files:
+                directory.delete(f"{_FOLDER}/{file}")
+            block = _block_of(directory, name, _PUT_AWAY)
+            if block is not None:
+                directory.write(f"{_FOLDER}/{_batch_of(name):012d}.all", block)
         directory.delete(f"{_PUT_AWAY}/{name}")
 
 
+def _is_rest(reports: list[bytes], put_away: list[bytes]) -> bool:
+    """Return whether reports are what is left of those that were put away: a run was killed while it deleted files.
+
+    Other reports are of a later run of the batch, by a release that does not know what is put away.
+    """
+    return len(reports) < len(put_away) and set(reports) <= set(put_away)
+
+
 def forget_put_away(directory: Directory, *, but_newest: int) -> None:
-    """Delete the reports that were put away, but those of the newest batches."""
+    """Delete the reports that were put away, but those of the newest batches, and charges likewise."""
+    forget_charges_put_away(directory, but_newest=but_newest)
     for name in _files(directory, _PUT_AWAY)[:-but_newest]:
         directory.delete(f"{_PUT_AWAY}/{name}")
 

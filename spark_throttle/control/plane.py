@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spark_throttle.control.charges import put_away_charges
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
@@ -35,6 +36,10 @@ from spark_throttle.core.lending.owed_time import with_owed
 from spark_throttle.core.lending.shares import refill_share, under_share
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.time_codec import EpochTime
+from spark_throttle.core.time_quota.time_in_force import PolicyInForce
+from spark_throttle.core.time_quota.time_ledger import TimeLedger
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
@@ -43,6 +48,14 @@ from spark_throttle.policy.source import PolicySnapshot, PolicySource
 logger = logging.getLogger(__name__)
 
 _EPOCHS_TO_WARM_UP = 2
+
+_EPOCHS_TO_PUT_AWAY = 100
+"""Where no quota on processing time is set, charges are put away after so many epochs: nothing reads them."""
+
+_TIME_IS_NOT_SHARED = (
+    "the policy has request_percentage in the job, a tenant or a resource group, and this job shares its quotas with "
+    "others, who cannot share that one: set it for namespaces, globs or the defaults, or leave the exchange out"
+)
 
 _LEASE_WAIT_MS = 1_000
 """How long to wait before checking again whether a job that shares its quotas has a lease."""
@@ -57,6 +70,7 @@ class _Left:
     advance_micro: Int64s | None = None
     owed_ms: Int64s | None = None
     interval_ms: int = 0
+    time: TimeLedger | None = None
 
 
 class ControlPlane:
@@ -135,15 +149,19 @@ class ControlPlane:
         advance_micro = self._settling.advance(epoch, before, policy)
         self._warn_if_slow(policy, now_ms)
         buckets = self._paid(settled, epoch, before, start, now_ms=now_ms)
+        time = self._settling.settled_time(epoch, before, buckets)
         if policy.revision != before.revision:
             buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
+            time = None if time is None else time.carried(before, policy)
         left = _Left(
             buckets, self._settling.newest_settled(epoch), advance_micro,
             self._settling.owed_ms(epoch, before, policy, now_ms, is_own=self._has_pinned(start)),
-            now_ms - epoch.buckets.as_of_ms,
+            now_ms - epoch.buckets.as_of_ms, time,
         )  # fmt: skip
         name = self._make(epoch.number + 1, policy, left, moment)
         put_away(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
+        if epoch.time is not None or epoch.number % _EPOCHS_TO_PUT_AWAY == 0:
+            put_away_charges(self._directory, before_batch=epoch.settled_batch)
         return name
 
     def _paid(
@@ -197,10 +215,13 @@ class ControlPlane:
             policy = (
                 self._snapshot[1] if self._snapshot and is_same else compile_policy(snapshot.document, self._direction)
             )
+            problem = snapshot.problem
+            if self._shared is not None and policy.shared.time is not None:
+                if self._snapshot is None:
+                    raise ConfigurationError(_TIME_IS_NOT_SHARED)
+                policy, problem = self._snapshot[1], _TIME_IS_NOT_SHARED
             self.epochs.check_fence()
-            write_next_policies(
-                self._directory, NextPolicies(policy.revision, snapshot.store_revision, snapshot.problem)
-            )
+            write_next_policies(self._directory, NextPolicies(policy.revision, snapshot.store_revision, problem))
             self._snapshot = (snapshot, policy)
         return self._snapshot[1]
 
@@ -237,8 +258,10 @@ class ControlPlane:
 
     def _event_under(self, policy: CompiledPolicy, epoch: Epoch, now_ms: int) -> int:
         """Return when a row may leave or expire at the rates of `policy`: the epoch's, with or without its shares."""
-        settled = self._settling.settled(epoch, self.epochs.policy(epoch), now_ms)
-        return next_event_ms(self._settling.last_under(policy), settled, policy)
+        own = self.epochs.policy(epoch)
+        settled = self._settling.settled(epoch, own, now_ms)
+        timed = PolicyInForce.of(policy, settled, self._settling.settled_time(epoch, own, settled))
+        return next_event_ms(self._settling.last_under(policy), timed.buckets, timed.policy)
 
     def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:
         """Warn, once per revision, that a batch takes longer than a bucket to fill: such a quota cannot be reached.
@@ -258,6 +281,12 @@ class ControlPlane:
                 elapsed_ms, int(is_slow.any(axis=1).sum()), len(policy.shared), -(-elapsed_ms // 1000),
             )  # fmt: skip
 
+    def _ledger(self, policy: CompiledPolicy, left: TimeLedger | None, now_ms: int) -> TimeLedger | None:
+        """Return the time ledger of the next epoch; `None` if the policy has no quota on processing time."""
+        if not policy.has_time:
+            return None
+        return TimeLedger.opened(policy, now_ms=now_ms) if left is None else left.without_idle(policy)
+
     def _make(self, number: int, policy: CompiledPolicy, left: _Left | None, moment: Moment) -> EpochName:
         """Write an epoch and the policy that it names, and return its name; in the first one, all buckets are full."""
         self.epochs.check_fence()
@@ -267,25 +296,32 @@ class ControlPlane:
         in_force = under_share(policy, share)
         if left is None:
             left = _Left(Buckets.full(in_force, now_ms=now_ms))
-        buckets = left.buckets
+        buckets, time = left.buckets, self._ledger(policy, left.time, now_ms)
         if self._shared is not None and share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
             self._shared.keep_until_repaid(policy, buckets.balance_micro, share, now_ms=now_ms)
         claims = claims_of(reports, policy)
         outlook = self._settling.outlook(reports, policy, interval_ms=left.interval_ms)
+        timed = PolicyInForce.of(in_force, replace(buckets, as_of_ms=now_ms), time)
+        advance_micro = left.advance_micro
+        if advance_micro is not None and time is not None:
+            advance_micro = np.where(timed.policy.shared.is_limited, advance_micro, 0)
         lending = lent_turn(
             reports,
-            replace(buckets, as_of_ms=now_ms),
-            in_force,
+            timed.buckets,
+            timed.policy,
             lambda turn: lend(
-                buckets, claims, in_force, shards=self._shards, turn=turn, advance_micro=left.advance_micro,
+                timed.buckets, claims, timed.policy, shards=self._shards, turn=turn, advance_micro=advance_micro,
                 is_by_turn=turn != number, outlook=outlook,
             ),
             number,
         )  # fmt: skip
         lending = with_owed(lending, left.owed_ms, outlook, policy)
         held = Buckets(buckets.balance_micro, now_ms)
-        epoch = Epoch(number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms)
+        epoch = Epoch(
+            number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms,
+            None if time is None or timed.limits is None else EpochTime(time, timed.limits),
+        )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:
             self._shared.end_epoch(name.file)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from spark_throttle.control.charges import read_charges
 from spark_throttle.control.feedback import bring_back, forget_reports, newest_batch, read_reports
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.advances import advance_after, carried_advance
@@ -21,10 +22,13 @@ from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.grants import Buckets, has_rejected, used_by_scope
 from spark_throttle.core.lending.owed_time import is_overloaded, missed_by, owed_after, waiting_by_scope
 from spark_throttle.core.lending.shares import settle_share
+from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.time_quota.time_ledger import TimeLedger
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
@@ -44,6 +48,9 @@ class Settling:
         self._check_fence = check_fence
         self._last: dict[int, UsageReport] = {}
         self._unsettled: dict[int, list[UsageReport]] = {}
+        self._charges: dict[int, TimeCharges] = {}
+        """The processing time of unsettled batches that reported any."""
+
         self._has_begun = False
         self.newest_batch = -1
         """The newest batch whose reports were read; -1 before the first."""
@@ -56,6 +63,7 @@ class Settling:
             bring_back(self._directory, from_batch=epoch.settled_batch)
             self._has_begun = True
         if newest_batch(self._directory) != self.newest_batch:
+            charges = {} if epoch.time is None else read_charges(self._directory, after_batch=self.newest_batch)
             for batch, reports in read_reports(self._directory, after_batch=self.newest_batch).items():
                 if any(report.epoch > epoch.number for report in reports):
                     # The checkpoint was put back to before this batch, which will run and report again; unless this
@@ -65,10 +73,13 @@ class Settling:
                     break
                 self._last.update({report.shard: report for report in reports})
                 self._unsettled[batch] = reports
+                if batch in charges:
+                    self._charges[batch] = charges[batch]
                 came.append(reports)
             self.newest_batch = newest_batch(self._directory)
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
             del self._unsettled[batch]
+            self._charges.pop(batch, None)
         return came
 
     @property
@@ -118,6 +129,20 @@ class Settling:
             buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
 
+    def settled_time(self, epoch: Epoch, policy: CompiledPolicy, buckets: Buckets) -> TimeLedger | None:
+        """Return the time ledger of `epoch` less the time that was used, as of `buckets`, which are settled.
+
+        Returns `None` if the epoch has none. A batch that reports no processing time has used none.
+        """
+        if epoch.time is None:
+            return None
+        ledger = epoch.time.ledger.begun()
+        for batch, reports in self._unsettled.items():
+            charges = self._charges.get(batch, TimeCharges.sum_of([]))
+            at_ms = min(reports[0].as_of_ms, buckets.as_of_ms)
+            ledger = ledger.settled(charges, reports, policy, at_ms=at_ms)
+        return ledger.refilled(policy, now_ms=buckets.as_of_ms)
+
     def outlook(self, reports: list[UsageReport], policy: CompiledPolicy, *, interval_ms: int) -> Outlook | None:
         """Return what the last reports, with indices into `policy`, say of the next batch; `None` if no scope rejects.
 
@@ -154,7 +179,8 @@ class Settling:
     def advance(self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
         """Return how far each shard is ahead in the scopes of `after`, shape (shards, scopes, 2)."""
         reports = [report for batch in self._unsettled.values() for report in batch]
-        advance_micro = advance_after(epoch.lending, reports, before)
+        limits = None if epoch.time is None else epoch.time.limits
+        advance_micro = advance_after(epoch.lending, reports, under_time(before, limits))
         if before.revision == after.revision:
             return advance_micro
         last = list(self._last.values())

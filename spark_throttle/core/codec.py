@@ -11,16 +11,25 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
 from spark_throttle.core.lending.grants import Buckets, Lending
+from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.time_codec import (
+    EpochTime,
+    epoch_time_fields,
+    epoch_time_of,
+    message_limit_fields,
+    message_limits_of,
+)
 from spark_throttle.core.usage import UsageReport
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 """The newest version of a shard's state. Version 2 added the job's shares of shared quotas, 3 the paying time of the
 last epoch, 4 a bound for flows that are ahead, 5 leads in the common time, 6 rows that wait for their verdict, 7 files
-of waiting rows. Leads of versions before 5 are in another time, and are read as none.
+of waiting rows, 8 limits on messages by time quotas. Leads of versions before 5 are in another time, and are read as
+none.
 
 A block is written in the lowest version that has all of its content."""
 
@@ -29,9 +38,10 @@ USAGE_VERSION = 4
 the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason, those that shared quotas
 rejected, and the age of the oldest waiting row."""
 
-EPOCH_VERSION = 5
+EPOCH_VERSION = 6
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
-shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict."""
+shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict, 6 what
+quotas on processing time have left."""
 
 _NO_AGE = -1
 _WITH_BOUND = 4
@@ -39,6 +49,8 @@ _WITH_LEADS = 5
 _EPOCH_WITH_DEFERRAL = 5
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
+_EPOCH_WITH_TIME = 6
+_STATE_WITH_TIME = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +90,8 @@ def pack_shard(stored: StoredShard) -> bytes:
         version, more = _STATE_WITH_DEFERRAL, {**more, "queue_deferred": queue.is_deferred.astype(np.int64)}
     if stored.files.written:
         version, more = _STATE_WITH_FILES, {**more, **stored.files.to_fields()}
+    if grants.time is not None:
+        version, more = _STATE_WITH_TIME, {**more, **message_limit_fields(grants.time)}
     return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
         "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead_vt,
@@ -142,7 +156,7 @@ def unpack_shard(block: bytes, what: str) -> StoredShard:
     )  # fmt: skip
     grants = Grants(
         f.integer("grant_epoch"), f.pairs("grant_balance"), f.pairs("grant_headroom"), f.integer("grant_as_of_ms"),
-        _share(f), _ahead_bound(f), _deferral(f),
+        _share(f), _ahead_bound(f), _deferral(f), message_limits_of(f),
     )  # fmt: skip
     frames = f.blobs("frames")
     frame_of_row = np.repeat(np.arange(len(frames)), f.integers("rows_of_frame"))
@@ -215,6 +229,9 @@ class Epoch:
     """Shape (scopes,): the time for which this job has missed a share (`lending.owed_time`); `None` if it has missed
     none."""
 
+    time: EpochTime | None = None
+    """What is left of the policy's quotas on processing time, and what it lets through; `None` if it has none."""
+
     def grant(self, shard: int, policy: bytes | None) -> ShardGrant:
         """Return the epoch's control row for a shard.
 
@@ -227,9 +244,10 @@ class Epoch:
         lending = self.lending
         bound_milli = None if lending.ahead_bound_milli is None else lending.ahead_bound_milli[shard]
         deferral = None if lending.deferral is None else lending.deferral.of_shard(shard)
+        time = None if self.time is None else self.time.of_shard(shard, len(lending.balance_micro))
         return ShardGrant(
             self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], self.share_micro_per_ms,
-            paying, bound_milli, deferral,
+            paying, bound_milli, deferral, time,
         )  # fmt: skip
 
 
@@ -250,6 +268,8 @@ def pack_epoch(epoch: Epoch) -> bytes:
         version, more = _EPOCH_WITH_DEFERRAL, {**more, **_deferral_fields(epoch.lending.deferral)}
     if epoch.owed_ms is not None:
         version, more = _EPOCH_WITH_DEFERRAL, {**more, "owed_ms": epoch.owed_ms}
+    if epoch.time is not None:
+        version, more = _EPOCH_WITH_TIME, {**more, **epoch_time_fields(epoch.time)}
     return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
@@ -276,7 +296,7 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
         reading = ClockReading(paying.wall_ms, latest_ms, steady_ms, f.text("boot"))
     return Epoch(
         f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f), reading,
-        f.integers("owed_ms") if f.has("owed_ms") else None,
+        f.integers("owed_ms") if f.has("owed_ms") else None, epoch_time_of(f, buckets.as_of_ms),
     )  # fmt: skip
 
 
@@ -302,12 +322,17 @@ class ShardGrant:
     deferral: Deferral | None = None
     """The tokens for which rows may wait for their verdict, as in `state.Grants.deferral`."""
 
+    time: MessageLimits | None = None
+    """The quotas on processing time, as in `state.Grants.time`."""
+
 
 def pack_grant(grant: ShardGrant) -> bytes:
     """Return a control row as a block."""
     version, more = _later_fields(grant.share_micro_per_ms, grant.paying, grant.ahead_bound_milli)
     if grant.deferral is not None:
         version, more = _EPOCH_WITH_DEFERRAL, {**more, **_deferral_fields(grant.deferral)}
+    if grant.time is not None:
+        version, more = _EPOCH_WITH_TIME, {**more, **message_limit_fields(grant.time)}
     return pack("grnt", version, {
         "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
         "headroom": grant.headroom_micro, **more,
@@ -320,5 +345,5 @@ def unpack_grant(block: bytes, what: str) -> ShardGrant:
     policy = f.raw("policy") or None
     return ShardGrant(
         f.integer("epoch"), policy, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f), _ahead_bound(f),
-        _deferral(f),
+        _deferral(f), message_limits_of(f),
     )  # fmt: skip

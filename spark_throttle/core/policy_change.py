@@ -54,16 +54,28 @@ def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *,
     earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old.burst_micro, elapsed_ms)
     lead_vt = flows.lead_vt
     if lead_vt.any():
-        lead_vt = _carried_leads(
-            lead_vt,
-            FairOrder.of(old, was, before),
-            FairOrder.of(new, becomes, after),
-            former_scopes(before, after),
-        )
+        orders = FairOrder.of(old, was, before), FairOrder.of(new, becomes, after)
+        lead_vt = _carried_leads(lead_vt, *orders, former_scopes(before, after))
     balance_micro = carried_balances(earned_micro, old, new)
     flows = Flows(flows.names, balance_micro, lead_vt, flows.window_second, flows.window_units)
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     return replace(state, advanced_to_ms=now_ms, flows=flows, queue=queue)
+
+
+def with_leads_carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy) -> ShardState:
+    """Return a shard's state with its leads converted from `before` to `after`, which differ in shared limits alone.
+
+    So it is with two policies in force of one policy, whose time quotas let other messages through
+    (`limits.message_limits`).
+    """
+    flows = state.flows
+    if before is after or not flows.lead_vt.any():
+        return state
+    matches = match(flows.names, after)
+    limits = after.namespace_limits.take(matches.rule)
+    orders = FairOrder.of(limits, matches, before), FairOrder.of(limits, matches, after)
+    lead_vt = _carried_leads(flows.lead_vt, *orders, np.arange(len(after.shared)))
+    return replace(state, flows=replace(flows, lead_vt=lead_vt))
 
 
 def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:

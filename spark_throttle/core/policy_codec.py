@@ -10,13 +10,22 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
-from spark_throttle.core.quota import CompiledPolicy, Int64s, Limits, Overflow, QueueBounds, WindowRules
+from spark_throttle.core.quota import (
+    CompiledPolicy,
+    Int64s,
+    Limits,
+    Overflow,
+    QueueBounds,
+    TimeQuotas,
+    WindowRules,
+)
 
-POLICY_VERSION = 3
-"""The newest version of a policy. Version 3 added bounds on the size of a message; it is written only where there is
-such a bound, so that other policies keep their bytes of version 2."""
+POLICY_VERSION = 4
+"""The newest version of a policy. Version 3 added bounds on the size of a message, 4 quotas on processing time. A
+policy is written in the lowest version that has all of its content, so that it keeps its bytes."""
 
 _UNBOUNDED_POLICY = 2
+_UNTIMED_POLICY = 3
 _NO_AGE = -1
 """Stored where a queue has no bound on its rows' age."""
 
@@ -31,18 +40,36 @@ def _limit_fields(prefix: str, limits: Limits) -> dict[str, Field]:
 
 
 def _bound_fields(policy: CompiledPolicy) -> dict[str, Field]:
-    """Return the fields for bounds on the size of a message; none if no scope has such a bound."""
+    """Return the fields for bounds on the size of a message; none if the policy needs no version that has them."""
     bounds = {"shared": policy.shared.max_message_bytes, "namespace": policy.namespace_limits.max_message_bytes}
-    if all(each is None for each in bounds.values()):
+    if all(each is None for each in bounds.values()) and not policy.has_time:
         return {}
     return {f"{prefix}_max": np.zeros(0, dtype=np.int64) if each is None else each for prefix, each in bounds.items()}
+
+
+def _time_fields(policy: CompiledPolicy) -> dict[str, Field]:
+    """Return the fields for quotas on processing time; none if no scope has such a quota."""
+    if not policy.has_time:
+        return {}
+    fields: dict[str, Field] = {}
+    for prefix, limits in (("shared", policy.shared), ("namespace", policy.namespace_limits)):
+        nothing = np.zeros(0, dtype=np.int64)
+        fields[f"{prefix}_time_rate"] = nothing if limits.time is None else limits.time.rate_ns_per_ms
+        fields[f"{prefix}_time_burst"] = nothing if limits.time is None else limits.time.burst_ns
+    return fields
 
 
 def _limits(f: BlockFields, prefix: str) -> Limits:
     return Limits(
         f.pairs(f"{prefix}_rate"), f.pairs(f"{prefix}_burst"), f.integers(f"{prefix}_excess"),
         f.integers(f"{prefix}_weight"), _bounds(f, prefix) if f.version > _UNBOUNDED_POLICY else None,
+        _time(f, prefix) if f.version > _UNTIMED_POLICY else None,
     )  # fmt: skip
+
+
+def _time(f: BlockFields, prefix: str) -> TimeQuotas | None:
+    rate_ns_per_ms = f.integers(f"{prefix}_time_rate")
+    return TimeQuotas(rate_ns_per_ms, f.integers(f"{prefix}_time_burst")) if len(rate_ns_per_ms) else None
 
 
 def _bounds(f: BlockFields, prefix: str) -> Int64s | None:
@@ -53,8 +80,9 @@ def _bounds(f: BlockFields, prefix: str) -> Int64s | None:
 def pack_policy(policy: CompiledPolicy) -> bytes:
     """Return a compiled policy as a block."""
     windows, queue = policy.namespace_windows, policy.queue
-    bounds = _bound_fields(policy)
-    return pack("plcy", POLICY_VERSION if bounds else _UNBOUNDED_POLICY, {
+    bounds, time = _bound_fields(policy), _time_fields(policy)
+    version = POLICY_VERSION if time else _UNTIMED_POLICY if bounds else _UNBOUNDED_POLICY
+    return pack("plcy", version, {
         "revision": policy.revision, **_limit_fields("shared", policy.shared),
         "tenant_names": policy.tenant_names, "group_names": policy.group_names, "tenant_group": policy.tenant_group,
         "namespace_names": policy.namespace_names, "glob_patterns": policy.glob_patterns,
@@ -65,7 +93,7 @@ def pack_policy(policy: CompiledPolicy) -> bytes:
         "namespace_group": policy.namespace_group,
         "queue_messages": queue.messages, "queue_bytes": queue.bytes,
         "queue_age_ms": _NO_AGE if queue.age_ms is None else queue.age_ms, "queue_overflow": int(queue.on_overflow),
-        **bounds,
+        **bounds, **time,
     })  # fmt: skip
 
 

@@ -84,6 +84,30 @@ class Overflow(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TimeQuotas:
+    """The quotas on processing time of many scopes, one position per scope.
+
+    A token of time is a millisecond of one core. So a nanosecond is a micro-token, 100 % of a core earns 1,000,000 of
+    them per millisecond, and the arithmetic of token buckets holds as it stands.
+    """
+
+    rate_ns_per_ms: Int64s
+    """Shape (n,): core time per millisecond, `UNLIMITED` where there is no quota."""
+
+    burst_ns: Int64s
+    """Shape (n,): the balance of a full bucket, and the largest debt; 0 where unlimited."""
+
+    @property
+    def is_limited(self) -> Bools:
+        """Whether each scope has a quota, shape (n,)."""
+        return self.rate_ns_per_ms != UNLIMITED
+
+    def take(self, index: Int64s) -> TimeQuotas:
+        """Return the quotas at `index`, in that order."""
+        return TimeQuotas(self.rate_ns_per_ms[index], self.burst_ns[index])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Limits:
     """The limits of many scopes, one position per scope."""
 
@@ -103,6 +127,9 @@ class Limits:
     """Shape (n,): the size of the largest message that may pass, `MAX_SIZE_BYTES` where no bound is set; `None` if no
     scope has one."""
 
+    time: TimeQuotas | None = None
+    """The quotas on processing time; `None` if no scope has one."""
+
     def __len__(self) -> int:
         return len(self.weight)
 
@@ -119,6 +146,7 @@ class Limits:
             self.on_excess[index],
             self.weight[index],
             None if self.max_message_bytes is None else self.max_message_bytes[index],
+            None if self.time is None else self.time.take(index),
         )
 
 
@@ -203,6 +231,11 @@ class CompiledPolicy:
     for none."""
 
     queue: QueueBounds
+
+    @property
+    def has_time(self) -> bool:
+        """Whether any scope has a quota on processing time."""
+        return self.shared.time is not None or self.namespace_limits.time is not None
 
     @property
     def exempt_rule(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s
 
 NO_BOUND: Final = 1 << 62
@@ -164,6 +165,9 @@ class Grants:
     deferral: Deferral | None = None
     """The tokens for which rows may wait for their verdict; `None` if there are none and will be none."""
 
+    time: MessageLimits | None = None
+    """The quotas on processing time as limits on messages; `None` if the policy has no such quota."""
+
     @property
     def is_loose(self) -> Bools | None:
         """Which scopes nobody competes for, as other scopes stop their flows first; `None` if no flow is bounded."""
@@ -200,7 +204,10 @@ class Grants:
         balance = np.where(in_force == 0, np.minimum(balance, -1), balance)
         deferral = None if self.deferral is None else self.deferral.grown(gained, in_force, shards=shards)
         headroom = self.headroom_micro - gained
-        return replace(self, balance_micro=balance, headroom_micro=headroom, as_of_ms=now_ms, deferral=deferral)
+        time = None if self.time is None else self.time.grown(elapsed_ms)
+        return replace(
+            self, balance_micro=balance, headroom_micro=headroom, as_of_ms=now_ms, deferral=deferral, time=time
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

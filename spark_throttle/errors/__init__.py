@@ -17,6 +17,7 @@
     │   └── DamagedError
     ├── EpochMissingError           restore the file, or start a new checkpoint
     ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
+    ├── Backpressure                call the destination again later, with the same key
     ├── DeliveryError               repair the destination, then start again: the batch is sent again
     ├── SourceChangedError          restore the source as it was, then start again: nothing was lost
     ├── SignInUnavailableError      try again later: the sign-in provider does not answer
@@ -58,7 +59,7 @@ from spark_throttle.errors.configuration import (
     StoredPolicyError,
 )
 from spark_throttle.errors.near_names import did_you_mean
-from spark_throttle.errors.pacing import DeliveryError, PacerClosedError, TurnTimeoutError
+from spark_throttle.errors.pacing import Backpressure, DeliveryError, PacerClosedError, TurnTimeoutError
 from spark_throttle.errors.store import (
     ConflictError,
     DuplicateError,
@@ -82,6 +83,7 @@ from spark_throttle.errors.throttle_error import ThrottleError
 __all__ = [
     "RESTORE_CHECKPOINT",
     "AddressInUseError",
+    "Backpressure",
     "CheckpointMismatchError",
     "ConfigurationError",
     "ConflictError",

@@ -1,10 +1,13 @@
 """What is sent at a pace did not get through.
 
-A limiter inside the process let a caller wait in vain, or is closed; or a destination did not take rows.
+A limiter inside the process let a caller wait in vain, or is closed; or a destination did not take rows, now or at all.
 """
 
 from __future__ import annotations
 
+import math
+
+from spark_throttle.errors.configuration import ConfigurationError
 from spark_throttle.errors.throttle_error import ThrottleError
 
 
@@ -69,3 +72,49 @@ destination and start the query again, which sends the batch again with the same
 
     def __reduce__(self) -> tuple[type[DeliveryError], tuple[str, str, str, int]]:
         return (type(self), (self.destination, self.key, self.problem, self.attempts))
+
+
+class Backpressure(ThrottleError):  # noqa: N818 - the destination's word, which the caller passes on
+    """A destination says "not now": what raises it is called again with the same rows and the same key.
+
+    Functions that send for `ThrottledStreamWriter.paced` raise it; `HttpSender` does for HTTP 429 and 503.
+
+    Parameters
+    ----------
+    retry_after_seconds
+        The time after which the destination wants to be asked again; `None` if it did not say.
+    scope
+        The destination that says it; the one of the call's rows unless given.
+    problem
+        What was seen, for the error that ends the batch if the destination never takes the rows.
+
+    Raises
+    ------
+    ConfigurationError
+        If the time is below 0, or no number.
+
+    Examples
+    --------
+    >>> print(Backpressure(retry_after_seconds=2.5, scope="api", problem="it answered 429"))
+    the destination api does not take rows now: it answered 429; it asks to wait 2.5 s; call it again later, with the \
+same key
+    """
+
+    def __init__(
+        self, retry_after_seconds: float | None = None, scope: str | None = None, problem: str = "it is busy"
+    ) -> None:
+        if retry_after_seconds is not None and not 0 <= retry_after_seconds < math.inf:
+            raise ConfigurationError(
+                f"retry_after_seconds is {retry_after_seconds!r}; give a number of seconds from 0 on, or leave it out"
+            )
+        self.retry_after_seconds = retry_after_seconds
+        self.scope = scope
+        self.problem = problem
+        asks = "" if retry_after_seconds is None else f"; it asks to wait {retry_after_seconds} s"
+        super().__init__(
+            f"the destination{'' if scope is None else f' {scope}'} does not take rows now: {problem}{asks}; call it "
+            f"again later, with the same key"
+        )
+
+    def __reduce__(self) -> tuple[type[Backpressure], tuple[float | None, str | None, str]]:
+        return (type(self), (self.retry_after_seconds, self.scope, self.problem))

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.limits.pegasus_grammar import PegasusRule, parse_throttling
 from spark_throttle.core.names.globs import is_glob, specificity
 from spark_throttle.core.quota import (
@@ -27,6 +28,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     Overflow,
     QueueBounds,
+    TimeQuotas,
     WindowRules,
 )
 from spark_throttle.errors import ConfigurationError, did_you_mean
@@ -42,7 +44,7 @@ from spark_throttle.policy.model import (
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()
-_LATER_KEYS: Final = ("max_message_bytes",)
+_LATER_KEYS: Final = ("max_message_bytes", "request_percentage")
 """Keys that the first release did not have and that are `None` while unset; none is the last of its section."""
 
 _OVERFLOW: Final = {"reject": Overflow.REJECT, "fail": Overflow.FAIL}
@@ -151,8 +153,17 @@ def _limits(scopes: Sequence[Quota]) -> Limits:
         on_excess=np.array([_ON_EXCESS[q.on_excess] for q in quotas], dtype=np.int64),
         weight=np.array([q.weight for q in quotas], dtype=np.int64),
         max_message_bytes=_max_message_bytes(quotas),
+        time=_time(quotas, burst_ms),
     )
     return limits.take(np.fromiter((positions[id(quota)] for quota in scopes), dtype=np.int64, count=len(scopes)))
+
+
+def _time(quotas: Sequence[Quota], burst_ms: Int64s) -> TimeQuotas | None:
+    percentages = [q.request_percentage for q in quotas]
+    if all(percentage is None for percentage in percentages):
+        return None
+    rates = np.array([UNLIMITED if each is None else int(NS_PER_MS_OF_A_PERCENT * each) for each in percentages])
+    return TimeQuotas(rates, np.where(rates == UNLIMITED, 0, rates) * burst_ms)
 
 
 def _max_message_bytes(quotas: Sequence[Quota]) -> Int64s | None:

@@ -25,7 +25,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from spark_throttle.core.arithmetic.units import describe, parse_duration_ms, parse_rate, parse_size
+from spark_throttle.core.arithmetic.units import (
+    NS_PER_MS_OF_A_PERCENT,
+    describe,
+    parse_duration_ms,
+    parse_percentage,
+    parse_rate,
+    parse_size,
+)
 from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
 from spark_throttle.core.names.visible_text import BIDIRECTIONAL
@@ -34,6 +41,9 @@ from spark_throttle.errors import PolicyError
 
 Direction: TypeAlias = Literal["publish", "dispatch"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
+
+RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
+"""The keys of a quota that fill a bucket."""
 
 MAX_NAME_BYTES: Final = 1024
 MAX_WEIGHT: Final = 1000
@@ -85,6 +95,10 @@ def _is_in_bytes(value: object) -> bool:
 
 def _parse_bytes_per_second(value: object) -> Decimal:
     return Decimal(parse_rate(value, Dimension.BYTES)) / 1000
+
+
+def _parse_request_percentage(value: object) -> Decimal:
+    return Decimal(parse_percentage(value)) / NS_PER_MS_OF_A_PERCENT
 
 
 def _parse_message_bytes(value: object) -> int:
@@ -185,6 +199,7 @@ def _sorted_by_name(named: Mapping[str, T]) -> dict[str, T]:
 # The outer validators refuse a key without a value: only an absent key means no limit.
 MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_messages_per_second))]
 BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second))]
+Percentage = Annotated[Decimal | None, BeforeValidator(_checked(_parse_request_percentage))]
 MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes))]
 Seconds = Annotated[Decimal, BeforeValidator(_checked(_parse_seconds))]
 AgeSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds))]
@@ -213,6 +228,9 @@ class Quota(_Part):
     messages_per_second: MessagesPerSecond = None
     bytes_per_second: BytesPerSecond = None
 
+    request_percentage: Percentage = None
+    """Processing time, in percent of one core: 250 is two and a half cores. Charged after it was used."""
+
     max_message_bytes: MessageBytes = None
     """Size of the largest message allowed; larger ones are rejected unless `on_excess` is `observe`."""
 
@@ -227,12 +245,14 @@ class Quota(_Part):
     @field_validator("burst_seconds")
     @classmethod
     def _check_burst(cls, burst_seconds: Decimal, info: ValidationInfo) -> Decimal:
-        for name in ("messages_per_second", "bytes_per_second"):
-            rate = info.data.get(name)
-            if rate is not None and rate * burst_seconds > MAX_BURST_TOKENS:
-                longest_ms = int(1000 * MAX_BURST_TOKENS / rate)
+        for name in RATES:
+            rate, most = info.data.get(name), MAX_BURST_TOKENS
+            if name == "request_percentage":
+                most = MAX_BURST_TOKENS * NS_PER_MS_OF_A_PERCENT // 1000
+            if rate is not None and rate * burst_seconds > most:
+                longest_ms = int(1000 * most / rate)
                 msg = (
-                    f"{burst_seconds} s of {name} {rate} is a burst over {MAX_BURST_TOKENS}; "
+                    f"{burst_seconds} s of {name} {rate} is a burst over {most}; "
                     f"give burst_seconds at most {Decimal(longest_ms) / 1000}"
                 )
                 raise _refused(msg)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.lending.allocation import PLENTY
-from spark_throttle.core.lending.division import max_min, residual, static, steal
+from spark_throttle.core.lending.division import max_min
 from spark_throttle.core.quota import UNLIMITED, Bools, Int64s
-from spark_throttle.sharing.pip82 import drifted, proportional
+from spark_throttle.sharing.pip82 import drifted, proportional, residual, steal
 from spark_throttle.sharing.report import ScopeRows
 from spark_throttle.sharing.settings import ShareSettings
 
@@ -109,7 +109,7 @@ def _equal(available: Int64s, seats: Int64s, earlier: Int64s) -> Int64s:
     earlier
         The number of live jobs before this one in rank, by scope.
     """
-    part = static(available, seats)
+    part = available // np.maximum(seats, 1)
     return np.where((part == 0) & (earlier < available), 1, part)
 
 

@@ -1,9 +1,15 @@
-"""The division by which Pulsar's brokers share a quota: PIP-82's proportional one, as Pulsar's code has it, to the bit.
+"""PIP-82's three ways to share a quota, which follow what each job used; selectable, to be compared with `max_min`.
 
-The arithmetic is Java's float32, and so stands outside the core, which computes in whole numbers. The result of
-`proportional` is cut to whole tokens before anything depends on it.
+- `proportional`: each job keeps its proportion of all usage. Pulsar's brokers do this; here it is as in Pulsar's code,
+  to the bit. The arithmetic is Java's float32, and so stands outside the core, which computes in whole numbers; its
+  result is cut to whole tokens before anything depends on it.
+- `residual`: each job adds the whole of what is unused.
+- `steal`: a job that uses less than its counterpart goes half-way towards it.
 
-Source: Pulsar's `ResourceQuotaCalculatorImpl` (commit b46d1eb8), whose answers are in `tests/conformance`.
+All of them need several rounds after a change of usage, and the last two may give out more than the quota meanwhile.
+
+Source: PIP-82, "Example of usage distribution"; Pulsar's `ResourceQuotaCalculatorImpl` (commit b46d1eb8), whose answers
+are in `tests/conformance`.
 """
 
 from __future__ import annotations
@@ -11,6 +17,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, quotient, times
+from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.quota import Bools, Int64s
 
 _FLOAT = np.float32
@@ -76,3 +84,52 @@ def drifted(current: Int64s, reported: Int64s, since_ms: Int64s, most_ms: Int64s
     with np.errstate(divide="ignore", invalid="ignore"):
         drift = np.abs(current - reported).astype(_FLOAT) * _FLOAT(100) / last
     return (since_ms >= most_ms) | ((current > 0) & (drift > _FLOAT(5))).any(axis=1)
+
+
+def residual(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
+    """Return the parts where each job adds all that is unused; over the quota, all scale down alike.
+
+    Examples
+    --------
+    >>> usage = np.array([10, 50, 30])
+    >>> residual(np.full(3, 100), usage, np.full(3, usage.sum())).tolist()
+    [20, 60, 40]
+    """
+    part = _proportion(quota, usage, total)
+    return np.where(total <= quota, usage + np.maximum(quota - total, 0), part)
+
+
+def steal(scope: Int64s, quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
+    """Return the parts by PIP-82's second way: a job that uses less than its counterpart goes half-way towards it.
+
+    The counterpart of a scope's lowest user is the highest, that of the second lowest the second highest, and so on. A
+    job gets at least its proportion of the quota, which is how the dominant job gives way once the other uses more.
+
+    Examples
+    --------
+    PIP-82's example, where two jobs use 80 and 20 of 100: the lower one may rise to 50.
+
+    >>> usage = np.array([80, 20])
+    >>> steal(np.zeros(2, dtype=int), np.full(2, 100), usage, np.full(2, usage.sum())).tolist()
+    [80, 50]
+    """
+    order = np.lexsort((np.arange(len(scope)), usage, scope))
+    scopes = int(scope.max(initial=-1)) + 1
+    laid = Segments.by_key(scope[order], scopes)
+    mirror = laid.starts[laid.key] + laid.counts[laid.key] - 1 - laid.rank
+    counterpart = np.empty_like(usage)
+    counterpart[order] = usage[order][mirror]
+    half_way = usage + np.maximum(counterpart - usage, 0) // 2
+    part = _proportion(quota, usage, total)
+    return np.where(counterpart > usage, np.maximum(part, np.minimum(half_way, quota)), part)
+
+
+def _proportion(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
+    """Return ``quota * usage / total``, rounded down; the whole quota while nobody uses anything."""
+    used = np.minimum(usage, total)
+    whole = quotient(used, total, 2 * FACTOR_BITS)
+    part = times(quota, whole >> FACTOR_BITS)
+    for _ in range(2):
+        # The difference fits in 64 bits, and so is right even where the products overflow.
+        part += quota * used - (part + 1) * total >= 0
+    return np.where(total == 0, quota, part)

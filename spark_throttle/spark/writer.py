@@ -14,7 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
+from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.stream_operators import refused_by_spark
 from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options
 from spark_throttle.spark.paced.paced_sink import PacedSink
@@ -48,6 +50,7 @@ from spark_throttle.spark.sinks.writer_choice import (
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
+from spark_throttle.spark.start.state_stores import refuse_state_store
 from spark_throttle.spark.start.task_slots import task_slots
 
 logger = logging.getLogger(__name__)
@@ -150,7 +153,13 @@ class ThrottledStreamWriter:
         return self
 
     def paced(
-        self, send: Send | OpenedPerTask, *, concurrency: int = 16, rows_per_call: int = 100, in_order: bool = True
+        self,
+        send: Send | OpenedPerTask,
+        *,
+        concurrency: int = 16,
+        rows_per_call: int = 100,
+        in_order: bool = True,
+        patience_seconds: float = 60,
     ) -> ThrottledStreamWriter:
         """Send each batch of admitted rows through a function, evenly over the time until the next batch.
 
@@ -159,16 +168,19 @@ class ThrottledStreamWriter:
         send
             Function that takes a list of rows of one namespace, as dictionaries, and an `IdempotencyKey`; it may be a
             coroutine function, or an `HttpSender`. It is called on the executors, and again with the same rows and the
-            same key if the batch is run again. What it raises ends the query.
+            same key if the batch is run again, or if it raised `Backpressure`. Anything else that it raises ends the
+            query.
         concurrency
             The number of calls in flight in each task.
         rows_per_call
             The largest number of rows of a call; a low rate takes fewer. Another number makes other keys.
         in_order
             Whether a call of a namespace begins only after the one before it ended.
+        patience_seconds
+            How long a destination may refuse every call, or ask to wait, before the query ends.
         """
-        self.format(PACED)
-        self._paced = (send, send_options(concurrency, rows_per_call, in_order=in_order))
+        how = send_options(concurrency, rows_per_call, in_order=in_order, patience_seconds=patience_seconds)
+        self._paced = (send, how)
         return self
 
     def rejected(self, format: str, path: str | None = None, **options: Any) -> ThrottledStreamWriter:  # noqa: A002, ANN401 - as Spark's
@@ -232,6 +244,9 @@ class ThrottledStreamWriter:
         return {key: value for key, value in self._options.items() if key.lower() not in own}
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
+        if self._paced is not None:
+            self._refuse_beside_paced(path or table)
+            self.format(PACED)
         refused = format_of(self._format).refused
         if refused:
             raise ConfigurationError(refused)
@@ -242,6 +257,7 @@ class ThrottledStreamWriter:
     def _start_installed(self, path: str | None, table: str | None) -> StreamingQuery:
         paths = SparkPaths(self._events.sparkSession)
         checkpoint = paths.resolve(self._checkpoint())
+        refuse_state_store(self._events.sparkSession.conf.get, checkpoint)
         control_path = f"{checkpoint.rstrip('/')}/{_CONTROL_FOLDER}"
         options = self._sink_options()
         options.pop("path", None)
@@ -270,7 +286,7 @@ class ThrottledStreamWriter:
         if choice.plan is None:
             sink = pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
             if target.format == PACED:
-                sink = replace(sink, outlet=self._outlet(pipeline, options))
+                sink = replace(sink, outlet=self._outlet(pipeline, options, control_path))
             writer = writer.foreachBatch(sink)
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
@@ -293,11 +309,23 @@ class ThrottledStreamWriter:
         self._started(query, control_path)
         return query
 
-    def _outlet(self, pipeline: AnyPipeline, options: dict[str, str]) -> PacedSink:
+    def _refuse_beside_paced(self, place: str | None) -> None:
+        """Refuse a second sink beside `paced`, of which one would get no rows."""
+        others = {
+            f"format({self._format!r})": self._format not in (None, PACED),
+            "foreachBatch": self._function is not None,
+            f"the place {place!r}": place is not None,
+        }
+        for other, is_given in others.items():
+            if is_given:
+                raise ConfigurationError(f"paced(send) is the query's sink, and so is {other}; leave out one of them")
+
+    def _outlet(self, pipeline: AnyPipeline, options: dict[str, str], control_path: str) -> PacedSink:
         spark = self._events.sparkSession
         send, how = http_sender(options) if self._paced is None else self._paced
         namespace, size = pipeline.measured()
-        return PacedSink(send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark))
+        epochs = Epochs(Directory(control_path))
+        return PacedSink(send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs)
 
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)

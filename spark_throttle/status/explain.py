@@ -21,6 +21,7 @@ from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
+from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
@@ -29,6 +30,7 @@ from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     MICRO,
+    UNLIMITED,
     CompiledPolicy,
     Limits,
     OnExcess,
@@ -225,6 +227,7 @@ def _level(level: str, scope: str, limits: Limits, position: int) -> LevelExplan
         level, scope, pair_of(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
         pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
         OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]), _bound(limits, position),
+        _percentage(limits, position),
     )  # fmt: skip
 
 
@@ -233,8 +236,13 @@ def _bound(limits: Limits, position: int) -> int | None:
     return None if found == MAX_SIZE_BYTES else found
 
 
+def _percentage(limits: Limits, position: int) -> float | None:
+    rate_ns_per_ms = UNLIMITED if limits.time is None else int(limits.time.rate_ns_per_ms[position])
+    return None if rate_ns_per_ms == UNLIMITED else rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT
+
+
 def _is_shut(level: LevelExplanation) -> bool:
-    return 0 in level.per_second and level.on_excess != "observe"
+    return 0 in (*level.per_second, level.request_percentage) and level.on_excess != "observe"
 
 
 _OF_ONE_TENANT: Final = ("namespace", "tenant")

@@ -21,6 +21,9 @@ class LevelExplanation:
     max_message_bytes: int | None = None
     """The size beyond which a message is rejected; `None` where the level has no such bound."""
 
+    request_percentage: float | None = None
+    """The processing time, in percent of one core; `None` where the level has no such quota."""
+
     balance: tuple[float | None, float | None] = (None, None)
     """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
     the namespace's own bucket."""

@@ -8,12 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, PolicyDocument, QueuePolicy, Quota, ScopePolicy
+from spark_throttle.policy.model import (
+    DIRECTIONS,
+    RATES,
+    NamespacePolicy,
+    PolicyDocument,
+    QueuePolicy,
+    Quota,
+    ScopePolicy,
+)
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.protection.loss import WAITS
 from spark_throttle.store.store import Kind
 
 _PLAIN: Final = Quota()
+_ANY_RATE: Final = f"{', '.join(RATES[:-1])} or {RATES[-1]}"
 
 
 def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterator[str]:
@@ -23,7 +32,8 @@ def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iter
     --------
     >>> policy = ScopePolicy.model_validate({"publish": {"burst_seconds": 5}})
     >>> list(idle_parts("resource_group", "gold", policy))
-    ['resource_groups.gold.publish.burst_seconds does nothing without messages_per_second or bytes_per_second']
+    ['resource_groups.gold.publish.burst_seconds does nothing without messages_per_second, bytes_per_second or \
+request_percentage']
     """
     if isinstance(policy, QueuePolicy):
         return
@@ -32,11 +42,11 @@ def idle_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iter
         yield f"{path}.locked does nothing: only an administrator changes the defaults"
     for direction in DIRECTIONS:
         quota: Quota = getattr(policy, direction)
-        if quota.messages_per_second is None and quota.bytes_per_second is None:
+        if all(getattr(quota, key) is None for key in RATES):
             for key in ("burst_seconds", "on_excess"):
                 acts = key == "on_excess" and quota.max_message_bytes is not None and quota.on_excess == "observe"
                 if getattr(quota, key) != getattr(_PLAIN, key) and not acts:
-                    yield f"{path}.{direction}.{key} does nothing without messages_per_second or bytes_per_second"
+                    yield f"{path}.{direction}.{key} does nothing without {_ANY_RATE}"
         if kind == "job" and quota.weight != _PLAIN.weight:
             yield f"{path}.{direction}.weight does nothing: the job shares with nobody"
 
@@ -57,7 +67,7 @@ of the queue is reached, and are then rejected (queue_full, queue_age); on_exces
     path = path_of(kind, name)
     for direction in DIRECTIONS:
         quota: Quota = getattr(policy, direction)
-        for key in ("messages_per_second", "bytes_per_second"):
+        for key in RATES:
             if getattr(quota, key) == 0 and quota.on_excess == "delay":
                 yield f"{path}.{direction}.{key} is 0 under on_excess: delay: nothing is admitted; {WAITS}"
 

@@ -93,7 +93,8 @@ class Life:
         draw, quota = self.random, {}
         choices: dict[str, list[Any]] = {
             "messages_per_second": [0, 0.5, 1, 5, 10], "bytes_per_second": [0, 100, 1000],
-            "max_message_bytes": [10, 100], "burst_seconds": [1, 5, 20], "weight": [2, 5],
+            "request_percentage": [0, 0.5, 100], "max_message_bytes": [10, 100],
+            "burst_seconds": [1, 5, 20], "weight": [2, 5],
             "on_excess": ["reject", "observe"],
         }  # fmt: skip
         for key, values in choices.items():

@@ -16,7 +16,7 @@ Effect = dict[Any, Any]
 """What holds a name: its group, its throttling strings, and by direction and key its limits, the weight, the action."""
 
 DIRECTIONS: Final = ("publish", "dispatch")
-RATES: Final = ("messages_per_second", "bytes_per_second")
+RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
 STRINGS: Final = ("write_throttling", "write_throttling_by_size", "read_throttling")
 INFINITE: Final = float("inf")
 UNITS_TRIED: Final = range(1, 12)

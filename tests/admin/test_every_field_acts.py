@@ -28,6 +28,7 @@ QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
     "weight": ({"messages_per_second": 100}, 9),
     "on_excess": ({"messages_per_second": 3}, "reject"),
     "max_message_bytes": ({}, 1),
+    "request_percentage": ({}, 0),
 }
 
 

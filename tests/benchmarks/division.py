@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_throttle.core.lending.allocation import PLENTY
-from spark_throttle.core.lending.division import max_min, residual, static, steal
+from spark_throttle.core.lending.division import max_min
 from spark_throttle.core.quota import Int64s
-from spark_throttle.sharing.pip82 import proportional
+from spark_throttle.sharing.pip82 import proportional, residual, steal
 from tests.benchmarks.results import save
 from tests.sharing.share_world import GOLD, SETTINGS, SimulatedJob, World
 
@@ -53,7 +53,7 @@ def _over_tokens(rule: Callable[[Int64s, Int64s, Int64s], Int64s], amount: Int64
 
 
 POLICIES: dict[str, Divide] = {
-    "static": lambda demand, _: static(_spread(QUOTA), _spread(JOBS)) + 0 * demand,
+    "static": lambda demand, _: _spread(QUOTA) // _spread(JOBS) + 0 * demand,
     "proportional": lambda _, used: _over_tokens(proportional, used),
     "proportional to demand": lambda demand, _: _over_tokens(proportional, demand),
     "residual": lambda _, used: residual(_spread(QUOTA), used, _spread(int(used.sum()))),

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.packing import pack, unpack
+from spark_throttle.core.charges_codec import unpack_charges
 from spark_throttle.core.codec import (
     STATE_VERSION,
     Epoch,
@@ -27,9 +28,14 @@ from spark_throttle.core.codec import (
     unpack_usage,
 )
 from spark_throttle.core.lending.grants import Buckets, Lending
+from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.time_codec import EpochTime
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
+from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, StoredFormatError, UnknownVersionError
 from spark_throttle.testing.oracle.strategies import policies
@@ -48,6 +54,7 @@ UNPACK: Mapping[str, Callable[[bytes, str], Any]] = {
     "usage": unpack_usage,
     "epoch": unpack_epoch,
     "grant": unpack_grant,
+    "charges": unpack_charges,
 }
 FILES = sorted(STORED.glob("*.bin"))
 
@@ -79,6 +86,21 @@ def strings(data: st.DataObject, n: int) -> pa.StringArray:
     return pa.array(data.draw(st.lists(names, min_size=n, max_size=n)), pa.string())
 
 
+def message_limits(data: st.DataObject, scopes: int) -> MessageLimits | None:
+    if data.draw(st.booleans()):
+        return None
+    n = data.draw(st.integers(0, 3))
+    own = MessageBuckets(*(arrays(data, n) for _ in range(3)))
+    return MessageLimits(arrays(data, scopes), arrays(data, scopes), arrays(data, scopes) > 0, strings(data, n), own)
+
+
+def ledger(data: st.DataObject, as_of_ms: int, scopes: int, names: pa.StringArray) -> TimeLedger:
+    n = len(names)
+    shared, own = (TimeAccounts(*(arrays(data, size) for _ in range(3))) for size in (scopes, n))
+    used = UsedTime(arrays(data, scopes), arrays(data, n), *(data.draw(int64) for _ in range(3)))
+    return TimeLedger(as_of_ms, shared, names, own, arrays(data, n), used)
+
+
 # Round trips
 
 
@@ -94,13 +116,19 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
     deferral = data.draw(st.sampled_from([None, Deferral(arrays(data, scopes, 2), arrays(data, scopes, 2))]))
     grants = Grants(
-        data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share, bound, deferral
-    )
+        data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share, bound, deferral,
+        message_limits(data, scopes),
+    )  # fmt: skip
     frames = data.draw(st.lists(st.binary(max_size=30), min_size=rows and 1, max_size=3))
     frame_of_row = np.sort(arrays(data, rows) % max(len(frames), 1))
     state = ShardState(data.draw(int64), flows, queue, grants)
     stored = StoredShard(state, data.draw(st.binary()), frames, frame_of_row, arrays(data, rows), data.draw(paying))
     round_trip("shard", stored)
+
+
+@given(st.dictionaries(names, st.integers(0, 2**40), max_size=4), st.integers(0, 2**62))
+def test_charges_come_back_as_they_were(time_ns: dict[str, int], unattributed_ns: int) -> None:
+    round_trip("charges", TimeCharges.of(time_ns, unattributed_ns=unattributed_ns))
 
 
 @pytest.mark.slow
@@ -141,7 +169,9 @@ def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     deferral = data.draw(st.sampled_from([None, Deferral(room_micro, flow_micro)]))
     lending = Lending(lent, headroom, advance, credit, bound, deferral)
     owed = data.draw(st.sampled_from([None, arrays(data, scopes)]))
-    epoch = Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share, reading, owed)
+    limits = message_limits(data, scopes)
+    time = None if limits is None else EpochTime(ledger(data, buckets.as_of_ms, scopes, limits.names), limits)
+    epoch = Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share, reading, owed, time)
     round_trip("epoch", epoch)
 
 
@@ -154,7 +184,9 @@ def test_grant_comes_back_as_it_was(data: st.DataObject) -> None:
     lent, headroom = arrays(data, scopes, 2), arrays(data, scopes, 2)
     bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
     deferral = data.draw(st.sampled_from([None, Deferral(arrays(data, scopes, 2), arrays(data, scopes, 2))]))
-    round_trip("grant", ShardGrant(data.draw(int64), policy, lent, headroom, share, data.draw(paying), bound, deferral))
+    time = message_limits(data, scopes)
+    grant = ShardGrant(data.draw(int64), policy, lent, headroom, share, data.draw(paying), bound, deferral, time)
+    round_trip("grant", grant)
 
 
 @pytest.mark.parametrize("kind", UNPACK)
@@ -210,10 +242,10 @@ def test_foreign_bytes_are_damaged() -> None:
 
 def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
     with pytest.raises(
-        UnknownVersionError, match=r"the state of shard 3 has format version 8 .* up to 7: run the"
+        UnknownVersionError, match=r"the state of shard 3 has format version 9 .* up to 8: run the"
     ) as e:
-        unpack_shard(pack("stat", 8, {"what": "nobody knows"}), "the state of shard 3")
-    assert (e.value.found, e.value.known) == (8, STATE_VERSION)
+        unpack_shard(pack("stat", 9, {"what": "nobody knows"}), "the state of shard 3")
+    assert (e.value.found, e.value.known) == (9, STATE_VERSION)
 
 
 # What was stored once
@@ -232,6 +264,7 @@ def test_every_kind_has_a_stored_block_of_every_version() -> None:
         (blocks.shard(None, blocks.PAYING, blocks.AHEAD_MILLI), 4),
         (blocks.shard(lead_vt=blocks.LEAD), 5),
         (blocks.shard(files=blocks.FILES), 7),
+        (blocks.shard(time=blocks.TIME), 8),
     ],
 )
 def test_shard_is_stored_in_the_least_version_that_has_what_it_holds(stored: StoredShard, version: int) -> None:

@@ -15,13 +15,14 @@ from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.fair_queue import least_service, service_units, virtual_time, virtual_time_of
 from spark_throttle.core.lending.grants import Buckets
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.policy_change import carried_shared
+from spark_throttle.core.policy_change import carried_balances, carried_shared
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MAX_SIZE_BYTES,
     MICRO,
     CompiledPolicy,
     Dimension,
+    Limits,
     OnExcess,
     Overflow,
     QueueBounds,
@@ -280,6 +281,18 @@ def test_limit_of_0_forgives_no_debt(engine: Engine) -> None:
     shard.batch(10)
     shard.policy = policy(1)
     assert shard.batch(1_000)[0].throttle_time_ms == 60_000 - 10
+
+
+@pytest.mark.parametrize(("rate", "full_micro"), [(1_000, 9_000), (0, -1)])
+def test_bucket_under_a_limit_of_0_counts_as_full_only_if_it_was(rate: int, full_micro: int) -> None:
+    """A full bucket is not remembered; another one is, or its burst would be paid again."""
+
+    def limits(rate: int, burst: int) -> Limits:
+        return Limits(np.array([[rate, -1]]), np.array([[burst, 0]]), np.array([OnExcess.DELAY]), np.array([1]))
+
+    before, shut = limits(rate, max(full_micro, 0)), limits(0, 0)
+    kept = [int(carried_balances(np.array([[full_micro - less, 0]]), before, shut)[0, 0]) for less in (0, 1)]
+    assert kept == [-1, -2]
 
 
 def test_namespace_that_is_exempted_and_held_again_starts_full(engine: Engine) -> None:

@@ -218,6 +218,32 @@ def test_report_that_is_there_is_not_replaced_by_one_that_was_put_away(directory
     assert directory.names("settled") == []
 
 
+@pytest.mark.parametrize("begins_again", ["puts away", "brings back"])
+def test_kill_between_the_files_of_a_batch_that_is_put_away_loses_no_report(
+    directory: Directory, begins_again: str
+) -> None:
+    reports = [pack_usage(replace(blocks.usage(), shard=shard)) for shard in range(3)]
+    for part, report in enumerate(reports):
+        write_reports(directory, 7, [report], part=f"{part:05d}")
+    put_away(directory, before_batch=8)
+    write_reports(directory, 7, [reports[2]], part="00002")  # the file that was not deleted yet
+    if begins_again == "puts away":
+        put_away(directory, before_batch=8)
+    bring_back(directory, from_batch=7)
+    assert [pack_usage(report) for report in read_reports(directory, after_batch=-1)[7]] == reports
+    assert (directory.names("feedback"), directory.names("settled")) == (["000000000007.all"], [])
+
+
+def test_reports_of_a_later_run_of_a_batch_replace_those_that_were_put_away(directory: Directory) -> None:
+    first, second = (pack_usage(replace(blocks.usage(), now_ms=now_ms)) for now_ms in (5, 6))
+    write_reports(directory, 7, [first, first])
+    put_away(directory, before_batch=8)
+    write_reports(directory, 7, [second])
+    put_away(directory, before_batch=8)
+    bring_back(directory, from_batch=7)
+    assert [pack_usage(report) for report in read_reports(directory, after_batch=-1)[7]] == [second]
+
+
 def test_reports_that_an_older_release_put_away_are_read(directory: Directory) -> None:
     directory.write("settled/000000000003", (Path(__file__).parent / "put_away_v1.bin").read_bytes())
     bring_back(directory, from_batch=3)

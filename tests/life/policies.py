@@ -23,11 +23,14 @@ BYTE_RATES: Final = (0.001, 1, 100, 1_000, 1_000, 10_000, 10_000, 10_000, 10**6,
 BURSTS: Final = (0.001, 1, 1, 1, 2, 10, 100)
 FACTORS: Final = (0.001, 0.02, 0.5, 2, 50, 1_000)
 BOUNDS: Final = (1, 100, 1_000, 10_000, 50_000, 2**20, 2**30, 2**36)
+PERCENTAGES: Final = (0.0001, 1, 50, 250)
+"""No life's rows take measured time, so these hold nothing back: a law is broken if one does."""
+
 STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
 
 KINDS: Final = (
     "rate", "zero", "absent", "bytes", "burst", "weight", "on_excess", "observe", "namespace", "tenant", "group",
-    "job", "glob", "default", "exempt", "move", "queue", "age", "fail", "pegasus", "revert", "bound",
+    "job", "glob", "default", "exempt", "move", "queue", "age", "fail", "pegasus", "revert", "bound", "time",
 )  # fmt: skip
 """What a life's policies may do."""
 
@@ -77,6 +80,8 @@ def _quota(rng: random.Random, tempers: Tempers) -> Document:
         quota["weight"] = rng.choice((1, 2, 3, 7))
     if tempers.has("on_excess") and rng.random() < 0.3:
         quota["on_excess"] = _action(rng, tempers)
+    if tempers.has("time") and rng.random() < 0.4:
+        quota["request_percentage"] = rng.choice(PERCENTAGES)
     if tempers.has("bound") and rng.random() < 0.4:
         quota["max_message_bytes"] = rng.choice(BOUNDS)
     return quota

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {}
+EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
+    (
+        "spark_throttle/core/policy_change.py",
+        "is_spent = balance_micro < full(before.rate_micro_per_ms, before.burst_micro)",
+        "is_spent = balance_micro != full(before.rate_micro_per_ms, before.burst_micro)",
+    ): "no balance is above that of a full bucket",
+}
 """Reasons, by (module, line before, line after)."""
 
 

@@ -154,6 +154,14 @@ def test_names_are_in_the_order_of_their_utf_8_bytes() -> None:
         ("job: {publish: {messages_per_second: 0.0001}}", "job.publish.messages_per_second", "too fine"),
         ("job: {publish: {bytes_per_second: 64K}}", "job.publish.bytes_per_second", "KB (powers of 1000) or KiB"),
         ("job: {publish: {max_message_bytes: 0}}", "job.publish.max_message_bytes", "set bytes_per_second: 0"),
+        ("job: {publish: {request_percentage: 1GB}}", "job.publish.request_percentage", "has the unknown unit 'GB'"),
+        ("job: {publish: {request_percentage: 0.00001}}", "job.publish.request_percentage", "0.0001 % of a core"),
+        ("job: {publish: {request_percentage: -1}}", "job.publish.request_percentage", "0 admits nothing"),
+        (
+            "job: {publish: {request_percentage: 1000000, burst_seconds: 20000000}}",
+            "job.publish.burst_seconds",
+            "is a burst over 10995116277760; give burst_seconds at most 10995116.277",
+        ),
         ("job: {publish: {max_message_bytes: 1.5}}", "job.publish.max_message_bytes", "give whole bytes"),
         ("job: {publish: {max_message_bytes: }}", "job.publish.max_message_bytes", "there is no value"),
         (
@@ -325,6 +333,7 @@ def documents(draw: st.DrawFn) -> PolicyDocument:
         optional={
             "messages_per_second": st.decimals(0, 10**9, places=3) | st.integers(0, 10**9),
             "bytes_per_second": st.sampled_from(["64KiB", "1.5 MB", "0.001B", 0]),
+            "request_percentage": st.sampled_from([0, 250, "0.0001", "50%"]),
             "max_message_bytes": st.sampled_from(["64KiB", 1, 2**36]),
             "burst_seconds": st.decimals("0.001", 1000, places=3),
             "weight": st.integers(1, 1000),

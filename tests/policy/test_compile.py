@@ -220,6 +220,24 @@ def test_bounds_on_messages_stand_where_any_scope_has_one(publish: CompiledPolic
     assert compile_policy(document, "dispatch").shared.max_message_bytes is None
 
 
+def test_time_quotas_stand_where_any_scope_has_one(publish: CompiledPolicy) -> None:
+    assert not publish.has_time
+    document = load_policies(
+        "{tenants: {a: {publish: {request_percentage: 250, burst_seconds: 2}}}, job: {dispatch: {weight: 2}}}"
+    )
+    compiled = compile_policy(document, "publish")
+    assert compiled.shared.time is not None
+    assert compiled.shared.time.rate_ns_per_ms.tolist() == [-1, 2_500_000]
+    assert compiled.shared.time.burst_ns.tolist() == [0, 5_000_000_000]
+    assert compiled.namespace_limits.time is None
+    assert not compile_policy(document, "dispatch").has_time
+
+
+def test_revision_names_a_time_quota_where_there_is_one() -> None:
+    timed = load_policies({"job": {"publish": {"request_percentage": 50}}})
+    assert revision_of(timed) != revision_of(PolicyDocument())
+
+
 def test_unknown_direction_is_an_error_with_a_hint() -> None:
     with pytest.raises(ConfigurationError, match="did you mean publish"):
         compile_policy(POLICY, "publish_")  # type: ignore[arg-type]

@@ -14,10 +14,12 @@ from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.policy_codec import pack_policy, unpack_policy
 from spark_throttle.core.quota import Verdict
 from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.time_quota.time_in_force import PolicyInForce
+from spark_throttle.core.time_quota.time_ledger import TimeLedger
 from spark_throttle.errors import NotPermittedError, QueueOverflowError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
+from spark_throttle.policy.model import RATES, Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
 from spark_throttle.store.effects import idle_parts_of
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
@@ -52,8 +54,10 @@ def decided(
     found: list[object] = []
     for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):
         buckets = buckets.refill(policy, now_ms=now_ms)
-        lending = lend(buckets, claims_of([], policy), policy, shards=1, turn=turn)
-        grants = Grants(turn, lending.balance_micro[0], lending.headroom_micro[0], now_ms)
+        time = TimeLedger.opened(policy, now_ms=now_ms) if policy.has_time else None
+        timed = PolicyInForce.of(policy, buckets, time)
+        lending = lend(timed.buckets, claims_of([], policy), timed.policy, shards=1, turn=turn)
+        grants = Grants(turn, lending.balance_micro[0], lending.headroom_micro[0], now_ms, time=timed.limits)
         arrivals = make_arrivals([(name, SIZE_BYTES) for name in names])
         state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
         try:
@@ -108,10 +112,11 @@ def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, A
         "messages_per_second": {"messages_per_second": 0},
         "bytes_per_second": {"bytes_per_second": 0},
         "max_message_bytes": {"max_message_bytes": SIZE_BYTES - 1},
+        "request_percentage": {"request_percentage": 0},
         "burst_seconds": {"burst_seconds": 1},
         "on_excess": {"on_excess": "reject"},
     }
-    if key in ("messages_per_second", "bytes_per_second", "max_message_bytes"):
+    if key in (*RATES, "max_message_bytes"):
         return at(path), at(path, {direction: scope[key]}), direction  # type: ignore[return-value]
     if key in ("burst_seconds", "on_excess"):
         limited = {direction: {"messages_per_second": 0.1 if key == "burst_seconds" else 0}}
@@ -188,7 +193,8 @@ def test_every_field_changes_a_verdict_or_a_note_says_why_not(section: str, leaf
 def test_field_that_needs_a_quota_says_so_without_one(key: str) -> None:
     values = {"burst_seconds": 5} if key == "burst_seconds" else {"on_excess": "reject"}
     (note,) = idle_parts_of(parse_document({"tenants": {"acme": {"publish": values}}}))
-    assert note == f"tenants.acme.publish.{key} does nothing without messages_per_second or bytes_per_second"
+    said = f"tenants.acme.publish.{key} does nothing without"
+    assert note == f"{said} messages_per_second, bytes_per_second or request_percentage"
 
 
 def test_exemption_changes_a_verdict() -> None:

@@ -25,7 +25,7 @@ Values = dict[str, Any]
 TAILS = ["".join(text) for size in range(1, 4) for text in product("ab", repeat=size)]
 NAMES = [*(f"{tenant}/{tail}" for tenant in "tuv" for tail in TAILS), "t", "u", "v", "ab"]
 SECTIONS = ("resource_groups", "tenants", "namespaces")
-KEYS = ("messages_per_second", "bytes_per_second", "max_message_bytes")
+KEYS = ("messages_per_second", "bytes_per_second", "max_message_bytes", "request_percentage")
 
 
 def losses_of(before: Values, after: Values, *, is_whole: bool = False) -> list[Loss]:

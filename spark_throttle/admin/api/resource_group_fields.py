@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES
 from spark_throttle.errors import PolicyError
-from spark_throttle.policy.model import MAX_WEIGHT, Direction
+from spark_throttle.policy.model import MAX_WEIGHT, RATES, Direction
 
 FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
     f"{direction}{suffix}": (direction, key)
@@ -24,7 +24,7 @@ FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
     for suffix, key in (
         ("RateInMsgs", "messages_per_second"), ("RateInBytes", "bytes_per_second"),
         ("BurstInSeconds", "burst_seconds"), ("Weight", "weight"), ("OnExcess", "on_excess"),
-        ("MaxMessageSize", "max_message_bytes"),
+        ("MaxMessageSize", "max_message_bytes"), ("RequestPercentage", "request_percentage"),
     )
 }  # fmt: skip
 """The direction and the key of the quota that each field stands for."""
@@ -35,8 +35,8 @@ NOT_ENFORCED: Final = (
 """Pulsar's fields that limit the replication between clusters, which no job of ours does."""
 
 UNLIMITED: Final = -1
-_LIMITS: Final = ("messages_per_second", "bytes_per_second", "max_message_bytes")
-_RATES: Final = ("messages_per_second", "bytes_per_second")
+_LIMITS: Final = (*RATES, "max_message_bytes")
+_PULSARS_RATES: Final = ("messages_per_second", "bytes_per_second")
 _ZERO: Final = ", and 0 admits nothing"
 _NAMES: Final[Mapping[tuple[str, str], str]] = {place: field for field, place in FIELDS.items()}
 _QUOTA_PATH = re.compile(r"\.(publish|dispatch)(?:\.(\w+))?$")
@@ -48,6 +48,7 @@ def _nullable(*schemas: dict[str, object]) -> WithJsonSchema:
 
 _NO_LIMIT: Final[dict[str, object]] = {"type": "integer", "const": UNLIMITED}
 Rate = Annotated[Any, _nullable({"type": "number", "minimum": 0, "maximum": MAX_BURST_TOKENS}, _NO_LIMIT)]
+Percentage = Annotated[Any, _nullable({"type": "number", "minimum": 0}, _NO_LIMIT)]
 Seconds = Annotated[Any, _nullable({"type": "number", "minimum": 0.001})]
 MessageBytes = Annotated[Any, _nullable({"type": "integer", "minimum": 1, "maximum": MAX_SIZE_BYTES}, _NO_LIMIT)]
 Weight = Annotated[Any, _nullable({"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT})]
@@ -67,12 +68,14 @@ class ResourceGroupFields(BaseModel):
     publishWeight: Weight = None  # noqa: N815
     publishOnExcess: OnExcess = None  # noqa: N815
     publishMaxMessageSize: MessageBytes = None  # noqa: N815
+    publishRequestPercentage: Percentage = None  # noqa: N815
     dispatchRateInMsgs: Rate = None  # noqa: N815
     dispatchRateInBytes: Rate = None  # noqa: N815
     dispatchBurstInSeconds: Seconds = None  # noqa: N815
     dispatchWeight: Weight = None  # noqa: N815
     dispatchOnExcess: OnExcess = None  # noqa: N815
     dispatchMaxMessageSize: MessageBytes = None  # noqa: N815
+    dispatchRequestPercentage: Percentage = None  # noqa: N815
 
 
 class ResourceGroupChange(ResourceGroupFields):
@@ -113,7 +116,7 @@ def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> di
             changed.get(direction, {}).pop(key, None)
             continue
         if key in _LIMITS and is_number and value < 0:
-            raise PolicyError(field, f"{value} is negative; -1 sets no limit{_ZERO if key in _RATES else ''}")
+            raise PolicyError(field, f"{value} is negative; -1 sets no limit{_ZERO if key in RATES else ''}")
         changed.setdefault(direction, {})[key] = value
     return {direction: quota for direction, quota in changed.items() if quota}
 
@@ -139,7 +142,7 @@ def notes_on(change: ResourceGroupChange) -> tuple[str, ...]:
     shut = (
         f"{field} = 0 admits nothing; Pulsar reads 0 as no limit, which is -1 here"
         for field, (_, key) in FIELDS.items()
-        if key in _RATES and getattr(change, field) == 0
+        if key in _PULSARS_RATES and getattr(change, field) == 0
     )
     ignored = (
         f"{field} = {getattr(change, field)} is neither kept nor enforced: nothing here replicates between clusters"
@@ -157,7 +160,7 @@ def fields_of_values(values: Mapping[str, Any]) -> ResourceGroupFields:
     >>> fields_of_values({"publish": {"messages_per_second": 5}}).dispatchRateInBytes
     -1
     """
-    unlimited = {_NAMES[place]: UNLIMITED for place in FIELDS.values() if place[1] in _RATES}
+    unlimited = {_NAMES[place]: UNLIMITED for place in FIELDS.values() if place[1] in _PULSARS_RATES}
     said = {_NAMES[direction, key]: value for direction, quota in values.items() for key, value in quota.items()}
     return ResourceGroupFields(**{**unlimited, **said})
 

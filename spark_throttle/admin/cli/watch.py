@@ -57,12 +57,13 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
     if found.levels:
         is_live = found.last_batch is not None
         columns = [("level", False), ("scope", False), ("messages/s", True), ("bytes/s", True), ("burst", True),
-                   ("largest", True), ("weight", True), ("excess", False)]  # fmt: skip
+                   ("largest", True), ("core time", True), ("weight", True), ("excess", False)]  # fmt: skip
         live = [("balance", True), ("debt", True), ("granted", True), ("waiting", True), ("may leave in", True)]
         rows = [
             [level.level.replace("_", " "), level.scope, count(level.per_second[0]) or "no limit",
              size(level.per_second[1]) or "no limit", both(level.burst), size(level.max_message_bytes) or "no limit",
-             level.weight, level.on_excess,
+             "no limit" if level.request_percentage is None else f"{level.request_percentage:g} %", level.weight,
+             level.on_excess,
              *([both(level.balance), both(level.debt), both(level.granted), both(level.waiting),
                 _release(level.release_ms, level.waiting)] if is_live else [])]
             for level in found.levels

@@ -10,6 +10,8 @@ const messages = (text) => typedNumber(text, { what: "a number of messages witho
 export const FIELDS = [
   { key: "messages_per_second", title: "Messages per second", hint: "no limit", read: messages, show: String },
   { key: "bytes_per_second", title: "Bytes per second", hint: "no limit; 8MiB", read: typedSize, show: exactSize },
+  { key: "request_percentage", title: "Processing time, in % of a core", hint: "no limit; 250 is 2.5 cores", show: String,
+    read: (text) => typedNumber(text, { what: "a number of percent without a unit, such as 50 or 250" }) },
   { key: "max_message_bytes", title: "Largest message", hint: "no limit; 1MiB", read: typedSize, show: exactSize },
   { key: "burst_seconds", title: "Burst, in seconds", hint: "10", show: String,
     read: (text) => typedNumber(text, { what: "a number of seconds without a unit, such as 10 or 0.5" }) },
@@ -22,8 +24,10 @@ export const EXCESS = { delay: "delay: rows wait", reject: "reject: rows go to t
 
 const WAITS = "rows wait until a bound of the queue is reached, and are then rejected";
 
+export const RATES = ["messages_per_second", "bytes_per_second", "request_percentage"];
+
 // Whether a quota admits nothing and lets rows wait for it.
-export const delaysAll = (quota) => (quota.messages_per_second === 0 || quota.bytes_per_second === 0)
+export const delaysAll = (quota) => RATES.some((key) => quota[key] === 0)
   && (quota.on_excess || "delay") === "delay";
 
 export const DELAYS_ALL = `0 under delay admits nothing: ${WAITS}. To reject them at once, choose reject.`;
@@ -33,6 +37,7 @@ export function quotaText(quota = {}) {
   const rates = [
     quota.messages_per_second === undefined ? null : `${some(quota.messages_per_second, "message")}/s`,
     quota.bytes_per_second === undefined ? null : `${size(quota.bytes_per_second)}/s`,
+    quota.request_percentage === undefined ? null : `${String(quota.request_percentage)} % of a core`,
   ].filter(Boolean);
   const parts = rates.length ? [...rates, `burst ${String(quota.burst_seconds ?? 10)} s`] : [];
   if (rates.length || quota.weight !== undefined) parts.push(`weight ${String(quota.weight ?? 1)}`);

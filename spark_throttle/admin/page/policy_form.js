@@ -3,7 +3,7 @@
 import { RefusalError, call, segment } from "./client.js";
 import { confirmed } from "./confirm.js";
 import { element, visible } from "./elements.js";
-import { DELAYS_ALL, DIRECTIONS, EXCESS, FIELDS, changedPolicy, delaysAll, differences, otherText } from "./policy_fields.js";
+import { DELAYS_ALL, DIRECTIONS, EXCESS, FIELDS, changedPolicy, RATES, delaysAll, differences, otherText } from "./policy_fields.js";
 
 const LEGENDS = { publish: "Rows into the lake", dispatch: "Rows out of the lake" };
 // An English name, and in small print the key that policy documents, the command line and errors have.
@@ -56,8 +56,7 @@ export class PolicyForm {
     const hint = element("p", { class: "hint", role: "status" });
     const warn = () => {
       const typed = (key) => { try { return this.typed(`${direction}.${key}`); } catch { return null; } };
-      const isDelayed = delaysAll({ messages_per_second: typed("messages_per_second"),
-        bytes_per_second: typed("bytes_per_second"), on_excess: typed("on_excess") });
+      const isDelayed = delaysAll(Object.fromEntries([...RATES, "on_excess"].map((key) => [key, typed(key)])));
       hint.textContent = isDelayed ? DELAYS_ALL : "";
     };
     const fields = FIELDS.map(({ key, title, hint: placeholder, show }) => {

@@ -24,6 +24,9 @@ from spark_throttle.errors import PolicyError
 MAX_TOKENS_PER_SECOND: Final = MAX_BURST_TOKENS
 MAX_SIZE_BOUND_BYTES: Final = 2**60
 MAX_DURATION_MS: Final = 2**42
+NS_PER_MS_OF_A_PERCENT: Final = 10_000
+"""Nanoseconds of core time in a millisecond of one percent of a core."""
+
 
 _COUNT_UNITS: Final = {"": 1}
 _BYTE_UNITS: Final = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "KiB": 2**10} | {
@@ -61,6 +64,10 @@ _RATES: Final = {
         _BYTE_UNITS, 1000, _RATE_BOUND, "a second", _RATE_STEP, _RATE_SIGN, "5000 or 64KiB", is_rate=True
     ),
 }
+_PERCENTAGE: Final = _Kind(
+    {"": 1, "%": 1}, NS_PER_MS_OF_A_PERCENT, _RATE_BOUND, "% of a core",
+    "0.0001 % of a core is the finest step; round it, or use 0 to admit nothing", _RATE_SIGN, "50, 250 or 0.5",
+)  # fmt: skip
 _SIZE: Final = _Kind(
     _BYTE_UNITS, 1, MAX_SIZE_BOUND_BYTES, "bytes", "give whole bytes", "give 0 or more", "5000 or 64KiB"
 )
@@ -71,7 +78,7 @@ _DURATION: Final = _Kind(
 _BYTE_FORMATS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")
 _DURATION_FORMATS: Final = ("ms", "s", "min", "h", "d")
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z]*)(\s*/\s*s)?\s*", re.ASCII)
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z]*|%)(\s*/\s*s)?\s*", re.ASCII)
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d", re.ASCII)
 _LONGEST_TEXT = 80
 
@@ -133,6 +140,17 @@ def format_rate(rate_micro_per_ms: int, dimension: Dimension = Dimension.MESSAGE
     if dimension is Dimension.MESSAGES:
         return f"{_decimal_text(Fraction(rate_micro_per_ms, 1000))}/s"
     return f"{_shortest(Fraction(rate_micro_per_ms, 1000), _BYTE_FORMATS, _BYTE_UNITS)}/s"
+
+
+def parse_percentage(value: object) -> int:
+    """Return a share of cores, given in percent of one core, in nanoseconds per millisecond.
+
+    Examples
+    --------
+    >>> parse_percentage(250), parse_percentage("0.5"), parse_percentage("100%")
+    (2500000, 5000, 1000000)
+    """
+    return _parse(value, _PERCENTAGE)
 
 
 def parse_size(value: object) -> int:

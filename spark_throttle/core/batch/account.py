@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.batch.flow_time import own_throttle_ms
 from spark_throttle.core.batch.reasons import Reason
-from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.match_memory import taken
 from spark_throttle.core.names.matching import Matches
 from spark_throttle.core.quota import (
@@ -115,7 +115,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     rejected_rows = np.flatnonzero(decisions.verdict == Verdict.REJECT)
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
-    demand = _demand(wants, still_waiting, moved.waiting, plan.balance_micro, limits, batch)
+    demand = _demand(wants, still_waiting, moved.waiting, plan, batch)
     moved_messages = offered + admitted + rejected + still_waiting
     active = np.flatnonzero((moved_messages[:, _MESSAGES] > 0) | (by_row(np.maximum, plan.ahead_milli) > 0))
     return UsageReport(
@@ -128,7 +128,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
         observed[active], delayed_ms[active],
         _expires_ms(moved.waiting, policy),
         len(entered.unusable),
-        _leaves_ms(plan, entered, moved.waiting, now_ms=now_ms)[active],
+        _leaves_ms(plan, moved.waiting, batch)[active],
         ahead_milli=plan.ahead_milli.take(active, axis=0),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
         rejected_by_shared_messages=_by_shared(rejected_rows, rows, decisions, flows)[active],
@@ -136,9 +136,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     )  # fmt: skip
 
 
-def _demand(
-    wants: Int64s, still_waiting: Int64s, waiting: Candidates, balance_micro: Int64s, limits: Limits, batch: MicroBatch
-) -> Int64s:
+def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: FlowPlan, batch: MicroBatch) -> Int64s:
     """Return what each flow could take of the shared scopes until the next batch, shape (flows, 2).
 
     That is its waiting rows, plus as much as arrived in this batch, but nothing from the first row on that its release
@@ -151,7 +149,13 @@ def _demand(
         free = waiting.tally(np.flatnonzero(np.arange(len(waiting)) < first_held[waiting.flow]), len(wants))
         wants = np.where((first_held < len(waiting))[:, None], 0, wants)
     wanted = wants + free
-    passing = np.minimum(wanted, _may_pass(balance_micro, limits, batch.elapsed_ms))
+    limits = batch.entered.limits if batch.time is None else batch.time.limits
+    passing = np.minimum(wanted, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
+    if batch.time is not None:
+        left = batch.time.after(plan)
+        soon = _soon(left.balance_micro, left.rate_micro_per_ms, batch.elapsed_ms)
+        soon = np.where(left.is_limited, np.maximum(soon, 0), NEVER_MS)
+        passing[:, _MESSAGES] = np.minimum(passing[:, _MESSAGES], soon)
     if (passing == wanted).all():
         return wanted
     part = np.where(wanted > 0, quotient(passing, wanted, FACTOR_BITS, round_up=True), WHOLE)
@@ -164,23 +168,29 @@ def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
     is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
     passing = np.full(is_enforced.shape, NEVER_MS)
     if is_enforced.any():
-        rate = np.maximum(limits.rate_micro_per_ms, 0)
-        # After a long pause, the product would leave int64; 2**62 micro-tokens are more than any batch offers.
-        earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
-        soon = balance_micro // MICRO + 1 + rate * earning_ms // MICRO
+        soon = _soon(balance_micro, limits.rate_micro_per_ms, elapsed_ms)
         return np.where(is_enforced, np.maximum(soon, 0), passing)
     return passing
 
 
-def _leaves_ms(plan: FlowPlan, entered: BatchFlows, waiting: Candidates, *, now_ms: int) -> Int64s:
+def _soon(balance_micro: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
+    """Return the messages or bytes that buckets let pass within `elapsed_ms`, less than 1 where they stay in debt."""
+    rate = np.maximum(rate_micro_per_ms, 0)
+    # After a long pause, the product would leave int64; 2**62 micro-tokens are more than any batch offers.
+    earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
+    return balance_micro // MICRO + 1 + rate * earning_ms // MICRO
+
+
+def _leaves_ms(plan: FlowPlan, waiting: Candidates, batch: MicroBatch) -> Int64s:
     """Return when each flow's first waiting row may leave, by its own limits and its release time."""
+    entered, now_ms = batch.entered, batch.now_ms
     leaves_ms = np.full(len(entered.flows), NEVER_MS)
     if not len(waiting):
         return leaves_ms
     waits = np.zeros(len(leaves_ms), dtype=np.bool_)
     waits[waiting.flow] = True
     is_enforcing = entered.limits.on_excess != OnExcess.OBSERVE
-    own_wait_ms = by_row(np.maximum, throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms))
+    own_wait_ms = by_row(np.maximum, own_throttle_ms(plan, batch))
     leaves_ms[waits] = now_ms
     np.copyto(leaves_ms, now_ms + np.minimum(own_wait_ms, NEVER_MS - now_ms), where=waits & is_enforcing)
     if waiting.holds(now_ms):

@@ -3,8 +3,9 @@
 `plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. It decides, row
 by row:
 
-1. Namespace buckets refill to that time. Queued rows that are too old are rejected, as are arrivals that are larger
-   than one of their scopes lets pass (`size_bounds`).
+1. Namespace buckets refill to that time. Quotas on processing time hold as limits on messages (`flow_time`). Queued
+   rows that are too old are rejected, as are arrivals that are larger than one of their scopes lets pass
+   (`size_bounds`).
 2. The other arrivals go through their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
 3. A flow is the rows of one namespace: the queued ones, then the arrivals. Its eligible rows end before the first
    that may not leave yet, or that would find its namespace's balance negative.
@@ -29,10 +30,12 @@ from spark_throttle.core.batch import account, queue_bounds
 from spark_throttle.core.batch.arrivals import Arrivals, enter
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Decisions
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
+from spark_throttle.core.batch.flow_time import FlowTime
 from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import REASONS, Reason
 from spark_throttle.core.batch.rows_behind import RowsBehind, ThrottleTimes
 from spark_throttle.core.fair.layout import Candidates
+from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.limits.pegasus import plan_windows
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.names.match_memory import MatchMemory
@@ -88,14 +91,20 @@ def plan_admission(
         If arrivals would overfill the queue and the policy says to fail.
     """
     memory = MatchMemory() if memory is None else memory
-    entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
+    matched, policy = policy, under_time(policy, state.grants.time)
+    entered = enter(state, arrivals, matched, memory, now_ms=now_ms)
     elapsed_ms = max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0
     grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
-    batch = MicroBatch(state.queue, entered, grants, policy, shard, shards, now_ms, elapsed_ms)
+    time = FlowTime.of(entered, grants.time)
+    if time is not None:
+        entered = time.in_force(entered)
+    batch = MicroBatch(state.queue, entered, grants, policy, shard, shards, now_ms, elapsed_ms, time)
     decisions = DecisionDraft(len(state.queue) + len(arrivals))
     entrance = _Entrance.of(batch, decisions)
     rows, candidates = entrance.rows, entrance.candidates(decisions)
     plan = plan_flows(candidates, entered.flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
+    if time is not None:
+        plan = time.put_back(plan)
     behind = RowsBehind.of(candidates, plan, batch)
     _decide_by_quota(decisions, candidates, behind, plan, batch)
     waiting, refused, still = behind.at, behind.at[:0], behind.rows
@@ -114,7 +123,7 @@ def plan_admission(
     quota_marks = candidates.row_at(plan.outcome.marks.row)
     marked = _mark_oversized(decisions, rows, quota_marks, batch)
     kept, matches, position = account.remembered(entered, plan, entrance.window_units, still.flow)
-    memory.keep(kept.names, matches, policy)
+    memory.keep(kept.names, matches, matched)
     is_deferred = behind.is_deferred_at(waiting)
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms, is_deferred)
     decided = decisions.decided()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_throttle.core.batch.arrivals import BatchFlows
+from spark_throttle.core.batch.flow_time import FlowTime
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import Grants, Queue
 
@@ -30,3 +31,6 @@ class MicroBatch:
 
     elapsed_ms: int
     """The time since the previous batch, used as an estimate of the time until the next; 0 for the first batch."""
+
+    time: FlowTime | None = None
+    """The time quotas of the flows; `None` if they hold none back. `entered` has the limits that they put in force."""

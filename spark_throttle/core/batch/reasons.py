@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from spark_throttle.core.quota import Dimension
+
 
 class Reason(IntEnum):
     """The reason why a row was not simply admitted; `NONE` if it was."""
@@ -26,6 +28,12 @@ class Reason(IntEnum):
 
 REASONS = ("", *(reason.name.lower() for reason in list(Reason)[1:]))
 """The word for every `Reason`, by its number."""
+
+TIME = len(Dimension)
+"""Stands in place of a `Dimension` where a quota on processing time refused a row."""
+
+DIMENSIONS = (*(dimension.name.lower() for dimension in Dimension), "time")
+"""The word for what refused or marked a row, by its number."""
 
 MAX_NAMESPACE_BYTES = 1024
 """The greatest length of a namespace's name, in bytes."""

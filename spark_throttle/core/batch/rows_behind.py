@@ -22,6 +22,7 @@ from spark_throttle.core.batch import queue_bounds
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft
 from spark_throttle.core.batch.deferral import WaitingRoom
 from spark_throttle.core.batch.flow_plan import FlowPlan
+from spark_throttle.core.batch.flow_time import own_throttle_ms, told_dimension
 from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.fair.layout import Candidates
@@ -53,7 +54,7 @@ class ThrottleTimes:
         divided_ms = divided_throttle_time_ms(divided_micro, rate, shards=batch.shards)
         overdrawn_ms = throttle_time_ms(plan.grants.balance_micro - divided_micro, rate)
         return cls(
-            throttle_time_ms(plan.balance_micro, batch.entered.limits.rate_micro_per_ms),
+            own_throttle_ms(plan, batch),
             np.minimum(divided_ms, NEVER_MS - overdrawn_ms) + overdrawn_ms,
         )
 
@@ -128,9 +129,8 @@ class RowsBehind:
         wait_ms = times.of_flows(batch)
         # A scope may have tokens that a flow must leave to others, for a time that nobody can know.
         wait_ms = np.where(stops.scope >= 0, np.maximum(wait_ms, 1), wait_ms)
-        causes = Causes.of(
-            Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms
-        )
+        dimension = told_dimension(stops, batch)
+        causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=dimension, scope=stops.scope, wait_ms=wait_ms)
         verdict = np.where(self.is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY))
         decisions.decide(self.row, verdict, causes, rows.flow)
         if rows.holds(now_ms):

@@ -7,13 +7,7 @@ micro-tokens per millisecond, by `Dimension`.
 `max_min` is this project's own: weighted max-min over demand (`allocation.water_fill`), with the tokens that nobody
 wants handed out equally, as headroom. It is a pure function of the jobs' reports, so all jobs with the same reports
 compute the same parts. The parts sum to no more than the quota, and are right at once after a change of demand.
-`static` gives equal parts. The others are PIP-82's, in addition to the way that Pulsar implements (`sharing.pip82`):
-
-- `residual`: each job adds the whole of what is unused;
-- `steal`: a job that uses less than its counterpart goes half-way towards it; the lowest user is paired with the
-  highest, the second lowest with the second highest, and so on.
-
-These two follow *usage*, need several rounds, and may give out more than the quota.
+PIP-82's own policies are in `sharing.pip82`.
 
 Source: PIP-82, "Example of usage distribution".
 """
@@ -22,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import bit_length, quotient, times
+from spark_throttle.core.arithmetic.fixed_point import bit_length, quotient
 from spark_throttle.core.arithmetic.segments import Segments, sums
 from spark_throttle.core.lending.allocation import PLENTY, water_fill
 from spark_throttle.core.quota import Bools, Int64s
@@ -190,63 +184,3 @@ def _filled(  # noqa: PLR0913, PLR0917 - the histograms and what bounds them
             turn = Segments.by_key(scope[each], len(available)).rank
             part[each, dimension] += turn < rest[scope[each], dimension]
     return np.where(is_fixed, fixed, part)
-
-
-def residual(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
-    """Return the parts by PIP-82's first way: each job adds all that is unused; over the quota, all scale down alike.
-
-    Examples
-    --------
-    >>> usage = np.array([10, 50, 30])
-    >>> residual(np.full(3, 100), usage, np.full(3, usage.sum())).tolist()
-    [20, 60, 40]
-    """
-    part = _proportion(quota, usage, total)
-    return np.where(total <= quota, usage + np.maximum(quota - total, 0), part)
-
-
-def steal(scope: Int64s, quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
-    """Return the parts by PIP-82's second way: a job that uses less than its counterpart goes half-way towards it.
-
-    The counterpart of a scope's lowest user is the highest, that of the second lowest the second highest, and so on. A
-    job gets at least its proportion of the quota, which is how the dominant job gives way once the other uses more.
-
-    Examples
-    --------
-    PIP-82's example, where two jobs use 80 and 20 of 100: the lower one may rise to 50.
-
-    >>> usage = np.array([80, 20])
-    >>> steal(np.zeros(2, dtype=int), np.full(2, 100), usage, np.full(2, usage.sum())).tolist()
-    [80, 50]
-    """
-    order = np.lexsort((np.arange(len(scope)), usage, scope))
-    scopes = int(scope.max(initial=-1)) + 1
-    laid = Segments.by_key(scope[order], scopes)
-    mirror = laid.starts[laid.key] + laid.counts[laid.key] - 1 - laid.rank
-    counterpart = np.empty_like(usage)
-    counterpart[order] = usage[order][mirror]
-    half_way = usage + np.maximum(counterpart - usage, 0) // 2
-    part = _proportion(quota, usage, total)
-    return np.where(counterpart > usage, np.maximum(part, np.minimum(half_way, quota)), part)
-
-
-def _proportion(quota: Int64s, usage: Int64s, total: Int64s) -> Int64s:
-    """Return ``quota * usage / total``, rounded down; the whole quota while nobody uses anything."""
-    used = np.minimum(usage, total)
-    whole = quotient(used, total, 2 * _SHARE_BITS)
-    part = times(quota, whole >> _SHARE_BITS)
-    for _ in range(2):
-        # The difference fits in 64 bits, and so is right even where the products overflow.
-        part += quota * used - (part + 1) * total >= 0
-    return np.where(total == 0, quota, part)
-
-
-def static(quota: Int64s, seats: Int64s) -> Int64s:
-    """Return equal parts of each scope's `quota`, one per seat.
-
-    Examples
-    --------
-    >>> static(np.array([100, 7]), np.array([3, 2])).tolist()
-    [33, 3]
-    """
-    return quota // np.maximum(seats, 1)

@@ -1,31 +1,35 @@
 """Rows over HTTP: one POST per call, with the call's key in a header, over connections that are kept.
 
-A task opens its connections once. A request that failed without an answer, or was answered with a status that says "not
-now", is made again, with the same key and the same bytes, up to `attempts` times; every other answer but a success ends
-the batch.
+A task opens its connections once. 429 and 503 are `Backpressure`, with the time that ``Retry-After`` asks for:
+`sending` waits, and makes the call again. A request without an answer, or with another answer that may change, is made
+again here, up to `attempts` times, and is `Backpressure` after that. Every other answer but a success ends the batch.
+Each attempt has the same key and the same bytes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_throttle.errors import ConfigurationError, DeliveryError
+from spark_throttle.errors import Backpressure, ConfigurationError, DeliveryError
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
+from spark_throttle.spark.paced.retry_after import retry_after_seconds
 from spark_throttle.spark.paced.sending import Rows, Send
 
 if TYPE_CHECKING:
     import httpx
+    from tenacity import RetryCallState
 
 KEY_HEADER: Final = "Idempotency-Key"
 
-_NOT_NOW: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
+_PUSHES_BACK: Final = frozenset((429, 503))
+_MAY_CHANGE: Final = frozenset((408, 425, 500, 502, 504))
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 
@@ -34,7 +38,8 @@ _LONGEST_PAUSE_SECONDS: Final = 5.0
 class HttpSender:
     """A sender for `ThrottledStreamWriter.paced` that posts the rows of a call as a JSON array.
 
-    Bytes are sent in base64, times in ISO 8601, decimals as text. Needs the extra ``paced`` (httpx).
+    Bytes are sent in base64, times in ISO 8601, decimals as text, and what is no number as ``"NaN"``, ``"Infinity"`` or
+    ``"-Infinity"``, as Spark's ``to_json`` does. Needs the extra ``paced`` (httpx, tenacity).
 
     Parameters
     ----------
@@ -45,12 +50,14 @@ class HttpSender:
     timeout_seconds
         The longest time for each phase of a request: to connect, to send, to receive.
     attempts
-        How often a call is tried, the first time included. The pauses between double, from 100 ms to 5 s.
+        How often a call is tried, the first time included, if it had no answer, or was answered with 408, 425, 500, 502
+        or 504. The pauses between double, from 100 ms to 5 s, unless ``Retry-After`` says how long. After that the
+        destination is treated as one that pushes back, as after 429 and 503.
 
     Raises
     ------
     ConfigurationError
-        If a number is too small, or httpx is not installed.
+        If a number is too small, or a package of the extra is not installed.
 
     Examples
     --------
@@ -66,8 +73,11 @@ class HttpSender:
     def __post_init__(self) -> None:
         try:
             import httpx  # noqa: F401 - an extra
+            import tenacity  # noqa: F401 - an extra
         except ImportError as error:
-            raise ConfigurationError("HttpSender needs httpx: install spark-throttle[paced]") from error
+            raise ConfigurationError(
+                f"HttpSender needs the package {error.name}: install spark-throttle[paced]"
+            ) from error
         if not self.url.startswith(("http://", "https://")):
             raise ConfigurationError(f"url is {self.url!r}; give one that begins with http:// or https://")
         if self.attempts < 1:
@@ -94,27 +104,50 @@ class HttpSender:
             yield send
 
     async def _post(self, client: httpx.AsyncClient, body: bytes, key: str) -> None:
-        pause_seconds = _FIRST_PAUSE_SECONDS
-        for attempt in range(1, self.attempts + 1):
-            problem, is_final = await self._try(client, body, key)
-            if problem is None:
-                return
-            if is_final or attempt == self.attempts:
-                raise DeliveryError(self.url, key, problem, attempt)
-            await asyncio.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
-    async def _try(self, client: httpx.AsyncClient, body: bytes, key: str) -> tuple[str | None, bool]:
-        """Return what went wrong, if anything, and whether to try again is in vain."""
+        tries = AsyncRetrying(
+            retry=retry_if_exception_type(_NotYetError), wait=_pause_seconds,
+            stop=stop_after_attempt(self.attempts), reraise=True,
+        )  # fmt: skip
+        try:
+            await tries(self._try, client, body, key)
+        except _NotYetError as error:
+            raise Backpressure(error.retry_after_seconds, problem=error.problem) from error
+
+    async def _try(self, client: httpx.AsyncClient, body: bytes, key: str) -> None:
         import httpx
 
         try:
             answer = await client.post(self.url, content=body, headers={KEY_HEADER: key})
         except httpx.TransportError as error:
-            return f"no answer ({type(error).__name__})", False
+            raise _NotYetError(f"no answer ({type(error).__name__})", None) from error
         if answer.is_success:
-            return None, False
-        return f"it answered {answer.status_code}", answer.status_code not in _NOT_NOW
+            return
+        problem = f"it answered {answer.status_code}"
+        if answer.status_code in _PUSHES_BACK:
+            raise Backpressure(retry_after_seconds(answer.headers), problem=problem)
+        if answer.status_code in _MAY_CHANGE:
+            raise _NotYetError(problem, retry_after_seconds(answer.headers))
+        raise DeliveryError(self.url, key, problem, 1)
+
+
+class _NotYetError(Exception):
+    """A request failed in a way that may change."""
+
+    def __init__(self, problem: str, retry_after_seconds: float | None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.retry_after_seconds = retry_after_seconds
+
+
+def _pause_seconds(state: RetryCallState) -> float:
+    """Return how long to wait before the next attempt: what the destination asks for, or twice the last pause."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    asked = error.retry_after_seconds if isinstance(error, _NotYetError) else None
+    if asked is not None:
+        return asked
+    return min(_FIRST_PAUSE_SECONDS * 2.0 ** (state.attempt_number - 1), _LONGEST_PAUSE_SECONDS)
 
 
 def encoded(rows: Rows) -> bytes:
@@ -124,8 +157,27 @@ def encoded(rows: Rows) -> bytes:
     --------
     >>> encoded([{"id": 1, "value": b"x", "at": date(2026, 1, 2)}])
     b'[{"id":1,"value":"eA==","at":"2026-01-02"}]'
+    >>> encoded([{"mean": float("nan"), "most": [float("-inf")]}])
+    b'[{"mean":"NaN","most":["-Infinity"]}]'
     """
-    return json.dumps(rows, separators=(",", ":"), default=_plain, ensure_ascii=False).encode()
+    try:
+        text = _dumped(rows)
+    except ValueError:  # JSON has no word for some of the numbers
+        text = _dumped(_worded(rows))
+    return text.encode()
+
+
+def _dumped(rows: Any) -> str:  # noqa: ANN401 - lists of dictionaries
+    return json.dumps(rows, separators=(",", ":"), default=_plain, ensure_ascii=False, allow_nan=False)
+
+
+def _worded(value: Any) -> Any:  # noqa: ANN401 - what Arrow makes of a column
+    """Return a value with words in place of what is no number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {_worded(key): _worded(each) for key, each in value.items()}
+    return [_worded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> str:  # noqa: ANN401 - what Arrow makes of a column

@@ -13,10 +13,10 @@ from spark_throttle.spark.paced.http_sender import HttpSender
 from spark_throttle.spark.paced.paced_task import SendOptions
 
 _HEADER: Final = "header."
-_KNOWN: Final = ("url", "timeout_seconds", "attempts", "concurrency", "rows_per_call", "in_order")
+_KNOWN: Final = ("url", "timeout_seconds", "attempts", "concurrency", "rows_per_call", "in_order", "patience_seconds")
 
 
-def send_options(concurrency: int, rows_per_call: int, *, in_order: bool) -> SendOptions:
+def send_options(concurrency: int, rows_per_call: int, *, in_order: bool, patience_seconds: float) -> SendOptions:
     """Return how calls are made.
 
     Raises
@@ -27,7 +27,9 @@ def send_options(concurrency: int, rows_per_call: int, *, in_order: bool) -> Sen
     for name, value in (("concurrency", concurrency), ("rows_per_call", rows_per_call)):
         if value < 1:
             raise ConfigurationError(f"{name} is {value}; give a number from 1 on")
-    return SendOptions(concurrency, rows_per_call, in_order)
+    if not patience_seconds >= 0:
+        raise ConfigurationError(f"patience_seconds is {patience_seconds}; give a number from 0 on")
+    return SendOptions(concurrency, rows_per_call, in_order, patience_seconds)
 
 
 def http_sender(options: Mapping[str, str]) -> tuple[HttpSender, SendOptions]:
@@ -56,6 +58,7 @@ def http_sender(options: Mapping[str, str]) -> tuple[HttpSender, SendOptions]:
         for name, kind in (("timeout_seconds", float), ("attempts", int))
         if name in given
     }
+    patience_seconds = _number(float, "patience_seconds", given.get("patience_seconds", "60"))
     calls = {name: _number(int, name, given[name]) for name in ("concurrency", "rows_per_call") if name in given}
     plain = SendOptions()
     in_order = given.get("in_order", "true")
@@ -65,6 +68,7 @@ def http_sender(options: Mapping[str, str]) -> tuple[HttpSender, SendOptions]:
         calls.get("concurrency", plain.concurrency),
         calls.get("rows_per_call", plain.rows_per_call),
         in_order=in_order == "true",
+        patience_seconds=patience_seconds,
     )
 
 

@@ -53,6 +53,9 @@ class PacedSink:
     tasks: int
     """The number of tasks that send at the same time."""
 
+    epochs: Epochs
+    """The query's epochs. The control plane has its own, in another process."""
+
     clock_ms: Callable[[], int] = _wall_ms
 
     def write(self, rows: DataFrame, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport]) -> None:
@@ -63,7 +66,7 @@ class PacedSink:
         SourceChangedError
             If other rows were sent than the batch admitted.
         """
-        costs = costs_of(directory, mark.batch, reports)
+        costs = costs_of(directory, self.epochs, mark.batch, reports)
         helpers = [self.namespace.cast("string").alias(NAMESPACE)]
         if any(cost.byte_ps for cost in costs.values()):
             helpers.append(F.coalesce(self.size.try_cast("bigint"), F.lit(0)).alias(SIZE))
@@ -87,7 +90,7 @@ class PacedSink:
         return (self.interval_ms - self.clock_ms() % self.interval_ms) * _NS_PER_MS
 
 
-def costs_of(directory: Directory, batch: int, reports: Sequence[UsageReport]) -> dict[str, RowCost]:
+def costs_of(directory: Directory, epochs: Epochs, batch: int, reports: Sequence[UsageReport]) -> dict[str, RowCost]:
     """Return the cost of a row of each namespace of a batch, by the epoch that the batch's offsets name.
 
     Raises
@@ -96,7 +99,6 @@ def costs_of(directory: Directory, batch: int, reports: Sequence[UsageReport]) -
         If the offsets or the epoch are gone.
     """
     checkpoint = Directory(directory.location.rstrip("/").rpartition("/")[0])
-    epochs = Epochs(directory)
     epoch = epochs.load(_epoch_of(checkpoint, batch))
     moved = [report.admitted[:, Dimension.MESSAGES] > 0 for report in reports]
     names = pa.chunked_array(

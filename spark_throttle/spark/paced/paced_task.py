@@ -31,6 +31,7 @@ class SendOptions:
     concurrency: int = 16
     rows_per_call: int = 100
     in_order: bool = True
+    patience_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,14 @@ class PacedTask:
         flows = self.flows([batch for batch in batches if batch.num_rows])
         options = self.options
         sent = asyncio.run(
-            send_flows(flows, self.send, self.name, concurrency=options.concurrency, in_order=options.in_order)
+            send_flows(
+                flows,
+                self.send,
+                self.name,
+                concurrency=options.concurrency,
+                in_order=options.in_order,
+                patience_seconds=options.patience_seconds,
+            )
         )
         yield pa.RecordBatch.from_pydict({"sent": [sent]})
 

@@ -5,8 +5,12 @@ else (`calls.Call.takes_ns`). A call is charged at the moment when it leaves, af
 places. After its last call a namespace waits out what it owes, 100 ms at most: so the first call of the next batch
 comes no sooner than it would have come in this one.
 
-Surprises: an exception of `send` ends all others of the task, and the batch. A `send` that is no coroutine runs in
-threads, and a thread that is sending is not interrupted.
+A call that raises `Backpressure` is made again, with the same key, once the gate of its destination lets it through
+(`gate`). It waits without a place among the calls in flight, so other destinations go on. The destination of a
+namespace is the namespace itself, until a refusal names another scope. A second attempt is charged like the first.
+
+Surprises: any other exception of `send` ends all others of the task, and the batch. A `send` that is no coroutine runs
+in threads, and a thread that is sending is not interrupted.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-from spark_throttle.errors import TurnTimeoutError
+from spark_throttle.errors import Backpressure, DeliveryError, TurnTimeoutError
 from spark_throttle.pace import AsyncProducer, Clock, Limit, Pacer, SystemClock
 from spark_throttle.spark.paced.calls import SLACK_NS, Call
+from spark_throttle.spark.paced.gate import Gate
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 
 Rows: TypeAlias = list[dict[str, Any]]
@@ -73,6 +78,7 @@ async def send_flows(
     *,
     concurrency: int,
     in_order: bool,
+    patience_seconds: float,
     clock: Clock | None = None,
 ) -> int:
     """Send all rows of all flows, and return their number.
@@ -83,9 +89,13 @@ async def send_flows(
         The number of calls in flight at most.
     in_order
         Whether a call of a namespace begins only after the one before it ended.
+    patience_seconds
+        How long a destination may refuse everything.
 
     Raises
     ------
+    DeliveryError
+        If a destination did so for longer, or asks to.
     Exception
         What `send` raised first; other calls are cancelled.
     """
@@ -93,33 +103,37 @@ async def send_flows(
     places = asyncio.Semaphore(concurrency)
     async with AsyncExitStack() as stack:
         sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
+        gates: dict[str, Gate] = {}
         call = _awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
         try:
             async with asyncio.TaskGroup() as group:
                 for flow in flows:
                     level = pacer.level(flow.namespace, _TIME, initial_tokens=1)
-                    paced = _PacedFlow(flow, name, pacer.async_producer(level), places, call)
+                    producer = pacer.async_producer(level)
+                    paced = _PacedFlow(flow, name, producer, places, gates, patience_seconds, call, flow.namespace)
                     group.create_task(paced.send(None if in_order else group))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
     return sum(flow.rows.num_rows for flow in flows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PacedFlow:
     flow: Flow
     name: BatchName
     producer: AsyncProducer
     places: asyncio.Semaphore
+    gates: dict[str, Gate]
+    """By destination."""
+
+    patience_seconds: float
     call: _AsyncSend
+    destination: str
 
     async def send(self, group: asyncio.TaskGroup | None) -> None:
         """Send the calls in turn; if a group is given, they run there and nobody waits for their ends."""
         for call in self.flow.calls:
-            await self.producer.acquire(0)
-            await self.places.acquire()
-            self.producer.try_acquire(call.takes_ns)  # nobody else charges this bucket, so it still lets one through
-            sent = self._send(call)
+            sent = self._send(call, await self._leave(call))
             if group is None:
                 await sent
             else:
@@ -127,13 +141,47 @@ class _PacedFlow:
         with suppress(TurnTimeoutError):  # what is still owed then is owed for longer than the promise looks
             await self.producer.acquire(0, _LONGEST_WAIT_SECONDS)
 
-    async def _send(self, call: Call) -> None:
+    async def _leave(self, call: Call) -> int:
+        """Wait until a call may leave, charge it, and return its turn at the gate."""
+        while True:
+            turn = await self._gate.passed()
+            await self.producer.acquire(0)
+            await self.places.acquire()
+            if turn == self._gate.turn:
+                break
+            self.places.release()  # the gate was shut meanwhile
+        self.producer.try_acquire(call.takes_ns)  # where calls are in order, nobody else charges this bucket
+        return turn
+
+    async def _send(self, call: Call, turn: int) -> None:
         name, flow = self.name, self.flow
         key = IdempotencyKey(name.query, name.batch, name.identity, flow.namespace, call.place)
+        attempts = 1
+        while (refusal := await self._refusal(call, key)) is not None:
+            if refusal.scope not in (None, self.destination):
+                self.destination = refusal.scope
+                turn = self._gate.turn
+            gate = self._gate
+            gate.refuse(refusal, turn)
+            if gate.refused_for_seconds + gate.shut_for_seconds > self.patience_seconds:
+                raise DeliveryError(gate.name, key.text, refusal.problem, attempts) from refusal
+            attempts += 1
+            turn = await self._leave(call)
+        self._gate.accept()
+
+    async def _refusal(self, call: Call, key: IdempotencyKey) -> Backpressure | None:
+        """Make a call, and return how it was refused, if it was."""
         try:
-            await self.call(flow.rows.slice(call.place, call.rows).to_pylist(), key)
+            await self.call(self.flow.rows.slice(call.place, call.rows).to_pylist(), key)
+        except Backpressure as refusal:
+            return refusal
         finally:
             self.places.release()
+        return None
+
+    @property
+    def _gate(self) -> Gate:
+        return self.gates.setdefault(self.destination, Gate(self.destination))
 
 
 def _awaitable(send: Send, threads: ThreadPoolExecutor) -> _AsyncSend:

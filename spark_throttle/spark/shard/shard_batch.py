@@ -17,16 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
-from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.core.batch.reasons import DIMENSIONS, REASONS
 from spark_throttle.core.codec import ShardGrant, StoredShard, pack_shard, pack_usage, unpack_grant, unpack_shard
+from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_change import carried
+from spark_throttle.core.policy_change import carried, with_leads_carried
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     NEVER_MS,
     CompiledPolicy,
-    Dimension,
     Int64s,
     Level,
     Overflow,
@@ -166,11 +166,15 @@ def _granted(state: bytes | None, grant: bytes | None, shard: int, batch_ms: int
 def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShard:
     grants = Grants(
         row.epoch, row.balance_micro, row.headroom_micro, now_ms, row.share_micro_per_ms, row.ahead_bound_milli,
-        row.deferral,
+        row.deferral, row.time,
     )  # fmt: skip
     state, policy = stored.state, stored.policy
+    before = under_time(_policy(policy), state.grants.time)
     if row.policy is not None and row.policy != policy:
-        state, policy = carried(state, _policy(policy), _policy(row.policy), now_ms=now_ms), row.policy
+        policy = row.policy
+        state = carried(state, before, under_time(_policy(policy), row.time), now_ms=now_ms)
+    else:
+        state = with_leads_carried(state, before, under_time(_policy(policy), row.time))
     return replace(stored, state=replace(state, grants=grants), policy=policy, paying=row.paying)
 
 
@@ -235,7 +239,7 @@ class _DecidedBatch:
             _words([v.name for v in Verdict], d.verdict),
             _words(REASONS, np.where(reason > 0, reason, -1)),
             _words([level.name.lower() for level in Level], d.level),
-            _words([dimension.name.lower() for dimension in Dimension], d.dimension),
+            _words(DIMENSIONS, d.dimension),
             pc.if_else(is_own, shown(namespaces), shared),
             pa.array(wait_ms, mask=wait_ms >= NEVER_MS),
             pa.array(np.maximum(self.now_ms - arrival_ms[at], 0)),

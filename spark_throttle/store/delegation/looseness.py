@@ -20,15 +20,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from spark_throttle.core.limits.pegasus_grammar import PegasusRule, parse_throttling
 from spark_throttle.core.quota import Level
-from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, Quota
+from spark_throttle.policy.model import DIRECTIONS, RATES, NamespacePolicy, Quota
 
-_LIMITS: Final[tuple[Literal["messages_per_second", "bytes_per_second", "max_message_bytes"], ...]] = (
-    "messages_per_second", "bytes_per_second", "max_message_bytes",
-)  # fmt: skip
+_LIMITS: Final = (*RATES, "max_message_bytes")
+_OF_BURSTS: Final = {
+    "messages_per_second": "messages", "bytes_per_second": "bytes", "request_percentage": "percent of a core's second",
+}  # fmt: skip
+"""What a burst is counted in, by the key of its rate."""
+
 _STRINGS: Final = ("write_throttling", "write_throttling_by_size", "read_throttling")
 _ACTIONS: Final = ("reject", "delay", "observe")
 """From the tightest to the loosest: what waits takes room from others and is admitted later."""
@@ -102,12 +105,12 @@ def _looser_of_quota(quota: Quota, other: Quota) -> Iterator[tuple[str, str, str
         value, bound = getattr(quota, key), getattr(other, key)
         if _is_larger(value, bound):
             yield key, _said(value), _said(bound)
-    for key in _LIMITS[:2]:
+    for key in RATES:
         value, bound = getattr(quota, key), getattr(other, key)
         if value is not None and bound is not None:
             burst, burst_bound = value * quota.burst_seconds, bound * other.burst_seconds
             if burst > burst_bound:
-                unit = key.partition("_")[0]
+                unit = _OF_BURSTS[key]
                 yield (
                     "burst_seconds",
                     f"{_said(quota.burst_seconds)} (a burst of {_said(burst)} {unit})",

@@ -24,7 +24,7 @@ from typing import Final
 
 from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps
 from spark_throttle.errors import NotPermittedError
-from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, ScopePolicy
+from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, RATES, ScopePolicy
 from spark_throttle.store.delegation.given_rules import PolicyView, TenantRules, namespace_policy
 from spark_throttle.store.delegation.looseness import LooserPart, Rule, looser_parts
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
@@ -158,7 +158,7 @@ class _Judgement:
         said = [
             f"{direction}.{key}: {value:f}"
             for direction in DIRECTIONS
-            for key in ("messages_per_second", "bytes_per_second")
+            for key in RATES
             if (value := getattr(getattr(policy, direction), key)) is not None
         ]
         return ", ".join(said) or "unlimited"
@@ -188,7 +188,7 @@ class _Judgement:
 
 def _is_limited(policy: ScopePolicy) -> bool:
     quotas = (policy.publish, policy.dispatch)
-    return any(q.messages_per_second is not None or q.bytes_per_second is not None for q in quotas)
+    return any(getattr(quota, key) is not None for quota in quotas for key in RATES)
 
 
 def _touched_by(changes: Sequence[Change]) -> Callable[[str], bool] | None:

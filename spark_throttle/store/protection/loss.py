@@ -9,9 +9,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from spark_throttle.core.limits.pegasus_grammar import parse_throttling
 from spark_throttle.core.quota import Level
-from spark_throttle.policy.model import DIRECTIONS, NamespacePolicy, QueuePolicy, ScopePolicy
+from spark_throttle.policy.model import DIRECTIONS, RATES, NamespacePolicy, QueuePolicy, ScopePolicy
 
-_RATES: Final = ("messages_per_second", "bytes_per_second")
 _ZERO: Final = "0 under "
 """How the term of a quota of 0 begins; what the scope does with excess follows."""
 
@@ -91,7 +90,7 @@ def terms_of(policy: ScopePolicy | QueuePolicy | None) -> Terms:
         quota = getattr(policy, direction)
         if quota.on_excess == "observe":
             continue
-        for key in (*_RATES, "max_message_bytes"):
+        for key in (*RATES, "max_message_bytes"):
             value = getattr(quota, key)
             if value is not None:
                 text = f"{Decimal(value).normalize():f}"

@@ -9,8 +9,9 @@ import numpy as np
 
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.names.match_memory import MatchMemory
-from spark_throttle.core.policy_change import carried
+from spark_throttle.core.policy_change import carried, with_leads_carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.testing.oracle.comparison import decisions_of
@@ -35,8 +36,12 @@ class Step:
     def before(self, state: ShardState, former: CompiledPolicy) -> ShardState:
         """Return the state in which the batch begins, given the state that the last batch left under `former`."""
         state = self.deferred(state)
+        time = state.grants.time if self.grants is None else self.grants.time
+        was, becomes = under_time(former, state.grants.time), under_time(self.policy, time)
         if former is not self.policy:
-            state = carried(state, former, self.policy, now_ms=self.now_ms)
+            state = carried(state, was, becomes, now_ms=self.now_ms)
+        else:
+            state = with_leads_carried(state, was, becomes)
         return state if self.grants is None else replace(state, grants=self.grants)
 
     def deferred(self, state: ShardState) -> ShardState:

@@ -22,6 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.batch.reasons import TIME
 from spark_throttle.core.quota import (
     NEVER_MS,
     CompiledPolicy,
@@ -33,10 +34,17 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import ShardState
 from spark_throttle.errors import QueueOverflowError
+from spark_throttle.testing.oracle.reference_bucket import TokenBucket
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
 from spark_throttle.testing.oracle.reference_queue import queue_bounds, rows_beyond
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, malformed_reason, pair
-from spark_throttle.testing.oracle.reference_state import GrantMemory, QueuedRow, ReferenceState
+from spark_throttle.testing.oracle.reference_state import (
+    GrantMemory,
+    QueuedRow,
+    ReferenceState,
+    TimeMemory,
+    in_force,
+)
 from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage, usage_of
 
 
@@ -76,7 +84,7 @@ class _Batch:
         self.old = ReferenceState.from_arrays(state, policy)
         self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
         self.is_writable = [True] * len(arrivals) if arrivals.is_writable is None else arrivals.is_writable.tolist()
-        self.policy = policy
+        self.policy = in_force(policy, state.grants.time)
         self.now_ms = now_ms
         self.shards = shards
         self.shard = shard
@@ -130,8 +138,19 @@ class _Batch:
     def flow(self, name: str) -> Flow:
         if name not in self.flows:
             elapsed_ms = self.now_ms - self.old.advanced_to_ms
-            self.flows[name] = Flow.remembered(self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms)
+            self.flows[name] = Flow.remembered(
+                self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms, time=self.time_of(name)
+            )
         return self.flows[name]
+
+    def time_of(self, name: str) -> TokenBucket | None:
+        """Return what the time of a namespace lets through at the batch time."""
+        memory = (self.old.time or {}).get(name)
+        if memory is None:
+            return None
+        bucket = TokenBucket(memory.rate_micro_per_ms, memory.burst_micro, memory.balance_micro)
+        bucket.refill(self.now_ms - self.old.granted_as_of_ms)
+        return bucket
 
     # Step 2
 
@@ -231,7 +250,8 @@ class _Batch:
             level.debit(row.tokens, is_marked=any(level is flagging for flagging, _ in flagged_by))
 
     def refuse(self, verdict: Verdict, row: Row, by: Flow | Scope, dimension: Dimension) -> None:
-        self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, dimension, by.limits.index)
+        told = TIME if dimension == Dimension.MESSAGES and by.is_by_time else dimension
+        self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, told, by.limits.index)
         self.refused_by[row.index] = (by, dimension)
 
     # Step 6
@@ -332,8 +352,8 @@ class _Batch:
             if self.decisions[index].verdict != Verdict.ADMIT:
                 flow = self.flows[names[index]]
                 levels: list[Flow | Scope] = [flow, *self.enforced(flow)]
-                owing = [level for level in levels if level.limits.is_enforced]
-                times_ms = [level.throttle_time_ms(d) for level in owing for d in level.limits.limited_dimensions]
+                owing = [level for level in levels if level.is_enforced]
+                times_ms = [level.throttle_time_ms(d) for level in owing for d in level.limited_dimensions]
                 # A shared scope may have tokens that the flow must leave to others.
                 wait_ms = max(int(isinstance(by, Scope)), *times_ms)
             self.decisions[index] = replace(self.decisions[index], throttle_time_ms=wait_ms)
@@ -376,10 +396,23 @@ class _Batch:
                 None if scope.room_micro is None else pair(scope.room_micro),
                 pair(scope.flow_micro),
                 scope.share_micro_per_ms,
+                self.old.grants[index].time,
             )
-            for scope in self.scopes.values()
+            for index, scope in self.scopes.items()
         ]
-        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, grants)
+        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, grants, self.time_after())
+
+    def time_after(self) -> dict[str, TimeMemory] | None:
+        """Return what the time of namespaces lets through after the batch."""
+        if self.old.time is None:
+            return None
+        left = {}
+        for name in self.old.time:
+            bucket = self.time_of(name)
+            assert bucket is not None
+            bucket.debit(self.flows[name].admitted if name in self.flows else 0)
+            left[name] = TimeMemory(bucket.balance_micro, bucket.rate_micro_per_ms, bucket.burst_micro)
+        return left
 
     def usage(self) -> dict[str, FlowUsage]:
         rows: dict[str, list[Row]] = {flow.name: [] for flow in self.flows.values() if any(flow.ahead_milli())}

@@ -44,7 +44,7 @@ def reference_change(
         rules = rules_of(after, row.namespace).windows
         longest_ms = max((rule.delay_ms for rule in rules if rule.delay_units > 0), default=0)
         queue.append(replace(row, release_ms=min(row.release_ms, now_ms + longest_ms)))
-    return ReferenceState(now_ms, flows, queue, granted.epoch, granted.granted_as_of_ms, granted.grants)
+    return ReferenceState(now_ms, flows, queue, granted.epoch, granted.granted_as_of_ms, granted.grants, granted.time)
 
 
 def changed_balance(

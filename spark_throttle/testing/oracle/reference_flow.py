@@ -86,6 +86,9 @@ class Scope:
     room_micro: list[int] | None
     flow_micro: list[int]
     share_micro_per_ms: Pair | None
+    is_by_time: bool = False
+    """Whether a quota on time lets less through than the scope's own limit on messages."""
+
     divided_debt_micro: list[int] = field(default_factory=lambda: [0, 0])
     """The shard's part of the debt with which the batch begins."""
 
@@ -95,7 +98,7 @@ class Scope:
         scope = cls(
             limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli,
             None if memory.room_micro is None else list(memory.room_micro), list(memory.flow_micro),
-            memory.share_micro_per_ms,
+            memory.share_micro_per_ms, memory.time is not None and memory.time[2],
         )  # fmt: skip
         for d in limits.limited_dimensions:
             earned = scope.rate_micro_per_ms[d] * max(0, elapsed_ms) // shards
@@ -111,6 +114,16 @@ class Scope:
                 scope.balance_micro[d] = min(scope.balance_micro[d], -1)
             scope.divided_debt_micro[d] = max(0, -scope.balance_micro[d])
         return scope
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether the scope can hold a row back."""
+        return self.limits.is_enforced
+
+    @property
+    def limited_dimensions(self) -> list[Dimension]:
+        """The dimensions in which the scope has a limit."""
+        return self.limits.limited_dimensions
 
     @property
     def rate_micro_per_ms(self) -> Pair:
@@ -224,6 +237,12 @@ class Flow:
     admitted: int = 0
     """Number of leading `rows` that are admitted."""
 
+    time: TokenBucket | None = None
+    """What the namespace's processing time lets through, in messages; `None` if it lets everything through."""
+
+    is_by_time: bool = False
+    """Whether the time lets less through than the namespace's own limit on messages when the batch begins."""
+
     barred_by: Scope | None = None
     """The narrowest shared scope that the flow's lead bars it from."""
 
@@ -231,7 +250,15 @@ class Flow:
     """The shared scope that refused the flow's first refused row."""
 
     @classmethod
-    def remembered(cls, policy: CompiledPolicy, name: str, memory: FlowMemory | None, *, elapsed_ms: int) -> Flow:
+    def remembered(
+        cls,
+        policy: CompiledPolicy,
+        name: str,
+        memory: FlowMemory | None,
+        *,
+        elapsed_ms: int,
+        time: TokenBucket | None = None,
+    ) -> Flow:
         """Return the flow of a namespace, refilled; without memory it starts with full buckets."""
         rules = rules_of(policy, name)
         flow = cls(name, rules, {}, [0, 0], 0, [0, 0])
@@ -245,6 +272,11 @@ class Flow:
             flow.lead_vt = list(memory.lead_vt)
             flow.window_second = memory.window_second
             flow.window_units = list(memory.window_units)
+        flow.time = TokenBucket.full(0, 0) if flow.limits.is_shut_by_time else time
+        own = flow.buckets.get(Dimension.MESSAGES)
+        if flow.time is not None:
+            order = [(-each.throttle_time_ms(), each.balance_micro) for each in (flow.time, own) if each is not None]
+            flow.is_by_time = own is None or order[0] < order[1]
         return flow
 
     @property
@@ -253,15 +285,31 @@ class Flow:
         return self.rules.limits
 
     def overdrawn(self) -> Dimension | None:
-        """Return the dimension in which the namespace refuses the next row, messages first; or `None`."""
+        """Return the dimension in which the namespace refuses the next row, messages and time first; or `None`."""
+        if self.time is not None and not self.time.admits():
+            return Dimension.MESSAGES
         return next((d for d in DIMENSIONS if d in self.buckets and not self.buckets[d].admits()), None)
 
+    @property
+    def is_enforced(self) -> bool:
+        """Whether the namespace's own limits can hold a row back."""
+        return self.limits.is_enforced or self.time is not None
+
+    @property
+    def limited_dimensions(self) -> list[Dimension]:
+        """The dimensions in which the namespace itself has a limit."""
+        return [d for d in DIMENSIONS if d in self.buckets or (d == Dimension.MESSAGES and self.time is not None)]
+
     def throttle_time_ms(self, dimension: Dimension) -> int:
-        """Return how long the namespace's own rate takes to repay the debt."""
-        return self.buckets[dimension].throttle_time_ms()
+        """Return how long the namespace's own rates take to repay the debts."""
+        is_messages = dimension == Dimension.MESSAGES
+        owing = [self.buckets.get(dimension), self.time if is_messages else None]
+        return max(bucket.throttle_time_ms() for bucket in owing if bucket is not None)
 
     def debit(self, tokens: Pair, *, is_marked: bool) -> None:
         """Subtract `tokens`, into debt if the balances are less."""
+        if self.time is not None:
+            self.time.debit(tokens[Dimension.MESSAGES])
         for d, bucket in self.buckets.items():
             bucket.debit(tokens[d], floor_micro=debt_floor(self.limits, d, bucket.balance_micro, is_marked=is_marked))
 
@@ -298,6 +346,8 @@ class Flow:
                 self.is_held = True
                 return
             if self.limits.is_enforced and any(balance < 0 for balance in balance_micro.values()):
+                return
+            if self.time is not None and self.time.balance_micro < self.eligible * MICRO:
                 return
             for d in balance_micro:
                 balance_micro[d] -= row.tokens[d] * MICRO

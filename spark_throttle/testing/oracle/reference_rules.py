@@ -48,6 +48,9 @@ class ScopeLimits:
     max_message_bytes: int
     """Bound on the size of a message; `MAX_SIZE_BYTES` if there is none."""
 
+    is_shut_by_time: bool
+    """Whether a quota of no processing time at all is enforced."""
+
     @classmethod
     def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
         """Return the limits at `position`."""
@@ -59,6 +62,9 @@ class ScopeLimits:
             OnExcess(int(limits.on_excess[position])),
             int(limits.weight[position]),
             MAX_SIZE_BYTES if limits.max_message_bytes is None else int(limits.max_message_bytes[position]),
+            limits.time is not None
+            and int(limits.time.rate_ns_per_ms[position]) == 0
+            and int(limits.on_excess[position]) != OnExcess.OBSERVE,
         )
 
     def limits(self, dimension: Dimension) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.quota import CompiledPolicy, Int64s, Level
+from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, Level
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.testing.oracle.reference_rules import NamespaceRules, Pair, ScopeLimits, pair, rules_of
 
@@ -55,6 +57,29 @@ class GrantMemory:
     share_micro_per_ms: Pair | None = None
     """The job's shares of the rates, if jobs share the quota."""
 
+    time: tuple[int, int, bool] | None = None
+    """The rate and the burst in messages that a quota on time puts in force, and whether it is the stricter."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeMemory:
+    """What the time of one namespace lets through, in messages."""
+
+    balance_micro: int
+    rate_micro_per_ms: int
+    burst_micro: int
+
+
+def in_force(policy: CompiledPolicy, limits: MessageLimits | None) -> CompiledPolicy:
+    """Return a policy in which each shared scope whose time is limited has the limit on messages of the epoch."""
+    if limits is None:
+        return policy
+    rates, bursts = policy.shared.rate_micro_per_ms.tolist(), policy.shared.burst_micro.tolist()
+    for scope, rate in enumerate(limits.shared_rate_micro_per_ms.tolist()):
+        if rate != UNLIMITED:
+            rates[scope][0], bursts[scope][0] = rate, int(limits.shared_burst_micro[scope])
+    return replace(policy, shared=replace(policy.shared, rate_micro_per_ms=_pairs(rates), burst_micro=_pairs(bursts)))
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceState:
@@ -66,6 +91,8 @@ class ReferenceState:
     epoch: int
     granted_as_of_ms: int
     grants: list[GrantMemory]
+    time: dict[str, TimeMemory] | None = None
+    """What the time of namespaces lets through; `None` if no quota on time is in force."""
 
     @classmethod
     def from_arrays(cls, state: ShardState, policy: CompiledPolicy) -> ReferenceState:
@@ -92,9 +119,10 @@ class ReferenceState:
             )
         ]
         grants, bounds, deferral = [], state.grants.ahead_bound_milli, state.grants.deferral
-        shares = state.grants.share_micro_per_ms
-        for scope in range(len(policy.shared)):
-            limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
+        shares, time = state.grants.share_micro_per_ms, state.grants.time
+        shared = in_force(policy, time).shared
+        for scope in range(len(shared)):
+            limits = ScopeLimits.from_limits(shared, scope, Level.JOB, scope)
             grants.append(
                 GrantMemory(
                     limits.meaningful(pair(state.grants.balance_micro[scope])),
@@ -103,9 +131,17 @@ class ReferenceState:
                     None if deferral is None else limits.meaningful(pair(deferral.room_micro[scope])),
                     (NO_BOUND, NO_BOUND) if deferral is None else limits.meaningful(pair(deferral.flow_micro[scope])),
                     None if shares is None else pair(shares[scope]),
+                    None if time is None else (
+                        int(time.shared_rate_micro_per_ms[scope]), int(time.shared_burst_micro[scope]),
+                        bool(time.is_by_time[scope]),
+                    ),
                 )
-            )
-        return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants)
+            )  # fmt: skip
+        own = None if time is None else {
+            name: TimeMemory(*(int(getattr(time.own, field.name)[i]) for field in fields(TimeMemory)))
+            for i, name in enumerate(time.names.to_pylist())
+        }  # fmt: skip
+        return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants, own)
 
     def to_arrays(self) -> ShardState:
         """Return the state as a `ShardState`, so that the oracle can run a history by itself."""
@@ -136,9 +172,21 @@ class ReferenceState:
                 share_micro_per_ms=_pairs(shares) if shares else None,
                 ahead_bound_milli=bounds if (bounds < NO_BOUND).any() else None,
                 deferral=deferral if rooms else None,
+                time=self._limits(),
             ),
         )
 
+    def _limits(self) -> MessageLimits | None:
+        shared = [grant.time for grant in self.grants if grant.time is not None]
+        if self.time is None:
+            return None
+        rate, burst, is_by_time = np.array(shared, dtype=np.int64).reshape(-1, 3).T
+        own = [(each.balance_micro, each.rate_micro_per_ms, each.burst_micro) for each in self.time.values()]
+        columns = np.array(own, dtype=np.int64).reshape(-1, 3).T
+        return MessageLimits(
+            rate, burst, is_by_time.astype(np.bool_), pa.array(list(self.time), pa.string()), MessageBuckets(*columns)
+        )
 
-def _pairs(rows: list[Pair]) -> Int64s:
+
+def _pairs(rows: Sequence[Sequence[int]]) -> Int64s:
     return np.array(rows, dtype=np.int64).reshape(-1, 2)

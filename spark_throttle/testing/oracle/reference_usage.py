@@ -87,6 +87,9 @@ def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, sin
         if flow.limits.is_enforced:
             refill = bucket.rate_micro_per_ms * since_last_ms // MICRO
             passing[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
+    if flow.time is not None:
+        refill = flow.time.rate_micro_per_ms * since_last_ms // MICRO
+        passing[0] = min(passing[0], max(0, flow.time.balance_micro // MICRO + 1 + refill))
     if passing == wanted:
         return pair(wanted)
     part = min(ceil_div(passing[d] << 30, wanted[d]) for d in DIMENSIONS if wanted[d])

@@ -11,9 +11,12 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from spark_throttle.core.batch.arrivals import Arrivals
+from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MAX_SIZE_BYTES,
@@ -27,6 +30,7 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import NO_BOUND, NO_CONTEST, Deferral, Grants
 from spark_throttle.testing.oracle.history import History, Step
 from spark_throttle.testing.oracle.reference_rules import pair
+from spark_throttle.testing.oracle.reference_state import in_force
 from spark_throttle.testing.oracle.worlds import (
     Limit,
     Namespace,
@@ -63,6 +67,14 @@ BURSTS_MICRO = st.one_of(
 )
 MESSAGE_BOUNDS_BYTES = st.sampled_from((MAX_SIZE_BYTES,) * 8 + (1, 99, 100, 2**31))
 WEIGHTS = st.sampled_from((1, 1, 2, 3, 7, 1_000))
+TIME_QUOTAS = st.one_of(
+    st.just((UNLIMITED, 0)),
+    st.just((UNLIMITED, 0)),
+    st.just((0, 0)),
+    st.tuples(st.sampled_from((1, 500_000, 2_500_000)), st.sampled_from((0, 1, 10**9, MAX_BURST_TOKENS * MICRO))),
+)
+"""Rates and bursts of quotas on processing time."""
+
 
 GRANTS_MICRO = st.one_of(
     st.integers(-3 * MICRO, 12 * MICRO),
@@ -95,13 +107,19 @@ def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
     both = st.one_of(
         st.tuples(message_limits, absent), st.tuples(absent, byte_limits), st.tuples(message_limits, byte_limits)
     )
-    return st.builds(_limit, both, st.sampled_from(on_excess), WEIGHTS, MESSAGE_BOUNDS_BYTES)
+    return st.builds(_limit, both, st.sampled_from(on_excess), WEIGHTS, MESSAGE_BOUNDS_BYTES, TIME_QUOTAS)
 
 
-def _limit(limits: tuple[tuple[int, int], tuple[int, int]], on_excess: OnExcess, weight: int, bound: int) -> Limit:
+def _limit(
+    limits: tuple[tuple[int, int], tuple[int, int]],
+    on_excess: OnExcess,
+    weight: int,
+    bound: int,
+    time: tuple[int, int],
+) -> Limit:
     (message_rate, message_burst), (byte_rate, byte_burst) = limits
     bursts = message_burst if message_rate > 0 else 0, byte_burst if byte_rate > 0 else 0
-    return Limit((message_rate, byte_rate), bursts, on_excess, weight, bound)
+    return Limit((message_rate, byte_rate), bursts, on_excess, weight, bound, *time)
 
 
 @cache
@@ -167,9 +185,35 @@ def policies(
 
 
 @st.composite
+def message_limits(draw: st.DrawFn, policy: CompiledPolicy) -> MessageLimits:
+    """Return what the time of some scopes of a policy lets through, in messages; observing scopes have no limit."""
+    shared = policy.shared
+    rates, bursts = [], []
+    for scope, (rate, _) in enumerate(shared.rate_micro_per_ms.tolist()):
+        told = draw(st.sampled_from((UNLIMITED, UNLIMITED, 0, 1, 1_000, 3_000, 10_000, 2**50)))
+        if shared.on_excess[scope] == OnExcess.OBSERVE:
+            told = UNLIMITED
+        rates.append(told if UNLIMITED in (told, rate) else min(told, rate))
+        bursts.append(0 if rates[-1] <= 0 else draw(BURSTS_MICRO))
+    names = [name for name in NAMESPACE_NAMES if draw(st.booleans())]
+    rule = match(pa.array(names, pa.string()), policy).rule
+    names = [name for name, at in zip(names, rule, strict=True)
+             if policy.namespace_limits.on_excess[at] != OnExcess.OBSERVE]  # fmt: skip
+    own = [(draw(GRANTS_MICRO), draw(st.sampled_from((0, 1, 200, 1_000, 10_000))), draw(BURSTS_MICRO)) for _ in names]
+    own = [(-1, 0, 0) if rate == 0 else (min(balance, burst), rate, burst) for balance, rate, burst in own]
+    return MessageLimits(
+        np.array(rates, dtype=np.int64), np.array(bursts, dtype=np.int64),
+        np.array([rate != UNLIMITED and draw(st.booleans()) for rate in rates]), pa.array(names, pa.string()),
+        MessageBuckets(*np.array(own, dtype=np.int64).reshape(-1, 3).T),
+    )  # fmt: skip
+
+
+@st.composite
 def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int, is_bounded: bool = False) -> Grants:
     """Return grants of a shard under `policy`; a scope with rate 0 or without a limit is granted nothing."""
     balances, headrooms = [], []
+    time = draw(message_limits(policy)) if draw(st.integers(0, 2)) == 0 else None
+    policy = in_force(policy, time)
     for rates in policy.shared.rate_micro_per_ms:
         nothing = {0: (-1, 0), UNLIMITED: (0, 0)}
         entries = [
@@ -177,7 +221,7 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
         ]
         balances.append((entries[0][0], entries[1][0]))
         headrooms.append((entries[0][1], entries[1][1]))
-    made = make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms)
+    made = replace(make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms), time=time)
     scopes = len(policy.shared)
     room_micro = draw(st.sampled_from((None, None, 0, 1, MICRO, 3 * MICRO, 10**9 * MICRO)))
     if room_micro is not None:
@@ -185,7 +229,7 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
         made = replace(made, deferral=Deferral(
             np.where(is_limited, room_micro, 0), np.where(is_limited, flow_micro, 0),
         ))  # fmt: skip
-    if draw(st.integers(0, 4)) == 0:
+    if time is None and draw(st.integers(0, 4)) == 0:
         quota = policy.shared.rate_micro_per_ms
         shares = [
             draw(st.sampled_from((rate, rate // 2, min(rate, 1), 0, rate * 1_000)))

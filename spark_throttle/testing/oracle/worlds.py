@@ -33,6 +33,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     Overflow,
     QueueBounds,
+    TimeQuotas,
     WindowRules,
 )
 from spark_throttle.core.state import Grants, ShardState
@@ -49,6 +50,8 @@ class Limit:
     on_excess: OnExcess = OnExcess.DELAY
     weight: int = 1
     max_message_bytes: int = MAX_SIZE_BYTES
+    time_rate_ns_per_ms: int = UNLIMITED
+    time_burst_ns: int = 0
 
 
 def limit(
@@ -59,6 +62,7 @@ def limit(
     on_excess: OnExcess = OnExcess.DELAY,
     weight: int = 1,
     max_message_bytes: int = MAX_SIZE_BYTES,
+    request_percentage: float | None = None,
 ) -> Limit:
     """Return the limits of one scope from the values of a policy document; `None` is unlimited.
 
@@ -66,11 +70,15 @@ def limit(
     --------
     >>> limit(messages_per_second=0.2, burst_seconds=10)
     Limit(rate_micro_per_ms=(200, -1), burst_micro=(2000000, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
-max_message_bytes=68719476736)
+max_message_bytes=68719476736, time_rate_ns_per_ms=-1, time_burst_ns=0)
     """
     messages, in_bytes = (UNLIMITED if r is None else round(r * 1000) for r in (messages_per_second, bytes_per_second))
     bursts = [0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in (messages, in_bytes)]
-    return Limit((messages, in_bytes), (bursts[0], bursts[1]), on_excess, weight, max_message_bytes)
+    time = UNLIMITED if request_percentage is None else round(request_percentage * 10_000)
+    time_burst_ns = 0 if time == UNLIMITED else round(time * 1000 * burst_seconds)
+    return Limit(
+        (messages, in_bytes), (bursts[0], bursts[1]), on_excess, weight, max_message_bytes, time, time_burst_ns
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +146,17 @@ def make_policy(  # noqa: PLR0913 - one argument per part of a policy
 def make_limits(limits: list[Limit]) -> Limits:
     """Return `limits` as columns."""
     bounds = np.array([entry.max_message_bytes for entry in limits], dtype=np.int64)
+    time = TimeQuotas(
+        np.array([entry.time_rate_ns_per_ms for entry in limits], dtype=np.int64),
+        np.array([entry.time_burst_ns for entry in limits], dtype=np.int64),
+    )
     return Limits(
         np.array([entry.rate_micro_per_ms for entry in limits], dtype=np.int64),
         np.array([entry.burst_micro for entry in limits], dtype=np.int64),
         np.array([entry.on_excess for entry in limits], dtype=np.int64),
         np.array([entry.weight for entry in limits], dtype=np.int64),
         bounds if (bounds < MAX_SIZE_BYTES).any() else None,
+        time if time.is_limited.any() else None,
     )
 
 

@@ -34,7 +34,13 @@ from spark_throttle.testing.simulation.disk import (
     SimulatedCrash,
 )
 from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange
-from spark_throttle.testing.simulation.query import SimulatedQuery, StartConditions, Surroundings
+from spark_throttle.testing.simulation.query import (
+    Costs,
+    SimulatedQuery,
+    StartConditions,
+    Surroundings,
+    costs_nothing,
+)
 from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, waiting_ids
 from spark_throttle.testing.simulation.true_time import START_MS, SimulatedMachine, SimulatedTime
 
@@ -54,6 +60,8 @@ class SimulatedJob:
         The number of batches by which the checkpoint can be restored to an earlier one.
     exchange
         The exchange through which the job shares its quotas, if it does; all members of an exchange live in one time.
+    cost_ns
+        The processing time that admitted rows take, in ns by namespace; by default, none is measured.
 
     Examples
     --------
@@ -92,6 +100,7 @@ class SimulatedJob:
         direction: Direction = "publish",
         batches_retained: int = 100,
         exchange: SimulatedExchange | None = None,
+        cost_ns: Costs = costs_nothing,
     ) -> None:
         if shards < 1:
             raise ConfigurationError(f"shards is {shards}; give 1 or more")
@@ -99,6 +108,9 @@ class SimulatedJob:
         self.direction: Direction = direction
         self.batches_retained = batches_retained
         self.exchange = exchange
+        self.cost_ns = cost_ns
+        """The processing time that admitted rows take; a cost that is assigned counts from the next batch on."""
+
         self.is_sharing = exchange is not None
         """Whether the job shares its quotas, from its next start on."""
 
@@ -293,7 +305,9 @@ class SimulatedJob:
 
     def _another(self, checkpoint: Checkpoint, outside: Surroundings, place: str) -> SimulatedJob:
         """Return a stopped job like this one, with another checkpoint, surroundings and place."""
-        other = SimulatedJob(self.followed.snapshot.document, self.shards, direction=self.direction)
+        other = SimulatedJob(
+            self.followed.snapshot.document, self.shards, direction=self.direction, cost_ns=self.cost_ns
+        )
         other.stop()
         other.checkpoint, other.outside, other.place = checkpoint, outside, place
         other.batches_retained, other.documents = self.batches_retained, dict(self.documents)
@@ -396,6 +410,7 @@ class SimulatedJob:
         given = StartConditions(
             self.shards, self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
             self.outside, self.time, clock, exchange, self._interruptions.passes, self.attempts,
+            lambda rows: self.cost_ns(rows),  # noqa: PLW0108 - a cost may be assigned while the job runs
         )  # fmt: skip
         running = self._running = SimulatedQuery(given)
         if exchange is not None and running.lease is not None:

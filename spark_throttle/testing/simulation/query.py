@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
 
 from spark_throttle.checkpoint.batch_mark import mark_of
 from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
+from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
@@ -22,6 +27,7 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import Clocks
@@ -42,6 +48,15 @@ from spark_throttle.testing.simulation.exchange import Lease, Rates, SimulatedEx
 from spark_throttle.testing.simulation.rows import RejectedRow, Row, dead_letters, frames_of, ids_of
 from spark_throttle.testing.simulation.sinks import PlainSink, TransactionalTable
 from spark_throttle.testing.simulation.true_time import SimulatedTime
+
+Costs: TypeAlias = Callable[[Sequence[Row]], Mapping[str, int]]
+"""The processing time of admitted rows, in ns by namespace."""
+
+
+def costs_nothing(_rows: Sequence[Row]) -> Mapping[str, int]:
+    """Measure no processing time."""
+    return {}
+
 
 _INLINE_BYTES = 2_000
 """Bytes of waiting rows that a shard keeps in its state: few, so that simulated jobs use files as large jobs do."""
@@ -79,6 +94,7 @@ class StartConditions:
     exchange: SimulatedExchange | None
     passes: Callable[[CrashPoint], None]
     attempts: list[SimulatedBatch]
+    cost_ns: Costs
 
 
 class SimulatedQuery:
@@ -223,6 +239,10 @@ class SimulatedQuery:
             outside.letters.append(mark.of_part("rejected"), rejected)
         passes("after dead letters")
         passes("before feedback")
+        if cost_ns := given.cost_ns(admitted):
+            names = sorted(cost_ns)
+            time_ns = np.array([cost_ns[name] for name in names], dtype=np.int64)
+            write_charges(self._directory, number, TimeCharges(pa.array(names, pa.string()), time_ns, 0), part="all")
         write_reports(self._directory, number, usage)
         passes("after feedback")
         passes("before commit")

@@ -18,13 +18,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
 from spark_throttle.core.lending.grants import Buckets, Lending
+from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.time_codec import EpochTime
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
+from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
@@ -36,18 +42,27 @@ POLICY = (HERE / "policy_v1.bin").read_bytes()
 def policy(version: int = 1) -> CompiledPolicy:
     """Return a policy that has something of everything that a version of the format knows."""
     bound = 2**20 if version > 2 else MAX_SIZE_BYTES
+    core, cores = (0.5, 250) if version > 3 else (None, None)
     globs = {"zoë/*": Namespace(limit(weight=2), "gold"), "*/logs": Namespace(limit(bytes_per_second=7))}
     return make_policy(
         job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
         tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
-        groups={"gold": limit(bytes_per_second=5_000, weight=7, on_excess=OnExcess.REJECT, max_message_bytes=bound)},
+        groups={
+            "gold": limit(
+                bytes_per_second=5_000,
+                weight=7,
+                on_excess=OnExcess.REJECT,
+                max_message_bytes=bound,
+                request_percentage=cores,
+            )
+        },
         namespaces={
             "acme/orders": Namespace(limit(messages_per_second=0), None, Window(2_000, 100, 5_000, 50)),
             "zoë/ü/logs": Namespace(limit(weight=1000), "gold", Window(), Window(1024, 1, 2048, 2)),
             **(globs if version > 1 else {}),
         },
         exempt=["acme/audit", "infra/*"] if version > 1 else [],
-        default=Namespace(limit(messages_per_second=5)),
+        default=Namespace(limit(messages_per_second=5, request_percentage=core)),
         queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
         revision="0123456789abcdef",
     )
@@ -71,6 +86,28 @@ DEFERRAL = Deferral(np.array([[0, 5], [2**61, 1]]), np.array([[NO_BOUND, 3], [0,
 FILES = QueueFiles(17, ("3/000000000016-0123456789abcdef",), (("3/000000000002-ü", 2**40), ("3/x", 8)))
 """Files of waiting rows, which shards of version 7 have."""
 
+TIME = MessageLimits(
+    np.array([-1, 2**50]),
+    np.array([0, 2**59]),
+    np.array([False, True]),
+    pa.array(["acme/orders", "zoë/ü/logs"]),
+    MessageBuckets(np.array([-(2**59), 5]), np.array([0, 1_000]), np.array([0, 2**59])),
+)
+"""Limits on messages by quotas on processing time, which shards of version 8 and epochs of version 6 have."""
+
+EPOCH_TIME = EpochTime(
+    TimeLedger(
+        1_760_000_000_000,
+        TimeAccounts(np.array([0, -(2**60)]), np.array([2**57, 1]), np.array([2**61, 0])),
+        TIME.names,
+        TimeAccounts(np.array([-1, 2**60]), np.array([0, 3]), np.array([1, 2**61])),
+        np.array([0, 1_760_000_000_000]),
+        UsedTime(np.array([2**57, 5]), np.array([0, 7]), 11, 13, 1_000),
+    ),
+    TIME,
+)
+"""The ledger of processing time, which epochs of version 6 have."""
+
 OF_SHARDS = Deferral(*(np.stack([each, each // 3]) for each in (DEFERRAL.room_micro, DEFERRAL.flow_micro)))
 
 
@@ -81,6 +118,7 @@ def shard(
     lead_vt: Int64s | None = None,
     deferral: Deferral | None = None,
     files: QueueFiles = NO_FILES,
+    time: MessageLimits | None = None,
 ) -> StoredShard:
     """Return a shard with two flows and three waiting rows in two frames."""
     flows = Flows(
@@ -95,7 +133,7 @@ def shard(
     )  # fmt: skip
     grants = Grants(
         9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share, bound_milli,
-        deferral,
+        deferral, time,
     )  # fmt: skip
     state = ShardState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
@@ -135,6 +173,7 @@ def epoch(
     reading: ClockReading | None = None,
     bound_milli: Int64s | None = None,
     deferral: Deferral | None = None,
+    time: EpochTime | None = None,
 ) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
@@ -142,7 +181,7 @@ def epoch(
     return Epoch(
         9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
         Lending(lent, headroom, advances[0], advances[1], bound_milli, deferral), 8, share, reading,
-        None if deferral is None else np.array([0, 3_000]),
+        None if deferral is None else np.array([0, 3_000]), time,
     )  # fmt: skip
 
 
@@ -151,10 +190,16 @@ def grant(
     paying: PayingTime | None = None,
     bound_milli: Int64s | None = None,
     deferral: Deferral | None = None,
+    time: MessageLimits | None = None,
 ) -> ShardGrant:
     """Return a control row that brings a policy."""
     balance, headroom = np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]])
-    return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli, deferral)
+    return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli, deferral, time)
+
+
+def charges() -> TimeCharges:
+    """Return charges of two namespaces, and of none."""
+    return TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
 
 
 CONTENT: Mapping[str, Callable[[], Any]] = {
@@ -162,6 +207,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "policy_v1": policy,
     "policy_v2": lambda: policy(2),
     "policy_v3": lambda: policy(3),
+    "policy_v4": lambda: policy(4),
     "usage_v1": usage,
     "usage_v2": lambda: usage(LEAVES_MS),
     "epoch_v1": epoch,
@@ -180,13 +226,18 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "grant_v4": lambda: grant(SHARE, PAYING, AHEAD_MILLI),
     "shard_v6": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL),
     "shard_v7": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL, FILES),
+    "shard_v8": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL, FILES, TIME),
+    "epoch_v6": lambda: epoch(SHARE, READING, None, OF_SHARDS, EPOCH_TIME),
+    "grant_v6": lambda: grant(SHARE, PAYING, None, DEFERRAL, TIME),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
+    "charges_v1": charges,
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 
 PACK: Mapping[str, Callable[[Any], bytes]] = {
     "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
+    "charges": pack_charges,
 }  # fmt: skip
 
 _NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")

@@ -21,7 +21,7 @@ from spark_throttle.testing.oracle.comparison import assert_same_plan
 from spark_throttle.testing.oracle.history import History, Step
 from spark_throttle.testing.oracle.reference import reference_admission
 from spark_throttle.testing.oracle.reference_change import reference_change
-from spark_throttle.testing.oracle.reference_state import ReferenceState
+from spark_throttle.testing.oracle.reference_state import ReferenceState, in_force
 from spark_throttle.testing.oracle.reference_usage import FlowUsage
 from spark_throttle.testing.oracle.strategies import histories, policies
 from spark_throttle.testing.oracle.worlds import (
@@ -43,9 +43,13 @@ def assert_same_history(history: History) -> None:
     for step in history.steps:
         left, former = step.deferred(state), policy
         state, policy = step.before(left, former), step.policy
-        if former is not policy and step.grants is not None:
+        if step.grants is not None:
             carried = ReferenceState.from_arrays(state, policy)
-            assert carried == reference_change(replace(left, grants=step.grants), former, policy, now_ms=step.now_ms)
+            was, becomes = in_force(former, left.grants.time), in_force(policy, step.grants.time)
+            expected_state = reference_change(replace(left, grants=step.grants), was, becomes, now_ms=step.now_ms)
+            leads = [{n: flow.lead_vt for n, flow in each.flows.items()} for each in (carried, expected_state)]
+            assert leads[0] == leads[1]
+            assert former is policy or carried == expected_state
         arguments: dict[str, Any] = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
         try:
             expected = reference_admission(state, step.arrivals, step.policy, **arguments)

@@ -1,4 +1,4 @@
-"""How a quota is divided: max-min to the textbook, PIP-82's policies to its numbers, and never more than there is."""
+"""How a quota is divided: max-min to the textbook, and never more than there is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.lending.allocation import PLENTY, water_fill
-from spark_throttle.core.lending.division import demand_bins, max_min, residual, static, steal
+from spark_throttle.core.lending.division import demand_bins, max_min
 from spark_throttle.sharing.pip82 import proportional
 
 QUOTA = 1_000_000
@@ -149,48 +149,9 @@ def test_histogram_keeps_all_demand_and_all_weight(wanted: list[tuple[int, int]]
         assert bin_weight[at == each].sum() == weight[scope == each].sum()
 
 
-# PIP-82's worked numbers
-
-
-def rule(policy: object, quota: int, *usages: int) -> list[int]:
-    usage = np.array(usages)
-    return policy(np.full_like(usage, quota), usage, np.full_like(usage, usage.sum())).tolist()  # type: ignore[operator]
-
-
-def test_proportional_divides_10_50_30_of_100_as_pip_82_says() -> None:
-    # In hundredths of a message, because Pulsar's formula gives whole numbers.
-    assert rule(proportional, 10_000, 1_000, 5_000, 3_000) == [1_111, 5_555, 3_333]
-
-
-def test_residual_gives_each_the_whole_of_what_is_unused() -> None:
-    assert rule(residual, 100, 10, 50, 30) == [20, 60, 40]
-    assert rule(residual, 100, 100, 60) == [62, 37]
-
-
-def test_steal_lets_the_low_one_of_80_and_20_rise_to_50() -> None:
-    assert steal(np.zeros(2, dtype=int), np.full(2, 100), np.array([80, 20]), np.full(2, 100)).tolist() == [80, 50]
-
-
-def test_steal_pairs_the_lowest_with_the_highest_and_the_second_lowest_with_the_second_highest() -> None:
-    usage = np.array([60, 10, 30, 0])
-    got = steal(np.zeros(4, dtype=int), np.full(4, 100), usage, np.full(4, 100))
-    assert got.tolist() == [60, 10 + (30 - 10) // 2, 30, 0 + (60 - 0) // 2]
-
-
-def test_stealing_ends_at_the_equilibrium() -> None:
-    usage, demand = np.array([80, 20]), np.array([100, 100])
-    for _ in range(20):
-        usage = np.minimum(demand, steal(np.zeros(2, dtype=int), np.full(2, 100), usage, np.full(2, usage.sum())))
-    assert usage.tolist() == pytest.approx([50, 50], abs=1)
-
-
 def test_newcomer_stays_at_1_for_ever_under_proportional_and_at_its_part_under_max_min() -> None:
     used = np.array([900, 0])
     for _ in range(50):
         used = np.minimum([900, 500], proportional(np.full(2, 1000), used, np.full(2, used.sum())))
     assert used[1] == 1
     assert divide([[(900, 1)], [(500, 1)]], quota=1000) == pytest.approx([500, 500], abs=2)
-
-
-def test_static_gives_equal_parts_to_those_who_have_a_seat() -> None:
-    assert static(np.array([100, 100]), np.array([1, 3])).tolist() == [100, 33]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from spark_throttle.core.arithmetic.rate_codes import MAX_RATE, decode, encode
 from spark_throttle.core.lending.grants import Buckets
 from spark_throttle.core.lending.shares import refill_share, under_share
 from spark_throttle.core.quota import MICRO, UNLIMITED
+from spark_throttle.core.state import rates_of_shares
 from spark_throttle.testing.oracle.worlds import limit, make_policy
 
 POLICY = make_policy(groups={"gold": limit(messages_per_second=100, burst_seconds=10), "free": limit()})
@@ -28,6 +30,12 @@ def held(micro: int) -> Buckets:
     balance = np.zeros((3, 2), dtype=np.int64)
     balance[GOLD, 0] = micro
     return Buckets(balance, 0)
+
+
+@pytest.mark.parametrize(("share", "rate"), [(-1, 0), (0, 0), (1, 1), (RATE, RATE), (RATE + 1, RATE)])
+def test_rate_of_a_share_is_the_share_and_at_most_the_quota(share: int, rate: int) -> None:
+    rates = rates_of_shares(shares(share), POLICY)
+    assert (rates[GOLD, 0], rates[FREE, 0]) == (rate, UNLIMITED)
 
 
 @given(st.lists(st.integers(0, RATE), min_size=1, max_size=6))

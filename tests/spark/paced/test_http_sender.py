@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.errors import ConfigurationError, DeliveryError
-from spark_throttle.spark.paced import HttpSender, http_sender
+from spark_throttle.errors import Backpressure, ConfigurationError, DeliveryError
+from spark_throttle.spark.paced import HttpSender, gate, http_sender
 from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.http_sender import encoded
+from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.paced_options import http_sender as from_options
 from spark_throttle.spark.paced.sending import BatchName, Flow, send_flows
 from tests.receiver import Arrival, Record, receiver
@@ -33,12 +34,13 @@ def record() -> Iterator[Record]:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_sender, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(gate, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
-def send(sender: HttpSender, rows: int = 12) -> None:
+def send(sender: HttpSender, rows: int = 12, patience_seconds: float = 60) -> None:
     calls = calls_of(np.zeros(rows, dtype=np.int64), 0, 3)
     flows = [Flow("t/n", pa.table({"id": range(rows)}), calls)]
-    asyncio.run(send_flows(flows, sender, NAME, concurrency=4, in_order=True))
+    asyncio.run(send_flows(flows, sender, NAME, concurrency=4, in_order=True, patience_seconds=patience_seconds))
 
 
 def test_rows_arrive_as_json_under_their_keys_over_one_connection(record: Record) -> None:
@@ -50,7 +52,7 @@ def test_rows_arrive_as_json_under_their_keys_over_one_connection(record: Record
     assert len({arrival.connection for arrival in record.arrivals}) == 1
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
 def test_call_that_is_refused_for_now_is_made_again_with_the_same_key_and_bytes(record: Record, status: int) -> None:
     def answer(arrival: Arrival) -> int:
         return 200 if [each.key for each in record.arrivals].count(arrival.key) == 3 else status
@@ -64,16 +66,39 @@ def test_call_that_is_refused_for_now_is_made_again_with_the_same_key_and_bytes(
 def test_call_without_an_answer_ends_the_batch_after_the_last_attempt() -> None:
     with receiver() as gone:
         url = gone.url
-    with pytest.raises(DeliveryError, match=r"q/3/id/t%2Fn/0: no answer \(ConnectError\) \(attempt 2\); repair"):
-        send(HttpSender(url, attempts=2))
+    with pytest.raises(DeliveryError, match=r"q/3/id/t%2Fn/0: no answer \(ConnectError\) \(attempt 1\); repair"):
+        send(HttpSender(url, attempts=2), patience_seconds=0)
 
 
-@pytest.mark.parametrize(("status", "attempts"), [(400, 1), (404, 1), (301, 1), (503, 2)])
-def test_refusal_ends_the_batch_with_key_status_and_remedy(record: Record, status: int, attempts: int) -> None:
+@pytest.mark.parametrize("status", [400, 404, 301])
+def test_refusal_ends_the_batch_with_key_status_and_remedy(record: Record, status: int) -> None:
     record.answer = lambda _: status
-    with pytest.raises(DeliveryError, match=f"q/3/id/t%2Fn/0: it answered {status} .attempt {attempts}.; repair"):
+    with pytest.raises(DeliveryError, match=f"q/3/id/t%2Fn/0: it answered {status} .attempt 1.; repair"):
         send(HttpSender(record.url, attempts=2))
-    assert len(record.arrivals) == attempts
+    assert len(record.arrivals) == 1
+
+
+@pytest.mark.parametrize(("status", "requests"), [(429, 1), (503, 1), (500, 2), (408, 2)])
+def test_answer_that_means_not_now_is_backpressure(record: Record, status: int, requests: int) -> None:
+    record.answer = lambda _: status
+    record.headers = {"Retry-After": "0"}
+
+    async def one_call() -> None:
+        async with HttpSender(record.url, attempts=2).opened() as call:
+            await call([{"id": 1}], IdempotencyKey("q", 3, "id", "t/n", 0))
+
+    with pytest.raises(Backpressure, match=f"it answered {status}; it asks to wait 0.0 s") as refusal:
+        asyncio.run(one_call())
+    assert (refusal.value.retry_after_seconds, refusal.value.scope) == (0.0, None)
+    assert len(record.arrivals) == requests
+
+
+def test_destination_that_asks_for_more_than_the_patience_ends_the_batch_at_once(record: Record) -> None:
+    record.answer = lambda _: 503
+    record.headers = {"Retry-After": "3600"}
+    with pytest.raises(DeliveryError, match=r"t/n did not take the rows of call q/3/id/t%2Fn/0: it answered 503"):
+        send(HttpSender(record.url))
+    assert len(record.arrivals) == 1
 
 
 def test_values_of_every_kind_are_written_alike_each_time() -> None:
@@ -85,6 +110,17 @@ def test_values_of_every_kind_are_written_alike_each_time() -> None:
     assert json.loads(encoded(rows))[0] == {
         "d": "1.50", "at": "2026-01-02T00:00:00+00:00", "raw": "/w==", "n": None, "s": "é",
     }  # fmt: skip
+
+
+def test_what_is_no_number_is_a_word_wherever_it_stands_and_the_text_is_json() -> None:
+    row = {"a": float("nan"), "b": {"c": [float("inf"), (1.5, float("-inf"))]}, "raw": b"x", "d": Decimal("NaN")}
+    text = encoded([row])
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = json.loads(text, parse_constant=refuse)
+    assert found == [{"a": "NaN", "b": {"c": ["Infinity", [1.5, "-Infinity"]]}, "raw": "eA==", "d": "NaN"}]
 
 
 def test_headers_are_not_shown() -> None:
@@ -100,6 +136,7 @@ def test_headers_are_not_shown() -> None:
         ({"url": "http://x", "timeout_seconds": "0"}, "timeout_seconds is 0.0"),
         ({"url": "http://x", "concurrency": "0"}, "concurrency is 0; give"),
         ({"url": "http://x", "rows_per_call": "many"}, "rows_per_call is 'many'; give a number"),
+        ({"url": "http://x", "patience_seconds": "-1"}, "patience_seconds is -1.0; give a number from 0 on"),
         ({"url": "http://x", "in_order": "no"}, "in_order is 'no'; give true or false"),
         ({"url": "http://x", "speed": "1"}, "no option 'speed'"),
     ],

@@ -55,7 +55,9 @@ class Receiver:
 
 
 def send(receiver: Receiver, *flows: Flow, concurrency: int = 8, in_order: bool = True) -> int:
-    sending = send_flows(flows, receiver, NAME, concurrency=concurrency, in_order=in_order, clock=receiver.clock)
+    sending = send_flows(
+        flows, receiver, NAME, concurrency=concurrency, in_order=in_order, patience_seconds=60, clock=receiver.clock
+    )
     return run(receiver.clock, sending)
 
 
@@ -161,7 +163,7 @@ def test_first_error_ends_the_other_calls() -> None:
 
     flows = [flow([MS], namespace="t/bad"), flow([MS] * 9, namespace="t/good")]
     with pytest.raises(OSError, match="no route for q/3/id/t%2Fbad/0"):
-        run(clock, send_flows(flows, fails, NAME, concurrency=4, in_order=True, clock=clock))
+        run(clock, send_flows(flows, fails, NAME, concurrency=4, in_order=True, patience_seconds=60, clock=clock))
     assert cancelled == ["t/good"]
 
 
@@ -172,7 +174,7 @@ def test_plain_function_runs_in_threads_of_its_own() -> None:
         seen.append((threading.current_thread() is threading.main_thread(), key.place, rows[0]["id"]))
 
     flows = [flow([MS] * 3, rows_per_call=1)]
-    assert asyncio.run(send_flows(flows, plain, NAME, concurrency=2, in_order=True)) == 3
+    assert asyncio.run(send_flows(flows, plain, NAME, concurrency=2, in_order=True, patience_seconds=60)) == 3
     assert seen == [(False, 0, 0), (False, 1, 1), (False, 2, 2)]
 
 
@@ -199,5 +201,5 @@ def test_sender_is_opened_once_and_closed_after_an_error() -> None:
 
     flows = [flow([MS] * 3, rows_per_call=1)]
     with pytest.raises(ValueError, match="enough"):
-        run(clock, send_flows(flows, Opens(), NAME, concurrency=2, in_order=True, clock=clock))
+        run(clock, send_flows(flows, Opens(), NAME, concurrency=2, in_order=True, patience_seconds=60, clock=clock))
     assert events == ["open", 0, 1, "close"]

@@ -1,0 +1,34 @@
+"""The stored bytes of charges of processing time, which have a format version of their own."""
+
+from __future__ import annotations
+
+from spark_throttle.core.arithmetic.packing import pack, unpack
+from spark_throttle.core.time_charges import TimeCharges
+
+CHARGES_VERSION = 1
+
+
+def pack_charges(charges: TimeCharges) -> bytes:
+    """Return charges as a block."""
+    return pack("chrg", CHARGES_VERSION, {
+        "names": charges.names, "time_ns": charges.time_ns, "unattributed_ns": charges.unattributed_ns,
+    })  # fmt: skip
+
+
+def unpack_charges(block: bytes, what: str) -> TimeCharges:
+    """Return the charges in a block.
+
+    Parameters
+    ----------
+    what
+        The name of the stored object in errors.
+
+    Raises
+    ------
+    UnknownVersionError
+        If the block has a newer version.
+    DamagedError
+        If the block is truncated or altered, or is none of charges.
+    """
+    fields = unpack(block, "chrg", CHARGES_VERSION, what)
+    return TimeCharges(fields.names("names"), fields.integers("time_ns"), fields.integer("unattributed_ns"))

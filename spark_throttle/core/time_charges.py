@@ -1,0 +1,65 @@
+"""How much processing time a batch's rows took, by namespace: what is debited from quotas on processing time.
+
+Time is measured after it was used, so it is charged afterwards: what a batch used is known when the next one is
+planned. Measuring is not the core's business; it is given sums.
+
+Source: KIP-124, "Request rate quotas".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.quota import Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeCharges:
+    """The processing time that functions used for rows.
+
+    Examples
+    --------
+    >>> parts = [TimeCharges.of({"acme/a": 5, "acme/b": 7}), TimeCharges.of({"acme/a": 1}, unattributed_ns=2)]
+    >>> both = TimeCharges.sum_of(parts)
+    >>> both.names.to_pylist(), both.time_ns.tolist(), both.unattributed_ns
+    (['acme/a', 'acme/b'], [6, 7], 2)
+    """
+
+    names: pa.StringArray
+    """The namespaces, each once, in the order of their bytes."""
+
+    time_ns: Int64s
+    """For each of them, the time that was used for its rows."""
+
+    unattributed_ns: int = 0
+    """The time that was used for no namespace's rows; it is measured, and limits nobody."""
+
+    @classmethod
+    def of(cls, time_ns: dict[str, int], *, unattributed_ns: int = 0) -> TimeCharges:
+        """Return the charges of namespaces by name."""
+        names, each_ns = pa.array(list(time_ns), pa.string()), np.fromiter(time_ns.values(), np.int64, len(time_ns))
+        return cls.sum_of([cls(names, each_ns, unattributed_ns)])
+
+    @classmethod
+    def sum_of(cls, parts: Sequence[TimeCharges]) -> TimeCharges:
+        """Return the charges of all parts together; none for no parts."""
+        unattributed_ns = sum(part.unattributed_ns for part in parts)
+        names = pa.concat_arrays([pa.array([], pa.string()), *(part.names for part in parts)])
+        if not len(names):
+            return cls(names, np.zeros(0, dtype=np.int64), unattributed_ns)
+        coded = names.dictionary_encode()
+        key = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        time_ns = sums(key, np.concatenate([part.time_ns for part in parts]), len(coded.dictionary))
+        order = pc.sort_indices(coded.dictionary)
+        return cls(coded.dictionary.take(order), time_ns[order.to_numpy()], unattributed_ns)
+
+    @property
+    def total_ns(self) -> int:
+        """All time that was used."""
+        return int(self.time_ns.sum()) + self.unattributed_ns

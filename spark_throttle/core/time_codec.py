@@ -1,0 +1,83 @@
+"""The stored fields of quotas on processing time: limits on messages, and the ledger.
+
+Control rows and shard states hold the former, epochs the latter. They are a part of those blocks (`codec`), whose
+versions say whether they are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.packing import BlockFields, Field
+from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
+from spark_throttle.core.names.sharding import shard_of
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
+from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpochTime:
+    """The part of an epoch that quotas on processing time add."""
+
+    ledger: TimeLedger
+    limits: MessageLimits
+    """What the ledger lets through; its namespaces are those of the ledger."""
+
+    def of_shard(self, shard: int, shards: int) -> MessageLimits:
+        """Return the limits that a shard needs."""
+        is_here = shard_of(self.limits.names, shards) == shard
+        return self.limits.in_shard(is_here & self.limits.own.is_limited)
+
+
+def message_limit_fields(limits: MessageLimits) -> dict[str, Field]:
+    """Return limits on messages as fields."""
+    return {
+        "time_shared_rate": limits.shared_rate_micro_per_ms, "time_shared_burst": limits.shared_burst_micro,
+        "time_is_less": limits.is_by_time.astype(np.int64), "time_names": limits.names,
+        "time_balance": limits.own.balance_micro, "time_rate": limits.own.rate_micro_per_ms,
+        "time_burst": limits.own.burst_micro,
+    }  # fmt: skip
+
+
+def message_limits_of(f: BlockFields) -> MessageLimits | None:
+    """Return the limits on messages that a block holds; `None` if it holds none."""
+    if not f.has("time_names"):
+        return None
+    own = MessageBuckets(f.integers("time_balance"), f.integers("time_rate"), f.integers("time_burst"))
+    return MessageLimits(
+        f.integers("time_shared_rate"), f.integers("time_shared_burst"), f.integers("time_is_less").astype(np.bool_),
+        f.names("time_names"), own,
+    )  # fmt: skip
+
+
+def epoch_time_fields(time: EpochTime) -> dict[str, Field]:
+    """Return an epoch's time as fields; the ledger is at the time of the epoch's buckets."""
+    ledger, used = time.ledger, time.ledger.used
+    fields = message_limit_fields(time.limits)
+    for prefix, accounts in (("shared", ledger.shared), ("own", ledger.own)):
+        fields |= {
+            f"ledger_{prefix}_balance": accounts.balance_ns, f"ledger_{prefix}_time": accounts.time_ns,
+            f"ledger_{prefix}_messages": accounts.messages_micro,
+        }  # fmt: skip
+    return fields | {
+        "ledger_active": ledger.active_ms, "used_shared": used.shared_ns, "used_own": used.own_ns,
+        "used_exempt": used.exempt_ns, "used_unattributed": used.unattributed_ns, "used_interval": used.interval_ms,
+    }  # fmt: skip
+
+
+def epoch_time_of(f: BlockFields, as_of_ms: int) -> EpochTime | None:
+    """Return an epoch's time; `None` if the block holds none."""
+    limits = message_limits_of(f)
+    if limits is None:
+        return None
+    shared, own = (
+        TimeAccounts(*(f.integers(f"ledger_{prefix}_{name}") for name in ("balance", "time", "messages")))
+        for prefix in ("shared", "own")
+    )
+    used = UsedTime(
+        f.integers("used_shared"), f.integers("used_own"), f.integer("used_exempt"), f.integer("used_unattributed"),
+        f.integer("used_interval"),
+    )  # fmt: skip
+    return EpochTime(TimeLedger(as_of_ms, shared, limits.names, own, f.integers("ledger_active"), used), limits)

@@ -1,0 +1,123 @@
+"""Accounts of processing time, many at a time: what is left of each quota, and what a message cost.
+
+A balance is a token bucket's (`token_bucket`), in nanoseconds of core time. It is debited after the work was done, so
+it may end below zero; but never further than a burst, which is a window of the quota. So no scope is throttled for
+longer than its window, as KIP-124 bounds its throttle time::
+
+    throttle time = (used - quota) / quota * window = debt / rate      with debt <= burst = rate * window
+
+The price of a message is a quotient of two sums, of time and of messages, which are halved whenever a batch adds to
+them. So the last batch counts as much as all before it, and a price that stays the same is exact. It turns the balance
+into messages. Where no time was ever charged, there is no price, and only a debt or a quota of 0 holds anything back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import proportional
+from spark_throttle.core.limits.message_limits import MessageBuckets
+from spark_throttle.core.limits.token_bucket import full, refill, throttle_time_ms
+from spark_throttle.core.quota import MAX_BURST_TOKENS, MICRO, UNLIMITED, Int64s, TimeQuotas
+
+_MOST_NS = 1 << 56
+"""The most time that a batch is charged to a scope; it is 834 days of a core, and bounds the sums."""
+
+_MOST_MESSAGES = 1 << 40
+_MOST_BALANCE_MICRO = MAX_BURST_TOKENS * MICRO
+_BALANCE_BITS = 59
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeAccounts:
+    """The accounts of many scopes, one position per scope."""
+
+    balance_ns: Int64s
+    """The time that is left; 0 where there is no quota."""
+
+    time_ns: Int64s
+    """The decaying sum of the time charged."""
+
+    messages_micro: Int64s
+    """The decaying sum of the messages admitted, in millionths."""
+
+    @classmethod
+    def opened(cls, quotas: TimeQuotas) -> TimeAccounts:
+        """Return full accounts without a price."""
+        nothing = np.zeros_like(quotas.rate_ns_per_ms)
+        return cls(full(quotas.rate_ns_per_ms, quotas.burst_ns), nothing, nothing)
+
+    def take(self, at: Int64s) -> TimeAccounts:
+        """Return the accounts at `at`, in that order."""
+        return TimeAccounts(self.balance_ns[at], self.time_ns[at], self.messages_micro[at])
+
+    def refilled(self, quotas: TimeQuotas, elapsed_ms: int) -> TimeAccounts:
+        """Return the accounts `elapsed_ms` later."""
+        return replace(self, balance_ns=refill(self.balance_ns, quotas.rate_ns_per_ms, quotas.burst_ns, elapsed_ms))
+
+    def charged(self, quotas: TimeQuotas, time_ns: Int64s, messages: Int64s) -> TimeAccounts:
+        """Return the accounts after a batch that used `time_ns` for `messages`.
+
+        Examples
+        --------
+        A window of 2 s of half a core, of which a batch of 10 messages takes 1.5 s:
+
+        >>> quotas = TimeQuotas(np.array([500_000]), np.array([1_000_000_000]))
+        >>> used = TimeAccounts.opened(quotas).charged(quotas, np.array([1_500_000_000]), np.array([10]))
+        >>> used.balance_ns.tolist(), used.throttle_ms(quotas).tolist()
+        ([-500000000], [1000])
+        """
+        time_ns = np.clip(time_ns, 0, _MOST_NS)
+        messages = np.clip(messages, 0, _MOST_MESSAGES)
+        floor_ns = np.minimum(-quotas.burst_ns, -1)
+        balance_ns = np.maximum(self.balance_ns - time_ns, np.minimum(floor_ns, self.balance_ns))
+        is_active = (time_ns > 0) | (messages > 0)
+        return TimeAccounts(
+            np.where(quotas.is_limited, balance_ns, 0),
+            np.where(is_active, self.time_ns // 2 + time_ns, self.time_ns),
+            np.where(is_active, self.messages_micro // 2 + messages * MICRO, self.messages_micro),
+        )
+
+    def throttle_ms(self, quotas: TimeQuotas) -> Int64s:
+        """Return how long each scope is in debt, 0 where it is not, by KIP-124's formula."""
+        return throttle_time_ms(self.balance_ns, quotas.rate_ns_per_ms)
+
+    @property
+    def has_price(self) -> np.ndarray:
+        """Whether the price of a message is known."""
+        return (self.time_ns > 0) & (self.messages_micro > 0)
+
+    def as_messages(self, quotas: TimeQuotas) -> MessageBuckets:
+        """Return what the time lets through, in messages; `UNLIMITED` where it holds nothing back.
+
+        A debt lasts as long in messages as in time, to the millisecond.
+
+        Examples
+        --------
+        At 100 ms a message, a second of half a core that is full lets 5 messages through, and 5 in every second:
+
+        >>> quotas = TimeQuotas(np.array([500_000]), np.array([500_000_000]))
+        >>> accounts = TimeAccounts(np.array([500_000_000]), np.array([200_000_000]), np.array([2_000_000]))
+        >>> told = accounts.as_messages(quotas)
+        >>> told.balance_micro.tolist(), told.rate_micro_per_ms.tolist()
+        ([5000000], [5000])
+        """
+        rate_ns, burst_ns = np.maximum(quotas.rate_ns_per_ms, 0), quotas.burst_ns
+        debt_ms = -(-np.maximum(-self.balance_ns, 0) // np.maximum(rate_ns, 1))
+        burst_ms = -(-burst_ns // np.maximum(rate_ns, 1))
+        # Without a price, only the length of a debt matters: a message then counts as a millisecond of a core.
+        rate = np.where(self.has_price, proportional(rate_ns, self.messages_micro, self.time_ns), rate_ns)
+        rate = np.maximum(np.minimum(rate, _MOST_BALANCE_MICRO // np.maximum(np.maximum(debt_ms, burst_ms), 1)), 1)
+        burst_micro = rate * burst_ms
+        held = proportional(self.balance_ns, self.messages_micro, self.time_ns, most_bits=_BALANCE_BITS)
+        balance_micro = np.where(self.balance_ns < 0, -debt_ms * rate, np.minimum(held, burst_micro))
+        holds = quotas.is_limited & (self.has_price | (self.balance_ns < 0))
+        is_shut = quotas.rate_ns_per_ms == 0
+        nothing = np.zeros_like(rate)
+        return MessageBuckets(
+            np.where(is_shut, -1, np.where(holds, balance_micro, nothing)),
+            np.where(is_shut, 0, np.where(holds, rate, UNLIMITED)),
+            np.where(is_shut | ~holds, nothing, burst_micro),
+        )

@@ -1,0 +1,226 @@
+"""The ledger of processing time: what the scopes of a policy have left of their time quotas, from epoch to epoch.
+
+Every epoch of a policy that has such a quota holds the ledger. Before the next one is made, the batches since then are
+charged to it, each at its own time: the time that functions used for the rows of a namespace is charged to the
+namespace, its tenant, its group and the job. What is left is told in messages, which the epoch lends
+(`message_limits`).
+
+The time of exempt namespaces, and that which belongs to no namespace, is counted and charged to no scope. A namespace
+is entered when it is charged first, and struck out when it has been full and idle for `REMEMBERED_MS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.limits.message_limits import MessageBuckets, enforced_time
+from spark_throttle.core.names.matching import match
+from spark_throttle.core.policy_change import carried_balances, former_scopes
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s, Limits, TimeQuotas
+from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
+from spark_throttle.core.usage import UsageReport
+
+REMEMBERED_MS = 600_000
+"""How long the price of an idle namespace is remembered."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsedTime:
+    """The processing time that an epoch settled."""
+
+    shared_ns: Int64s
+    """Shape (scopes,): the time charged to every shared scope."""
+
+    own_ns: Int64s
+    """The time charged to every namespace of the ledger."""
+
+    exempt_ns: int
+    """The time of exempt namespaces, which is charged to no scope."""
+
+    unattributed_ns: int
+    """The time that belongs to no namespace."""
+
+    interval_ms: int
+    """The time since the previous epoch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeLedger:
+    """The accounts of all scopes with a time quota, at one time of the control plane's paying clock."""
+
+    as_of_ms: int
+    shared: TimeAccounts
+    """The accounts of all shared scopes; those without a quota have a price alone."""
+
+    names: pa.StringArray
+    """The namespaces with a quota of their own that were charged, in the order of their bytes."""
+
+    own: TimeAccounts
+    active_ms: Int64s
+    """When each namespace was last charged, or sent a message."""
+
+    used: UsedTime
+
+    @classmethod
+    def opened(cls, policy: CompiledPolicy, *, now_ms: int) -> TimeLedger:
+        """Return the ledger of a policy that gets its first time quota: all buckets are full, and no price is known."""
+        nothing = np.zeros(0, dtype=np.int64)
+        own = TimeAccounts(nothing, nothing, nothing)
+        used = UsedTime(np.zeros(len(policy.shared), dtype=np.int64), nothing, 0, 0, 0)
+        shared = TimeAccounts.opened(quotas_of(policy.shared))
+        return cls(now_ms, shared, pa.array([], pa.string()), own, nothing, used)
+
+    def begun(self) -> TimeLedger:
+        """Return the ledger with nothing used yet, from which a next epoch settles."""
+        none = np.zeros_like
+        used = UsedTime(none(self.used.shared_ns), none(self.used.own_ns), 0, 0, 0)
+        return replace(self, used=used)
+
+    def refilled(self, policy: CompiledPolicy, *, now_ms: int) -> TimeLedger:
+        """Return the ledger at `now_ms`; a clock that went back pays nothing."""
+        elapsed_ms = max(0, now_ms - self.as_of_ms)
+        own = quotas_of(policy.namespace_limits.take(match(self.names, policy).rule))
+        return replace(
+            self,
+            as_of_ms=now_ms,
+            shared=self.shared.refilled(quotas_of(policy.shared), elapsed_ms),
+            own=self.own.refilled(own, elapsed_ms),
+            used=replace(self.used, interval_ms=self.used.interval_ms + elapsed_ms),
+        )
+
+    def settled(
+        self, charges: TimeCharges, reports: list[UsageReport], policy: CompiledPolicy, *, at_ms: int
+    ) -> TimeLedger:
+        """Return the ledger after a batch at `at_ms` was charged; the time before is paid first.
+
+        Parameters
+        ----------
+        reports
+            The batch's reports, which say how many messages the time was used for.
+        """
+        paid = self.refilled(policy, now_ms=max(at_ms, self.as_of_ms)).entered(charges, policy)
+        admitted = pa.concat_arrays([pa.array([], pa.string()), *(report.names for report in reports)])
+        messages = np.concatenate(
+            [np.zeros(0, dtype=np.int64), *(report.admitted[:, Dimension.MESSAGES] for report in reports)]
+        )
+        own_ns, own_messages = paid.of_own(charges.names, charges.time_ns), paid.of_own(admitted, messages)
+        shared_ns, exempt_ns = time_by_scope(charges.names, charges.time_ns, policy)
+        shared_messages, _ = time_by_scope(admitted, messages, policy)
+        own_quotas = quotas_of(policy.namespace_limits.take(match(paid.names, policy).rule))
+        used = paid.used
+        return replace(
+            paid,
+            shared=paid.shared.charged(quotas_of(policy.shared), shared_ns, shared_messages),
+            own=paid.own.charged(own_quotas, own_ns, own_messages),
+            active_ms=np.where((own_ns > 0) | (own_messages > 0), paid.as_of_ms, paid.active_ms),
+            used=replace(
+                used,
+                shared_ns=used.shared_ns + shared_ns,
+                own_ns=used.own_ns + own_ns,
+                exempt_ns=used.exempt_ns + exempt_ns,
+                unattributed_ns=used.unattributed_ns + charges.unattributed_ns,
+            ),
+        )
+
+    def carried(self, before: CompiledPolicy, after: CompiledPolicy) -> TimeLedger:
+        """Return the ledger, which is paid up under `before`, in the scopes of `after`.
+
+        A scope that keeps a quota keeps its balance, cut to the new window, and its price. One that gets its first
+        quota begins full.
+        """
+        former = former_scopes(before, after)
+        begins, kept = TimeAccounts.opened(quotas_of(after.shared)), np.flatnonzero(former >= 0)
+        at = former[kept]
+        carried = _carried(self.shared.take(at), before.shared.take(at), after.shared.take(kept))
+        shared = TimeAccounts(begins.balance_ns.copy(), begins.time_ns.copy(), begins.messages_micro.copy())
+        for name in TimeAccounts.__slots__:
+            getattr(shared, name)[kept] = getattr(carried, name)
+        shared_ns = np.where(former >= 0, self.used.shared_ns[former], 0)
+        old, new = (policy.namespace_limits.take(match(self.names, policy).rule) for policy in (before, after))
+        own = replace(self, own=_carried(self.own, old, new)).taken(np.flatnonzero(quotas_of(new).is_limited))
+        return replace(own, shared=shared, used=replace(own.used, shared_ns=shared_ns))
+
+    def without_idle(self, policy: CompiledPolicy) -> TimeLedger:
+        """Return the ledger without the namespaces that have long been full and idle."""
+        quotas = quotas_of(policy.namespace_limits.take(match(self.names, policy).rule))
+        is_full = self.own.balance_ns >= TimeAccounts.opened(quotas).balance_ns
+        is_idle = self.as_of_ms - self.active_ms > REMEMBERED_MS
+        return self.taken(np.flatnonzero(~(is_full & is_idle))) if (is_full & is_idle).any() else self
+
+    def taken(self, at: Int64s) -> TimeLedger:
+        """Return the ledger with the namespaces at `at` alone."""
+        used = replace(self.used, own_ns=self.used.own_ns[at])
+        return replace(
+            self, names=self.names.take(pa.array(at)), own=self.own.take(at), active_ms=self.active_ms[at], used=used
+        )
+
+    def shared_as_messages(self, policy: CompiledPolicy) -> MessageBuckets:
+        """Return what the time of the shared scopes lets through, in messages."""
+        return self.shared.as_messages(_enforced(policy.shared))
+
+    def own_as_messages(self, policy: CompiledPolicy) -> MessageBuckets:
+        """Return what the namespaces' own time lets through, in messages."""
+        return self.own.as_messages(_enforced(policy.namespace_limits.take(match(self.names, policy).rule)))
+
+    def entered(self, charges: TimeCharges, policy: CompiledPolicy) -> TimeLedger:
+        """Return the ledger with those of the charged namespaces that have a quota of their own."""
+        is_new = pc.invert(pc.is_in(charges.names, value_set=self.names)).to_numpy(zero_copy_only=False)
+        names = charges.names.filter(pa.array(is_new & (charges.time_ns > 0)))
+        quotas = quotas_of(policy.namespace_limits.take(match(names, policy).rule))
+        new = np.flatnonzero(quotas.is_limited)
+        if not len(new):
+            return self
+        every = pa.concat_arrays([self.names, names.take(pa.array(new))])
+        begins, zeros = TimeAccounts.opened(quotas.take(new)), np.zeros(len(new), dtype=np.int64)
+        own = TimeAccounts(
+            *(np.concatenate([getattr(each, name) for each in (self.own, begins)]) for name in TimeAccounts.__slots__)
+        )
+        used = replace(self.used, own_ns=np.concatenate([self.used.own_ns, zeros]))
+        entered = replace(self, names=every, own=own, active_ms=np.concatenate([self.active_ms, zeros]), used=used)
+        return entered.taken(pc.sort_indices(every).to_numpy().astype(np.int64))
+
+    def of_own(self, names: pa.StringArray, amount: Int64s) -> Int64s:
+        """Return the sums of an amount over the names that stand in the ledger."""
+        at = pc.fill_null(pc.index_in(names, value_set=self.names), len(self.names))
+        return sums(at.to_numpy(zero_copy_only=False).astype(np.int64), amount, len(self.names) + 1)[:-1]
+
+
+def quotas_of(limits: Limits) -> TimeQuotas:
+    """Return the time quotas of scopes, whether they are enforced or observed."""
+    if limits.time is not None:
+        return limits.time
+    return TimeQuotas(np.full(len(limits), UNLIMITED, dtype=np.int64), np.zeros(len(limits), dtype=np.int64))
+
+
+def time_by_scope(names: pa.StringArray, amount: Int64s, policy: CompiledPolicy) -> tuple[Int64s, int]:
+    """Return the sums of namespaces' amounts by shared scope, shape (scopes,), and the sum of the exempt ones'."""
+    matches = match(names, policy)
+    total = np.zeros(len(policy.shared) + 1, dtype=np.int64)  # with one more position for no scope
+    for scope in matches.shared_scope.T:
+        total += sums(scope % len(total), amount, len(total))
+    return total[:-1], int(amount[matches.is_exempt].sum())
+
+
+def _enforced(limits: Limits) -> TimeQuotas:
+    rate_ns_per_ms = enforced_time(limits)
+    return TimeQuotas(rate_ns_per_ms, np.where(rate_ns_per_ms == UNLIMITED, 0, quotas_of(limits).burst_ns))
+
+
+def _carried(accounts: TimeAccounts, before: Limits, after: Limits) -> TimeAccounts:
+    """Return accounts whose limits change; a debt is at most a window of the new quota."""
+    old, new = (_as_limits(limits) for limits in (before, after))
+    balance_ns = carried_balances(accounts.balance_ns[:, None], old, new)[:, 0]
+    burst_ns = quotas_of(after).burst_ns
+    return replace(accounts, balance_ns=np.where(burst_ns > 0, np.maximum(balance_ns, -burst_ns), balance_ns))
+
+
+def _as_limits(limits: Limits) -> Limits:
+    """Return time quotas in the form of limits with one dimension."""
+    time = quotas_of(limits)
+    return Limits(time.rate_ns_per_ms[:, None], time.burst_ns[:, None], limits.on_excess, limits.weight)

@@ -1,0 +1,225 @@
+"""Quotas on processing time, in a whole job without a JVM: what rows cost is charged when the next epoch is made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.disk import CrashPoint
+from spark_throttle.testing.simulation.job import SimulatedJob
+from spark_throttle.testing.simulation.query import Costs
+from spark_throttle.testing.simulation.rows import Row
+
+MS = 1_000_000
+"""Nanoseconds in a millisecond."""
+
+HALF = {"publish": {"request_percentage": 50, "burst_seconds": 2}}
+DEAR, CHEAP = "acme/x", "blue/x"
+PLACES: dict[str, dict[str, Any]] = {
+    "tenant": {"tenants": {"acme": HALF}},
+    "resource group": {"resource_groups": {"gold": HALF}, "tenants": {"acme": {"resource_group": "gold"}}},
+    "namespace": {"namespaces": {DEAR: HALF}},
+    "glob": {"namespaces": {"acme/*": HALF}},
+}
+
+
+def costs(**each_ms: float) -> Costs:
+    """Return the cost of rows that take so many milliseconds each, by tenant."""
+
+    def cost_ns(rows: Sequence[Row]) -> Mapping[str, int]:
+        messages = Counter(str(row.namespace) for row in rows)
+        spent = {name: round(count * each_ms.get(name.partition("/")[0], 0) * MS) for name, count in messages.items()}
+        return {name: time_ns for name, time_ns in spent.items() if time_ns}
+
+    return cost_ns
+
+
+TEN_TO_ONE = costs(acme=10, blue=1)
+
+
+def played(
+    job: SimulatedJob,
+    seconds: int,
+    *,
+    step_ms: int = 1_000,
+    per_second: int = 100,
+    meanwhile: Callable[[int], None] = lambda _: None,
+) -> list[SimulatedBatch]:
+    """Return the batches of some seconds in which two namespaces offer the same rows."""
+    batches = []
+    for at_ms in range(0, seconds * 1_000, step_ms):
+        meanwhile(at_ms)
+        job.offer([(name, 100) for name in (DEAR, CHEAP) for _ in range(per_second * step_ms // 1_000)])
+        batch = job.trigger(after_ms=step_ms)
+        batches += [batch] if batch is not None else []
+    return batches
+
+
+def core_ms(job: SimulatedJob, batches: Sequence[SimulatedBatch], name: str = DEAR) -> float:
+    """Return the processing time that a namespace's rows took."""
+    return sum(job.cost_ns(batch.admitted).get(name, 0) for batch in batches) / MS
+
+
+def admitted(batches: Sequence[SimulatedBatch], name: str) -> list[int]:
+    """Return how many rows of a namespace each batch admitted."""
+    return [sum(row.namespace == name for row in batch.admitted) for batch in batches]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_dear_tenant_gets_its_quota_within_5_percent_over_60_s(place: str) -> None:
+    """100 rows a second of 10 ms each would take a core; of half a core, 50 rows a second pass."""
+    job = SimulatedJob(PLACES[place], shards=2, cost_ns=TEN_TO_ONE)
+    played(job, 10)
+    batches = played(job, 60)
+    assert core_ms(job, batches) == pytest.approx(0.5 * 60_000, rel=0.05)
+    assert admitted(batches, CHEAP) == [100] * 60
+    assert {name for row in job.waiting if (name := row.namespace)} == {DEAR}
+
+
+def test_quota_is_reached_with_short_batches_and_with_rows_dearer_than_a_batch() -> None:
+    job = SimulatedJob(PLACES["tenant"], shards=2, cost_ns=costs(acme=700))
+    played(job, 10, step_ms=500, per_second=2)
+    batches = played(job, 60, step_ms=500, per_second=2)
+    assert core_ms(job, batches) == pytest.approx(0.5 * 60_000, rel=0.05)
+
+
+def test_charged_time_stays_within_the_quota_a_burst_and_one_batchs_error() -> None:
+    for place in ("tenant", "namespace"):
+        job = SimulatedJob(PLACES[place], shards=2, cost_ns=TEN_TO_ONE)
+        played(job, 3)  # the price becomes known, and what that cost is paid
+        used_ms, worst_ms = 0.0, 0.0
+        for second, batch in enumerate(played(job, 40), start=1):
+            spent_ms = core_ms(job, [batch])
+            used_ms, worst_ms = used_ms + spent_ms, max(worst_ms, spent_ms)
+            assert used_ms <= 500 * second + 1_000 + worst_ms
+        assert used_ms >= 0.95 * 500 * 40 - 1_000
+
+
+@pytest.mark.parametrize("place", ["tenant", "namespace"])
+def test_tenant_in_debt_changes_no_decision_on_others(place: str) -> None:
+    document = PLACES[place] | {"defaults": {"publish": {"messages_per_second": 80, "burst_seconds": 1}}}
+    costly, free = (SimulatedJob(document, shards=2, cost_ns=cost) for cost in (costs(acme=100), costs()))
+    found = [admitted(played(job, 15), CHEAP) for job in (costly, free)]
+    assert found[0] == found[1]
+    assert len([row for row in costly.waiting if row.namespace == DEAR]) > len(
+        [row for row in free.waiting if row.namespace == DEAR]
+    )
+
+
+@pytest.mark.parametrize("place", ["tenant", "namespace"])
+@pytest.mark.parametrize("factor", [10, 0.1])
+def test_price_that_jumps_costs_one_batch_and_is_followed(place: str, factor: float) -> None:
+    job = SimulatedJob(PLACES[place], shards=2, cost_ns=costs(acme=10, blue=1))
+    played(job, 10, per_second=600)
+    job.cost_ns = costs(acme=10 * factor, blue=1)
+    (first,) = played(job, 1, per_second=600)
+    assert core_ms(job, [first]) <= (1_000 + 500) * max(1, factor) + 1_000
+    played(job, 8, per_second=600)
+    assert core_ms(job, played(job, 30, per_second=600)) == pytest.approx(0.5 * 30_000, rel=0.05)
+
+
+@pytest.mark.parametrize("place", ["tenant", "namespace"])
+def test_quota_that_changes_while_in_debt_is_the_new_one_soon(place: str) -> None:
+    def quota(percentage: float | None) -> dict[str, Any]:
+        publish = {} if percentage is None else {"request_percentage": percentage, "burst_seconds": 2}
+        return {"tenants": {"acme": {"publish": publish}}, "namespaces": {}} if place == "tenant" else {
+            "namespaces": {DEAR: {"publish": publish}}
+        }  # fmt: skip
+
+    job = SimulatedJob(quota(50), shards=2, cost_ns=costs(acme=10))
+    played(job, 10)
+    for percentage in (80, 20):
+        job.set_policies(quota(percentage))
+        played(job, 4)
+        assert core_ms(job, played(job, 20)) == pytest.approx(percentage * 200, rel=0.05)
+    job.set_policies(quota(None))
+    played(job, 2)
+    assert job.waiting == []
+    job.set_policies(quota(50))
+    played(job, 10)
+    assert core_ms(job, played(job, 20)) == pytest.approx(0.5 * 20_000, rel=0.05)
+
+
+def test_namespace_that_reports_no_time_is_not_limited() -> None:
+    document = {"namespaces": {"*": {"publish": {"request_percentage": 1}}}, "job": HALF}
+    job = SimulatedJob(document, shards=2, cost_ns=costs())
+    assert admitted(played(job, 5), DEAR) == [100] * 5
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_quota_of_zero_admits_nothing(place: str) -> None:
+    document = eval(repr(PLACES[place]).replace("50", "0"))  # noqa: S307 - a literal of ours
+    job = SimulatedJob(document, shards=2, cost_ns=TEN_TO_ONE)
+    batches = played(job, 5)
+    assert admitted(batches, DEAR) == [0] * 5
+    assert admitted(batches, CHEAP) == [100] * 5
+
+
+def test_exempt_namespaces_are_measured_and_not_throttled() -> None:
+    document = {"job": HALF, "exempt": [DEAR]}
+    job = SimulatedJob(document, shards=2, cost_ns=TEN_TO_ONE)
+    assert admitted(played(job, 5), DEAR) == [100] * 5
+    used = newest_epoch(job).time.ledger.used
+    assert (used.exempt_ns, used.shared_ns.tolist(), used.interval_ms) == (1_000 * MS, [100 * MS], 1_000)
+
+
+def newest_epoch(job: SimulatedJob) -> Any:
+    """Return the newest epoch of a job."""
+    name = max(path for path in job.checkpoint.control if path.startswith("epochs/"))
+    return unpack_epoch(job.checkpoint.control[name], name)
+
+
+def test_job_without_time_quotas_stores_what_it_stored_before_there_were_any() -> None:
+    job = SimulatedJob({"tenants": {"acme": {"publish": {"messages_per_second": 5}}}}, shards=2, cost_ns=TEN_TO_ONE)
+    played(job, 3)
+    assert newest_epoch(job).time is None
+    versions = {path: block[8] for path, block in job.checkpoint.control.items() if path.startswith("epochs/")}
+    assert max(versions.values()) < 6
+
+
+# Restarts
+
+
+@pytest.mark.parametrize("point", ["after offset", "after state", "after table", "before feedback", "after feedback"])
+@pytest.mark.parametrize("place", ["tenant", "namespace"])
+def test_batch_that_runs_again_after_a_crash_gives_the_same_bytes(place: str, point: CrashPoint) -> None:
+    jobs = [SimulatedJob(PLACES[place], shards=2, cost_ns=TEN_TO_ONE) for _ in range(2)]
+    crashing, smooth = jobs
+    for job in jobs:
+        played(job, 4)
+    crashing.crash(at=point)
+    for job in jobs:
+        job.offer([(name, 100) for name in (DEAR, CHEAP) for _ in range(100)])
+        job.trigger()
+    crashing.restart()
+    crashing_digests, smooth_digests = ({batch.number: batch.digest for batch in job.attempts} for job in jobs)
+    assert crashing_digests == smooth_digests
+    for job in jobs:
+        played(job, 6)
+    found = [[batch.digest for batch in job.attempts if batch.number > 5] for job in jobs]
+    assert found[0] == found[1]
+    assert smooth.admitted == crashing.admitted
+
+
+def test_charges_of_batches_that_were_undone_do_not_count() -> None:
+    job = SimulatedJob(PLACES["tenant"], shards=2, cost_ns=TEN_TO_ONE)
+    played(job, 5)
+    clean, put_back = (job.clone(with_sinks=True, is_elsewhere=False) for _ in range(2))
+    job.cost_ns = costs(acme=90, blue=9)
+    played(job, 3)
+    put_back.checkpoint.control = dict(job.checkpoint.control)
+    for each in (clean, put_back):
+        each.restart()
+    for _ in range(6):
+        for each, after_ms in ((clean, 1_000), (put_back, 0)):
+            each.offer([(name, 100) for name in (DEAR, CHEAP) for _ in range(100)])
+            each.trigger(after_ms=after_ms)
+    assert [row.id for row in clean.admitted] == [row.id for row in put_back.admitted]
+    ledgers = [newest_epoch(each).time.ledger for each in (clean, put_back)]
+    assert ledgers[0].shared.balance_ns.tolist() == ledgers[1].shared.balance_ns.tolist()
+    assert ledgers[0].shared.time_ns.tolist() == ledgers[1].shared.time_ns.tolist()
