@@ -296,12 +296,7 @@ class ThrottledStreamWriter:
             writer = writer.queryName(self._name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        promise = "the function's own" if self._function is not None else target.promise
-        name = "native" if choice.plan is not None else "Spark's"
-        way = FRAMES if isinstance(pipeline, Pipeline) else "references"
-        logger.info("throttled query %s: decides on %s (%s)", self._name or "", way, source.why)
-        logger.info("throttled query %s: %s writer (%s)", self._name or "", name, choice.why)
-        logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
+        self._log_choices(source, choice, target, control_path)
         try:
             query = writer.start()
         except AnalysisException as error:
@@ -319,6 +314,14 @@ class ThrottledStreamWriter:
         for other, is_given in others.items():
             if is_given:
                 raise ConfigurationError(f"paced(send) is the query's sink, and so is {other}; leave out one of them")
+
+    def _log_choices(self, source: SourceChoice, choice: WriterChoice, target: Target, control_path: str) -> None:
+        promise = "the function's own" if self._function is not None else target.promise
+        writer = "native" if choice.plan is not None else "Spark's"
+        way = FRAMES if isinstance(source.pipeline, Pipeline) else "references"
+        logger.info("throttled query %s: decides on %s (%s)", self._name or "", way, source.why)
+        logger.info("throttled query %s: %s writer (%s)", self._name or "", writer, choice.why)
+        logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
 
     def _outlet(self, pipeline: AnyPipeline, options: dict[str, str], control_path: str) -> PacedSink:
         spark = self._events.sparkSession
