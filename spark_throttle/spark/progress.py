@@ -107,6 +107,11 @@ class ThrottleProgressListener(StreamingQueryListener):
 
 def _is_own(source: Mapping[str, Any]) -> bool:
     offset = source.get("endOffset")
+    if isinstance(offset, str):  # Spark Connect gives offsets as text
+        try:
+            offset = json.loads(offset)
+        except json.JSONDecodeError:
+            return False
     return isinstance(offset, Mapping) and set(offset) == _OWN_OFFSET
 
 

@@ -22,6 +22,8 @@ SPARKS = {
     "sources": [
         {"description": "FileStreamSource[/events]", "endOffset": {"logOffset": 0}},
         {"description": "PythonMicroBatchStream@1", "endOffset": {"epoch": 2, "file": "000000000002"}},
+        {"description": "PythonMicroBatchStream@2", "endOffset": '{"epoch": 2, "file": "000000000002"}'},
+        {"description": "RateStreamSource", "endOffset": "not JSON"},
     ],
     "sink": {"description": "ForeachBatchSink", "numOutputRows": -1},
 }  # fmt: skip
@@ -59,7 +61,7 @@ def test_progress_counts_the_rows_of_the_user_and_leaves_the_rest_as_spark_has_i
         "rejected_messages": 3, "rejected_bytes": 10, "waiting_messages": 3, "waiting_bytes": 30,
         "sparkNumInputRows": 42,
     }  # fmt: skip
-    assert [source["description"] for source in told["sources"]] == ["FileStreamSource[/events]"]
+    assert [source["description"] for source in told["sources"]] == ["FileStreamSource[/events]", "RateStreamSource"]
     assert told["durationMs"] == {"addBatch": 5}
 
 
