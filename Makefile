@@ -266,6 +266,23 @@ $(CLASS_ARCHIVE): $(VENV)/.stamp $(JARS)/delta.stamp tests/class_archive.py
 	@echo "making the class archive of the tests' JVMs"
 	@$(PYTHON) -m tests.class_archive > build/class-archive.log 2>&1 || { cat build/class-archive.log >&2; exit 1; }
 
+WHEEL_VENV := build/wheel-venv
+
+.PHONY: wheel
+wheel: ## build the wheel into dist
+	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or set BASE_PYTHON=…" >&2; exit 1; }
+	@rm -rf dist build/lib build/bdist.*
+	@$(BASE_PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+.PHONY: wheel-test
+wheel-test: wheel ## install the wheel into an empty environment, and run a throttled query and the command line from there
+	@rm -rf $(WHEEL_VENV)
+	@$(BASE_PYTHON) -m venv $(WHEEL_VENV)
+	@$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+		"$$(echo $(CURDIR)/dist/*.whl)[admin,delta]"
+	@cd $(WHEEL_VENV) && bin/spark-throttle --help > /dev/null && bin/python -I $(CURDIR)/scripts/first_query.py
+
 .PHONY: lock
 lock: ## regenerate requirements.lock from what pyproject.toml allows today
 	@rm -rf build/lock

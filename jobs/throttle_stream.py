@@ -4,7 +4,8 @@
 all available rows have been decided (`trigger.available_now`), or for `stop_after_seconds`. It exits with status 1 if
 the query fails, and with 2 if a setting is wrong or the policies cannot be read.
 
-On a cluster, ship the packages with the job: `--py-files dist/spark_throttle-….whl,jobs.zip`.
+On a cluster, `--py-files jobs.zip` ships this package; spark_throttle must be installed on all machines, or come in a
+packed environment (docs/install.md).
 """
 
 from __future__ import annotations

@@ -63,6 +63,20 @@ def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
     return (newest, found) if found else (-1, [])
 
 
+def reports_of(directory: Directory, batch: int) -> list[UsageReport]:
+    """Return the reports of one batch, also if they were put away; none if it moved nothing, or if they are gone."""
+    for folder in (_FOLDER, _PUT_AWAY):
+        found = [
+            report
+            for name in _files(directory, folder)
+            if _batch_of(name) == batch
+            for report in _reports_of(directory, name, folder)
+        ]
+        if found:
+            return found
+    return []
+
+
 def time_before(directory: Directory, batch: int) -> int | None:
     """Return the batch time, in ms, of the newest batch before `batch` that reported; `None` if its report is gone."""
     for name in reversed(_files(directory)):

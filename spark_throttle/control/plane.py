@@ -26,6 +26,7 @@ from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName,
 from spark_throttle.control.feedback import put_away
 from spark_throttle.control.next_policies import NextPolicies, write_next_policies
 from spark_throttle.control.pulse import Pulse
+from spark_throttle.control.rejection_notice import RejectionNotice
 from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -119,6 +120,7 @@ class ControlPlane:
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
         self._planned: Epoch | None = None
         self._event: tuple[Epoch | None, int, int] = None, -1, NEVER_MS
+        self._rejections = RejectionNotice()
         self._warned_of = ""
         self._epochs_made = 0
 
@@ -135,6 +137,7 @@ class ControlPlane:
         moment = moment_after(epoch, self._clock)
         now_ms = moment.paid_ms
         for reports in self._settling.take_in(epoch):
+            self._rejections.look(reports)
             if self._shared is not None:
                 self._shared.add(reports, now_ms=now_ms)
         if not moment.is_off and not self._is_due(epoch, policy, now_ms):

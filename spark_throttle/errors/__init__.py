@@ -9,7 +9,8 @@
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
     │   ├── DefinitionChangedError  start once with the old definition
-    │   └── NativeWriterError       use Spark's writer for the table
+    │   ├── NativeWriterError       use Spark's writer for the table
+    │   └── NotInstalledError       install what it names where it names, then start again
     ├── TakenOverError              let the newer run go on, or stop it and start again
     ├── StoredFormatError           stop: the stored bytes were written by another version, or are damaged
     │   ├── UnknownVersionError
@@ -52,6 +53,7 @@ from spark_throttle.errors.configuration import (
     ConfigurationError,
     DefinitionChangedError,
     NativeWriterError,
+    NotInstalledError,
     PolicyError,
     ShardCountChangedError,
     StoredPolicyError,
@@ -94,6 +96,7 @@ __all__ = [
     "InUseError",
     "NativeWriterError",
     "NotFoundError",
+    "NotInstalledError",
     "NotPermittedError",
     "OutcomeUnknownError",
     "PacerClosedError",

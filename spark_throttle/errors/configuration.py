@@ -32,6 +32,25 @@ class ConfigurationError(ThrottleError):
     """A call or a job setting cannot work as given."""
 
 
+class NotInstalledError(ConfigurationError):
+    """Something that a query needs is not installed where it runs: install it there, then start again.
+
+    Examples
+    --------
+    >>> str(NotInstalledError("pandas", "the Python of the executors", "install it there"))
+    'pandas is missing in the Python of the executors: install it there (docs/install.md)'
+    """
+
+    def __init__(self, what: str, where: str, remedy: str) -> None:
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        super().__init__(f"{what} is missing in {where}: {remedy} (docs/install.md)")
+
+    def __reduce__(self) -> tuple[type[NotInstalledError], tuple[str, str, str]]:
+        return (type(self), (self.what, self.where, self.remedy))
+
+
 class ShardCountChangedError(ConfigurationError):
     """The checkpoint was written with a different number of shards."""
 

@@ -12,11 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_throttle.doors import door
+from spark_throttle.spark.spark_version import check_installed
 
 if TYPE_CHECKING:
     from spark_throttle.spark.throttle import Throttle
     from spark_throttle.spark.writer import ThrottledStreamWriter
     from spark_throttle.status.status import ScopeStatus, Status
+
+check_installed()
 
 __all__ = ["ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter"]
 

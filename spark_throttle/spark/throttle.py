@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
@@ -22,10 +23,12 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
+from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log_progress, read_progress
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.sinks.sink_targets import refuse_changed
 from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.start.installation import check_installation, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
 from spark_throttle.status.status import Status, read_status
@@ -128,18 +131,42 @@ class Throttle:
         if isinstance(events, ReferenceStream):
             raise ConfigurationError("apply takes a stream of spark.readStream; give this one to write_stream")
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events)
+        check_installation(spark)
         control_path = SparkPaths(spark).resolve(control_path)
         check_executors_see(spark, control_path)
         definition = pipeline.definition({OWN_SINK: FUNCTION})
         refuse_changed(spark, control_path, control_path.rstrip("/").rpartition("/")[0] or "/", definition)
-        return pipeline.decided(control_path, definition)
+        with told_in_one_line():
+            return pipeline.decided(control_path, definition)
 
     def status(self, query: StreamingQuery) -> Status:
         """Return the numbers of the last batch of a query that this throttle started."""
+        return read_status(self._control_path(query))
+
+    def progress(self, query: StreamingQuery) -> dict[str, Any] | None:
+        """Return the newest progress of a query that this throttle started, in Spark's form, with the user's rows.
+
+        ``numInputRows`` counts what arrived and ``sink.numOutputRows`` what was admitted, and ``throttle`` has all
+        counts of the batch. `None` before the first batch.
+        """
+        path, newest = self._control_path(query), query.lastProgress
+        return None if newest is None else read_progress(newest.json, path)
+
+    def listener(self, publish: Publish = log_progress) -> StreamingQueryListener:
+        """Return a listener, for ``spark.streams.addListener``, that publishes the progress of its queries.
+
+        Parameters
+        ----------
+        publish
+            Function that is called with each progress, as `progress` returns it. By default it is logged as JSON.
+        """
+        return ThrottleProgressListener(self._control_paths, publish)
+
+    def _control_path(self, query: StreamingQuery) -> str:
         path = self._control_paths.get(str(query.id))
         if path is None:
             raise ConfigurationError(f"query {query.id} was not started by this throttle; ask the one that started it")
-        return read_status(path)
+        return path
 
     def _follow(self, query: StreamingQuery, control_path: str) -> None:
         """Remember the query's control path for `status`."""

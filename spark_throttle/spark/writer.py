@@ -48,6 +48,7 @@ from spark_throttle.spark.sinks.writer_choice import (
     sink_partition_columns,
 )
 from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_stores import refuse_state_store
 from spark_throttle.spark.start.task_slots import task_slots
@@ -249,6 +250,11 @@ class ThrottledStreamWriter:
         refused = format_of(self._format).refused
         if refused:
             raise ConfigurationError(refused)
+        check_installation(self._events.sparkSession)
+        with told_in_one_line():
+            return self._start_installed(path, table)
+
+    def _start_installed(self, path: str | None, table: str | None) -> StreamingQuery:
         paths = SparkPaths(self._events.sparkSession)
         checkpoint = paths.resolve(self._checkpoint())
         refuse_state_store(self._events.sparkSession.conf.get, checkpoint)
@@ -294,7 +300,7 @@ class ThrottledStreamWriter:
         try:
             query = writer.start()
         except AnalysisException as error:
-            raise refused_by_spark(error) from None
+            raise (missing_in(str(error)) or refused_by_spark(error)) from None
         self._started(query, control_path)
         return query
 

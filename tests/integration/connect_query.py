@@ -51,6 +51,8 @@ def run(root: Path) -> dict[str, Any]:
     rows.coalesce(1).write.parquet(str(root / "events"))
     events = spark.readStream.schema(rows.schema).parquet(str(root / "events"))
     throttle = Throttle(POLICIES, namespace="ns", order_by=["id"], shards=2)
+    published: list[dict[str, Any]] = []
+    spark.streams.addListener(throttle.listener(published.append))
 
     writer = throttle.write_stream(events).format("delta").option("checkpointLocation", str(root / "checkpoint"))
     writer = writer.rejected("delta", path=str(root / "rejected")).usage(str(root / "usage"))
@@ -93,6 +95,8 @@ def run(root: Path) -> dict[str, Any]:
         "usage": list(counts[:2]),
         "refused": refused,
         "status": throttle.status(query).batch_id == counts[2],
+        "offered": sum(each["numInputRows"] for each in published if each["id"] == str(query.id)),
+        "progress": throttle.progress(query),
     }
 
 

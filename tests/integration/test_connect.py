@@ -26,3 +26,6 @@ def test_throttled_queries_run_on_spark_connect(tmp_path: Path) -> None:
     assert told["usage"] == [50, 25]
     assert told["refused"] == ["namespace has uuid()", "namespace depends on now()", "namespace depends on uuid()"]
     assert told["status"]
+    assert told["offered"] == 100
+    assert told["progress"]["throttle"]["waiting_messages"] == len(shut)
+    assert len(told["progress"]["sources"]) == 1

@@ -50,7 +50,7 @@ def check_executors_see(spark: SparkSession, control_path: str, tables: Sequence
     ConfigurationError
         If an executor does not find the control directory or a table.
     """
-    if is_remote() or _is_one_machine(spark):
+    if is_remote() or is_one_machine(spark):
         return
     missing = look(spark, control_path, tables)
     if missing:
@@ -95,23 +95,25 @@ def control_problem(spark: SparkSession, control_path: str, *, is_seen: bool) ->
     is_seen
         Whether `check_executors_see` took the directory: one on a local disk is not looked for again.
     """
-    if _is_one_machine(spark):
+    if is_one_machine(spark):
         return None
     if not is_remote() and local_path(control_path).startswith("/"):
         missing = [] if is_seen else look(spark, control_path)
         return f"the executors on {missing[0][0]} do not see the driver's disk" if missing else None
-    found = _on_executors(spark, _Try(control_path), "host string, problem string")
+    found = on_executors(spark, _Try(control_path), "host string, problem string")
     return f"on {found[0][0]}: {found[0][1]}" if found else None
 
 
-def _is_one_machine(spark: SparkSession) -> bool:
+def is_one_machine(spark: SparkSession) -> bool:
+    """Return whether the executors of a session are threads of its driver."""
     master = str(spark.conf.get("spark.master", "") or "")
     return master.startswith(_ONE_MACHINE) and not master.startswith("local-cluster")
 
 
-def _on_executors(
+def on_executors(
     spark: SparkSession, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
 ) -> list[tuple[str, str]]:
+    """Return the rows of two texts that a function yields in as many tasks as a batch has."""
     tasks = int(str(spark.conf.get(_PARTITIONS_CONF, "1")))
     return sorted({(row[0], row[1]) for row in spark.range(0, tasks, 1, tasks).mapInArrow(function, schema).collect()})
 
@@ -126,6 +128,6 @@ def look(spark: SparkSession, control_path: str, tables: Sequence[str] = ()) -> 
         local = tuple(path for path in (local_path(f"{control_path}/{probe}"), *paths) if path.startswith("/"))
         if not local:
             return []
-        return _on_executors(spark, _Look(local), "host string, path string")
+        return on_executors(spark, _Look(local), "host string, path string")
     finally:
         directory.delete(probe)

@@ -52,7 +52,7 @@ def test_executors_of_one_machine_reach_the_control_directory() -> None:
 def test_control_directory_that_executors_do_not_see_or_cannot_write_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[tuple[str, str]] = []
     monkeypatch.setattr(executor_sight, "look", lambda *_: found)
-    monkeypatch.setattr(executor_sight, "_on_executors", lambda *_: found)
+    monkeypatch.setattr(executor_sight, "on_executors", lambda *_: found)
     for path in ("/checkpoint/throttle", "s3://lake/checkpoint/throttle"):
         assert control_problem(session("yarn"), path, is_seen=False) is None
     found.append(("worker-7", "Access Denied"))
@@ -74,7 +74,7 @@ def test_control_directory_on_a_shared_disk_is_looked_for_once(monkeypatch: pyte
 def test_rows_wait_in_the_state_if_executors_cannot_write_files(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(executor_sight, "_on_executors", lambda *_: [("worker-7", "Access Denied")])
+    monkeypatch.setattr(executor_sight, "on_executors", lambda *_: [("worker-7", "Access Denied")])
     conf = {"spark.master": "yarn", "spark.sql.streaming.minBatchesToRetain": "7"}
     storage = queue_storage(SimpleNamespace(conf=conf), "s3://lake/checkpoint/throttle")  # type: ignore[arg-type]
     assert (storage.inline_bytes, storage.kept_epochs) == (None, 107)

@@ -1,0 +1,71 @@
+"""The first batch of a run that rejects more than a tenth of what it decides is told once, with reason and scope.
+
+Rejected rows go to the dead letters, where nobody looks who does not know of them. Afterwards the metrics tell.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.quota import Dimension
+from spark_throttle.core.usage import UsageReport
+
+logger = logging.getLogger(__name__)
+
+_ONE_IN: Final = 10
+
+
+class RejectionNotice:
+    """The notice of one run; once it is given, a batch costs nothing."""
+
+    def __init__(self) -> None:
+        self._is_given = False
+
+    def look(self, reports: Sequence[UsageReport]) -> None:
+        """Look at the reports on a batch, and log a warning if they are the first to reject more than a tenth."""
+        if self._is_given:
+            return
+        rejected, admitted = (
+            sum(int(getattr(report, count)[:, Dimension.MESSAGES].sum()) for report in reports)
+            for count in ("rejected", "admitted")
+        )
+        rejected += sum(report.invalid_messages for report in reports)
+        if rejected == 0 or rejected * _ONE_IN <= rejected + admitted:
+            return
+        self._is_given = True
+        logger.warning(
+            "a batch rejected %d of the %d messages that it decided%s%s; they are in the dead letters, and later "
+            "batches are not told here: docs/dead-letters.md",
+            rejected, rejected + admitted, _by_reason(reports), _by_namespace(reports),
+        )  # fmt: skip
+
+
+def _by_reason(reports: Sequence[UsageReport]) -> str:
+    """Return the reason of most rejections, as the end of a sentence; nothing if older reports do not have it."""
+    counts = [report.rejected_by_reason for report in reports if report.rejected_by_reason is not None]
+    if not counts:
+        return ""
+    width = max(map(len, counts))
+    total = np.sum([np.pad(np.array(each, dtype=np.int64), (0, width - len(each))) for each in counts], axis=0)
+    most = int(total.argmax())
+    return f", {int(total[most])} of them for {REASONS[most]}"
+
+
+def _by_namespace(reports: Sequence[UsageReport]) -> str:
+    """Return the namespace with most rejections, as the end of a sentence; nothing if no namespace has any."""
+    rejected = [report.rejected[:, Dimension.MESSAGES] for report in reports]
+    at = max(range(len(reports)), key=lambda place: rejected[place].max(initial=0))
+    if rejected[at].max(initial=0) == 0:
+        return ""
+    most = int(rejected[at].argmax())
+    name = shown(reports[at].names.slice(most, 1)).to_pylist()[0]
+    by_shared = reports[at].rejected_by_shared_messages
+    is_shared = by_shared is not None and int(by_shared[most]) * 2 > int(rejected[at][most])
+    level = " at its tenant's or group's quota" if is_shared else ""
+    return f", most in the namespace {name} ({int(rejected[at][most])}{level})"

@@ -1,0 +1,126 @@
+"""Progress of a query in the form of Spark's, with the user's rows.
+
+Spark counts what passes between its operators: ``numInputRows`` counts control rows and the rows of the user's source,
+each as often as Spark reads it, and ``numOutputRows`` counts frames, or nothing. Here both count the user's rows, from
+the reports that the shards write before their batch is committed; so they are the same when a batch runs again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from spark_throttle.control.feedback import reports_of
+from spark_throttle.core.quota import Dimension
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.files.storage import Directory
+
+logger = logging.getLogger(__name__)
+
+Publish: TypeAlias = Callable[[dict[str, Any]], object]
+
+_RATES: Final = {"inputRowsPerSecond": "offered_messages", "processedRowsPerSecond": "offered_messages"}
+_OWN_OFFSET: Final = {"epoch", "file"}
+"""The members of an offset of the control source, by which it is known: Spark describes all Python sources alike."""
+
+
+def with_user_rows(progress: Mapping[str, Any], reports: list[UsageReport]) -> dict[str, Any]:
+    """Return Spark's progress of a batch with the user's rows in place of Spark's.
+
+    ``numInputRows`` is what arrived, ``sink.numOutputRows`` what was admitted, and both rates follow. A member
+    ``throttle`` has all counts. Spark's own counts are in ``throttle.sparkNumInputRows``.
+
+    Parameters
+    ----------
+    progress
+        Spark's progress, as from its JSON.
+    reports
+        The shards' reports on the batch; none if it moved no row.
+
+    Examples
+    --------
+    >>> found = with_user_rows({"batchId": 3, "numInputRows": 2, "inputRowsPerSecond": 4.0, "sink": {}}, [])
+    >>> found["numInputRows"], found["sink"]["numOutputRows"], found["throttle"]["admitted_messages"]
+    (0, 0, 0)
+    """
+    counts = _counts(reports)
+    spark_rows = int(progress.get("numInputRows", 0))
+    told = {**progress, "numInputRows": counts["offered_messages"]}
+    for rate, count in _RATES.items():
+        value = progress.get(rate)
+        if isinstance(value, (int, float)) and spark_rows:
+            told[rate] = value / spark_rows * counts[count]
+    told["sources"] = [source for source in progress.get("sources", []) if not _is_own(source)]
+    told["sink"] = {**progress.get("sink", {}), "numOutputRows": counts["admitted_messages"]}
+    told["throttle"] = {**counts, "sparkNumInputRows": spark_rows}
+    return told
+
+
+def read_progress(progress_json: str, control_path: str) -> dict[str, Any]:
+    """Return the progress of a batch, whose reports are in a control directory, with the user's rows."""
+    progress = json.loads(progress_json)
+    return with_user_rows(progress, reports_of(Directory(control_path), int(progress["batchId"])))
+
+
+def log_progress(progress: dict[str, Any]) -> None:
+    """Log a progress as a line of JSON."""
+    logger.info("%s", json.dumps(progress))
+
+
+class ThrottleProgressListener(StreamingQueryListener):
+    """A listener that publishes the progress of the queries of one throttle, with the user's rows.
+
+    Spark calls it from a thread of its own, on the client's side with Spark Connect, after each batch. An error of
+    `publish` is logged by Spark, and stops no query.
+    """
+
+    def __init__(self, control_paths: Mapping[str, str], publish: Publish) -> None:
+        super().__init__()
+        self._control_paths = control_paths
+        self._publish = publish
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Publish the progress, if its query is the throttle's."""
+        path = self._control_paths.get(str(event.progress.id))
+        if path is not None:
+            self._publish(read_progress(event.progress.json, path))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
+
+
+def _is_own(source: Mapping[str, Any]) -> bool:
+    offset = source.get("endOffset")
+    if isinstance(offset, str):  # Spark Connect gives offsets as text
+        try:
+            offset = json.loads(offset)
+        except json.JSONDecodeError:
+            return False
+    return isinstance(offset, Mapping) and set(offset) == _OWN_OFFSET
+
+
+def _counts(reports: list[UsageReport]) -> dict[str, int]:
+    invalid_messages = sum(report.invalid_messages for report in reports)
+    counts = {}
+    for count in ("offered", "admitted", "rejected", "waiting"):
+        for dimension in Dimension:
+            total = sum(int(getattr(report, count)[:, dimension].sum()) for report in reports)
+            is_invalid = dimension == Dimension.MESSAGES and count in ("offered", "rejected")
+            counts[f"{count}_{dimension.name.lower()}"] = total + (invalid_messages if is_invalid else 0)
+    return counts

@@ -1,0 +1,85 @@
+"""Progress in Spark's form counts the user's rows, from the reports of the shards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.control.feedback import put_away, reports_of, write_reports
+from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.progress import ThrottleProgressListener, read_progress
+
+SPARKS = {
+    "id": "q1", "batchId": 4, "numInputRows": 42, "inputRowsPerSecond": 84.0, "processedRowsPerSecond": 21.0,
+    "durationMs": {"addBatch": 5},
+    "sources": [
+        {"description": "FileStreamSource[/events]", "endOffset": {"logOffset": 0}},
+        {"description": "PythonMicroBatchStream@1", "endOffset": {"epoch": 2, "file": "000000000002"}},
+        {"description": "PythonMicroBatchStream@2", "endOffset": '{"epoch": 2, "file": "000000000002"}'},
+        {"description": "RateStreamSource", "endOffset": "not JSON"},
+    ],
+    "sink": {"description": "ForeachBatchSink", "numOutputRows": -1},
+}  # fmt: skip
+
+
+def report(*, shard: int, offered: int, admitted: int, rejected: int, waiting: int, invalid: int = 0) -> UsageReport:
+    def pair(messages: int) -> Any:
+        return np.array([[messages, 10 * messages]], dtype=np.int64)
+
+    zeros = np.zeros(1, dtype=np.int64)
+    return UsageReport(
+        shard=shard, epoch=1, revision="r", now_ms=1_000, names=pa.array(["t/n"]), tenant=zeros, group=zeros,
+        weight=zeros, offered=pair(offered), admitted=pair(admitted), rejected=pair(rejected), waiting=pair(waiting),
+        demand=pair(waiting), observed_messages=zeros, delayed_ms=zeros, expires_ms=2_000, invalid_messages=invalid,
+    )  # fmt: skip
+
+
+def written(root: Path) -> Directory:
+    directory = Directory(str(root))
+    reports = [
+        report(shard=0, offered=10, admitted=6, rejected=1, waiting=3, invalid=2),
+        report(shard=1, offered=5, admitted=5, rejected=0, waiting=0),
+    ]
+    write_reports(directory, 4, [pack_usage(each) for each in reports])
+    return directory
+
+
+def test_progress_counts_the_rows_of_the_user_and_leaves_the_rest_as_spark_has_it(tmp_path: Path) -> None:
+    written(tmp_path)
+    told = read_progress(json.dumps(SPARKS), str(tmp_path))
+    assert (told["numInputRows"], told["sink"]["numOutputRows"]) == (17, 11)
+    assert (told["inputRowsPerSecond"], told["processedRowsPerSecond"]) == (34.0, 8.5)
+    assert told["throttle"] == {
+        "offered_messages": 17, "offered_bytes": 150, "admitted_messages": 11, "admitted_bytes": 110,
+        "rejected_messages": 3, "rejected_bytes": 10, "waiting_messages": 3, "waiting_bytes": 30,
+        "sparkNumInputRows": 42,
+    }  # fmt: skip
+    assert [source["description"] for source in told["sources"]] == ["FileStreamSource[/events]", "RateStreamSource"]
+    assert told["durationMs"] == {"addBatch": 5}
+
+
+def test_reports_are_found_after_they_were_put_away_and_a_batch_without_any_moved_nothing(tmp_path: Path) -> None:
+    directory = written(tmp_path)
+    assert len(reports_of(directory, 4)) == 2
+    put_away(directory, before_batch=5)
+    assert len(reports_of(directory, 4)) == 2
+    assert reports_of(directory, 3) == []
+    told = read_progress(json.dumps({**SPARKS, "batchId": 3}), str(tmp_path))
+    assert (told["numInputRows"], told["sink"]["numOutputRows"]) == (0, 0)
+
+
+def test_listener_publishes_the_progress_of_the_queries_of_its_throttle_alone(tmp_path: Path) -> None:
+    written(tmp_path)
+    published: list[dict[str, Any]] = []
+    listener = ThrottleProgressListener({"q1": str(tmp_path)}, published.append)
+    for query in ("q1", "other"):
+        progress = SimpleNamespace(id=query, json=json.dumps({**SPARKS, "id": query}))
+        listener.onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
+    assert [each["numInputRows"] for each in published] == [17]
