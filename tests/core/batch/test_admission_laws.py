@@ -176,7 +176,12 @@ def test_l4_what_nothing_holds_is_admitted(history: History) -> None:
         for name, rows in by_flow(batch.rows).items():
             waiting = [row for row in rows if row.decision.verdict == Verdict.DELAY]
             rules = rules_of(in_force(batch.step.policy, time), name)
-            if not waiting or name in no_time or rules.limits.is_shut_by_time or any(row.decision.reason == "throttling" for row in waiting):
+            if (
+                not waiting
+                or name in no_time
+                or rules.limits.is_shut_by_time
+                or any(row.decision.reason == "throttling" for row in waiting)
+            ):
                 continue
             balances = [(rules.limits, after.flows[name].balance_micro)]
             balances += [(scope, after.grants[scope.index].balance_micro) for scope in rules.shared]
