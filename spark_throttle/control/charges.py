@@ -1,9 +1,11 @@
 """The processing time that every batch used, on its way to the control plane.
 
 Functions are metered where they run: each task writes what it charged to a file named by the batch and a part, before
-the batch is committed. A task that is run again, in another attempt or in a batch that is run again, writes over its
-file. A batch that begins again deletes the files of its earlier attempt first (`forget_charges`), because it may have
-other parts. So a batch is charged for the attempt that was committed; not for time that a killed attempt used.
+the batch is committed. A part says of which run it is, of which work of the batch, and of which attempt at it. Whoever
+writes a part first deletes those of the batch that it replaces: those of other runs, as a batch that is run again may
+be divided into other work, and those of other attempts at its own. So a batch is charged for the attempt that was
+committed, and not for time that a killed one used. Two attempts at the same work that end at the same moment, as of a
+speculative task, may both be charged, and both used their time.
 
 Unlike reports, the charges of a batch that is run again are other numbers. They decide nothing until an epoch has
 pinned what was made of them.
@@ -14,6 +16,7 @@ A batch whose charges an epoch has settled is put away, in one file, as long as 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from spark_throttle.core.charges_codec import pack_charges, unpack_charges
 from spark_throttle.core.time_charges import TimeCharges
@@ -31,6 +34,44 @@ def write_charges(directory: Directory, batch: int, charges: TimeCharges, *, par
         Distinguishes the files of one batch, as a function and a task do. It may have no slash.
     """
     directory.write(f"{_FOLDER}/{batch:012d}.{part}", pack_charges(charges))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Names a part of a batch's charges; no field has a dot or a slash."""
+
+    run: str
+    work: str
+    """The work within the batch: that of the driver, or a stage and a partition."""
+
+    attempt: int = 0
+    process: int = 0
+    """Tells processes that work for the same attempt apart."""
+
+    def __str__(self) -> str:
+        """Return the part as `write_charges` takes it."""
+        return f"{self.run}.{self.work}.{self.attempt}.{self.process}"
+
+    def replaces(self, other: str) -> bool:
+        """Return whether another part, by its text, is of another run, or of another attempt at the same work.
+
+        Examples
+        --------
+        >>> part = Part("5e", "3-0", attempt=7)
+        >>> [part.replaces(other) for other in ("5e.3-0.7.81", "5e.3-1.6.0", "5e.3-0.6.0", "4c.3-0.2.0", "all")]
+        [False, False, True, True, True]
+        """
+        run, _, rest = other.partition(".")
+        return run != self.run or (rest.startswith(f"{self.work}.") and rest.split(".")[1] != str(self.attempt))
+
+
+def replace_charges(directory: Directory, batch: int, charges: TimeCharges, part: Part) -> None:
+    """Write a part of a batch's charges, in place of all parts that it replaces."""
+    prefix = f"{batch:012d}."
+    for name in _names(directory, _FOLDER, batch):
+        if name.startswith(prefix) and part.replaces(name.removeprefix(prefix)):
+            directory.delete(f"{_FOLDER}/{name}")
+    write_charges(directory, batch, charges, part=str(part))
 
 
 def read_charges(directory: Directory, *, after_batch: int) -> dict[int, TimeCharges]:

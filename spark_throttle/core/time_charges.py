@@ -20,6 +20,18 @@ from spark_throttle.core.quota import Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Lot:
+    """Rows that were worked on together, by namespace."""
+
+    time_ns: int
+    names: pa.StringArray
+    """The namespaces; null for rows of none."""
+
+    rows: Int64s
+    """For each entry, the number of its rows; less than ``2**31`` together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TimeCharges:
     """The processing time that functions used for rows.
 
@@ -45,6 +57,37 @@ class TimeCharges:
         """Return the charges of namespaces by name."""
         names, each_ns = pa.array(list(time_ns), pa.string()), np.fromiter(time_ns.values(), np.int64, len(time_ns))
         return cls.sum_of([cls(names, each_ns, unattributed_ns)])
+
+    @classmethod
+    def divided(cls, lots: Sequence[Lot]) -> TimeCharges:
+        """Return the charges for lots of rows that were worked on together: each row of a lot costs the same.
+
+        No nanosecond is lost. A part differs by less than one from its exact value.
+
+        Examples
+        --------
+        >>> charges = TimeCharges.divided([Lot(1000, pa.array(["acme/b", "acme/a"]), np.array([2, 1]))])
+        >>> charges.names.to_pylist(), charges.time_ns.tolist()
+        (['acme/a', 'acme/b'], [334, 666])
+        """
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *(lot.rows for lot in lots)])
+        of_lot = np.repeat(np.arange(len(lots)), [len(lot.rows) for lot in lots])
+        time_ns, total = np.array([lot.time_ns for lot in lots], dtype=np.int64), sums(of_lot, rows, len(lots))
+        nobody_ns = int(time_ns[total == 0].sum())
+        a_row_ns, rest_ns = np.divmod(time_ns, np.maximum(total, 1))
+        until = np.cumsum(rows)
+        end = until - (np.cumsum(total) - total)[of_lot]
+
+        def up_to(row: Int64s) -> Int64s:
+            return a_row_ns[of_lot] * row + rest_ns[of_lot] * row // np.maximum(total, 1)[of_lot]
+
+        each_ns = up_to(end) - up_to(end - rows)
+        names = pa.concat_arrays([pa.array([], pa.string()), *(lot.names for lot in lots)])
+        if names.null_count:
+            is_named = names.is_valid().to_numpy(zero_copy_only=False)
+            nobody_ns += int(each_ns[~is_named].sum())
+            names, each_ns = names.drop_null(), each_ns[is_named]
+        return cls.sum_of([cls(names, each_ns, nobody_ns)])
 
     @classmethod
     def sum_of(cls, parts: Sequence[TimeCharges]) -> TimeCharges:

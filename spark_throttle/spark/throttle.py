@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike
+from spark_throttle.spark.metering.meter import ClockName
+from spark_throttle.spark.metering.metered import Metered
+from spark_throttle.spark.metering.metered_query import MeteredQuery
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
 from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log_progress, read_progress
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
@@ -93,6 +96,7 @@ class Throttle:
         shared = None if exchange is None else ExchangeOptions.parse(exchange)
         self._settings = ThrottleSettings(_located(policies), namespace, size, order_by, direction, shards, shared)
         self._control_paths: dict[str, str] = {}
+        self._metered = MeteredQuery()
 
     @property
     def policies(self) -> PolicyLocation:
@@ -111,10 +115,10 @@ class Throttle:
     def write_stream(self, events: DataFrame | ReferenceStream) -> ThrottledStreamWriter:
         """Return a writer to use in place of ``events.writeStream``."""
         if isinstance(events, ReferenceStream):
-            return ThrottledStreamWriter(ReferencePipeline(self._settings, events), self._follow)
+            return ThrottledStreamWriter(ReferencePipeline(self._settings, events), self._metered.begin, self._follow)
         if not events.isStreaming:
             raise ConfigurationError("events is not a streaming DataFrame; read it with spark.readStream")
-        return ThrottledStreamWriter(Pipeline(self._settings, events), self._follow)
+        return ThrottledStreamWriter(Pipeline(self._settings, events), self._metered.begin, self._follow)
 
     def apply(self, events: DataFrame, *, control_path: str) -> DataFrame:
         """Return the decided rows of a stream: the user's columns and the ``throttle`` column, rejected rows included.
@@ -134,10 +138,42 @@ class Throttle:
         check_installation(spark)
         control_path = SparkPaths(spark).resolve(control_path)
         check_executors_see(spark, control_path)
+        self._metered.begin(control_path)
         definition = pipeline.definition({OWN_SINK: FUNCTION})
         refuse_changed(spark, control_path, control_path.rstrip("/").rpartition("/")[0] or "/", definition)
         with told_in_one_line():
             return pipeline.decided(control_path, definition)
+
+    def metered(
+        self, function: Callable[..., Any], *, clock: ClockName = "cpu", namespace: str | int | None = None
+    ) -> Callable[..., Any]:
+        """Return a function that charges the time it uses to the namespaces of its rows (`docs/processing-time.md`).
+
+        Give it to Spark in place of `function`, for work on rows that the throttle admitted: in `foreachBatch` of
+        `write_stream`, on the batch that it is given, or on the rows of `apply`. This throttle then serves one query.
+
+        Parameters
+        ----------
+        function
+            A function for `foreachBatch`, `foreachPartition`, `mapInPandas` or `mapInArrow`, or a pandas or Arrow UDF
+            with type hints: an iterator UDF, or one from series or arrays to a series or array. If it has a parameter
+            `meter`, it is given a `Meter`, to which it may say itself what it used for whom.
+        clock
+            ``cpu`` for the CPU time of the thread that calls the function, ``wall`` for the time that passes, as where
+            the function waits for work that is done elsewhere.
+        namespace
+            The column of the rows, or the position of the argument of a UDF, that holds the namespace. The default is
+            the throttle's `namespace` if it is the name of a column. A function for `foreachBatch` needs none.
+
+        Raises
+        ------
+        ConfigurationError
+            If `clock` is no clock, or the throttle has several queries.
+        """
+        own = self._settings.namespace
+        if namespace is None and isinstance(own, str) and own.isidentifier():
+            namespace = own
+        return Metered(function, clock, namespace, self._metered)
 
     def status(self, query: StreamingQuery) -> Status:
         """Return the numbers of the last batch of a query that this throttle started."""

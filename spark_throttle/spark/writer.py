@@ -73,12 +73,20 @@ class ThrottledStreamWriter:
     ----------
     pipeline
         The query to start.
+    begins
+        Function that is called once, before the query starts, with its control path.
     started
         Function that is called once, after the query has started, with the query and its control path.
     """
 
-    def __init__(self, pipeline: AnyPipeline, started: Callable[[StreamingQuery, str], None]) -> None:
+    def __init__(
+        self,
+        pipeline: AnyPipeline,
+        begins: Callable[[str], None],
+        started: Callable[[StreamingQuery, str], None],
+    ) -> None:
         self._pipeline = pipeline
+        self._begins = begins
         self._events = pipeline.events
         self._started = started
         self._format: str | None = None
@@ -297,6 +305,7 @@ class ThrottledStreamWriter:
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         self._log_choices(source, choice, target, control_path)
+        self._begins(control_path)
         try:
             query = writer.start()
         except AnalysisException as error:

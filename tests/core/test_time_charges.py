@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from fractions import Fraction
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.time_charges import Lot, TimeCharges
 
 times_ns = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=3), st.integers(0, 2**40))
 
@@ -25,3 +28,31 @@ def test_sum_has_each_namespace_once_in_the_order_of_bytes_with_all_its_time(
     assert found.time_ns.tolist() == [expected[name] for name in names]
     assert found.unattributed_ns == sum(rest_ns for _, rest_ns in parts)
     assert found.total_ns == sum(expected.values()) + found.unattributed_ns
+
+
+lots = st.tuples(
+    st.integers(0, 2**58), st.dictionaries(st.none() | st.text("ab/é", max_size=2), st.integers(0, 2**28), max_size=5)
+)
+
+
+@given(st.lists(lots, max_size=4))
+def test_divided_time_is_all_there_and_each_row_of_a_lot_costs_the_same(
+    given_lots: list[tuple[int, dict[str | None, int]]],
+) -> None:
+    found = TimeCharges.divided(
+        [
+            Lot(time_ns, pa.array(list(rows), pa.string()), np.fromiter(rows.values(), np.int64, len(rows)))
+            for time_ns, rows in given_lots
+        ]
+    )
+    exact = defaultdict[str | None, Fraction](Fraction)
+    for time_ns, rows in given_lots:
+        total = sum(rows.values())
+        exact[None] += 0 if total else time_ns
+        for name, count in rows.items():
+            exact[name] += Fraction(time_ns * count, total) if total else 0
+    got = dict(zip(found.names.to_pylist(), found.time_ns.tolist(), strict=True))
+    assert found.total_ns == sum(time_ns for time_ns, _ in given_lots)
+    assert list(got) == sorted((name for name in exact if name is not None), key=str.encode)
+    for name, time_ns in [*got.items(), (None, found.unattributed_ns)]:
+        assert abs(time_ns - exact[name]) < max(1, len(given_lots))

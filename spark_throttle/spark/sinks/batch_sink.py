@@ -23,6 +23,7 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
 from spark_throttle.spark.sinks.destination import Destination
@@ -189,6 +190,8 @@ class BatchSink:
             if self.outlet is not None:
                 if has_admitted:
                     self.outlet.write(rows.admitted(self.admitted), directory, mark, reports)
+            elif isinstance(self.admitted, Metered):
+                self.admitted.of_batch(rows.admitted(self.admitted), batch, directory, lambda: reports)
             elif not isinstance(self.admitted, Target):
                 self.admitted(rows.admitted(self.admitted), batch)
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):

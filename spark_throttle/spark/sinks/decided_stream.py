@@ -6,18 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.open_batch import begin
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
-from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.metering.running_task import batch_of_task
 from spark_throttle.spark.rows.frames import FrameKind, FrameUnpacker
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
-
-_BATCH_PROPERTY = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +53,3 @@ class DecisionUnpacker:
     def _report(self, block: bytes) -> None:
         shard = unpack_usage(block, "a usage report").shard
         write_reports(Directory(self.control_path), batch_of_task(), [block], part=f"{shard:05d}")
-
-
-def batch_of_task() -> int:
-    """Return the number of the batch to which this task belongs.
-
-    Raises
-    ------
-    ConfigurationError
-        If the task does not belong to a streaming query.
-    """
-    context = TaskContext.get()
-    batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None
-    if batch is None:
-        raise ConfigurationError("a decided stream was read outside a streaming query; write it with writeStream")
-    return int(batch)

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm, TableFileWriter
-from spark_throttle.spark.sinks.decided_stream import batch_of_task
+from spark_throttle.spark.metering.running_task import batch_of_task
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ def send(rows: Any, key: Any) -> None:
 
 
 def writer() -> ThrottledStreamWriter:
-    return ThrottledStreamWriter(SimpleNamespace(events=None), lambda *_: None)  # type: ignore[arg-type]
+    return ThrottledStreamWriter(SimpleNamespace(events=None), lambda _: None, lambda *_: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

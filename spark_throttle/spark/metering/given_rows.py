@@ -1,0 +1,101 @@
+"""The namespaces of the rows that a metered function is given, in each form in which Spark gives rows.
+
+Rows come as a pandas DataFrame, an Arrow RecordBatch, lists of Spark's Row, or as the arguments of a UDF, one series or
+array each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Row
+
+from spark_throttle.core.quota import Int64s
+from spark_throttle.errors import ConfigurationError
+
+Place: TypeAlias = str | int
+"""Where the namespace is: the name of a column, or the position of an argument of a UDF."""
+
+Counts: TypeAlias = tuple[pa.StringArray, Int64s]
+"""Namespaces, each once, null for rows of none; and the number of rows of each."""
+
+_NARROW: Final = 6
+"""Columns up to which it is cheaper to take all values of rows than to ask each row for one."""
+
+
+def counts_of(given: Any, place: Place) -> Counts:  # noqa: ANN401 - what Spark gives
+    """Return the namespaces of rows.
+
+    Raises
+    ------
+    ConfigurationError
+        If the rows have no such column or argument.
+
+    Examples
+    --------
+    >>> names, rows = counts_of(pa.record_batch({"ns": ["acme/a", "acme/b", "acme/a"]}), "ns")
+    >>> names.to_pylist(), rows.tolist()
+    (['acme/a', 'acme/b'], [2, 1])
+    """
+    if isinstance(given, list):
+        return _counted(_of_rows(given, place))
+    column = _column(given, place)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not isinstance(column, pa.Array):
+        if column.dtype == object:
+            return _counted(column.tolist())
+        column = pa.array(column, from_pandas=True)
+    counted = column.value_counts()
+    names = counted.field(0)
+    return names if names.type == pa.string() else names.cast(pa.string()), counted.field(1).to_numpy()
+
+
+def _column(given: Any, place: Place) -> Any:  # noqa: ANN401 - what Spark gives
+    if isinstance(given, tuple) or not hasattr(given, "columns"):
+        arguments = given if isinstance(given, tuple) else (given,)
+        if isinstance(place, int) and 0 <= place < len(arguments):
+            return arguments[place]
+        raise _missing(place, f"{len(arguments)} arguments of a UDF")
+    try:
+        return given[place]
+    except KeyError:
+        names = given.schema.names if isinstance(given, pa.RecordBatch) else list(given.columns)
+        raise _missing(place, f"the columns {names}") from None
+
+
+def _of_rows(rows: list[Row], place: Place) -> Iterator[Any]:
+    try:
+        at = rows[0].__fields__.index(place)
+    except (AttributeError, ValueError):
+        raise _missing(place, f"{rows[0]}") from None
+    width = len(rows[0])
+    if width <= _NARROW:
+        return iter(list(chain.from_iterable(rows))[at::width])
+    return map(tuple.__getitem__, rows, repeat(at))  # Row's own way takes twice as long as all the rest
+
+
+def _counted(namespaces: Iterable[Any]) -> Counts:
+    found = Counter(namespaces)
+    names = [name if isinstance(name, str) else _text(name) for name in found]
+    return pa.array(names, pa.string()), np.fromiter(found.values(), np.int64, len(found))
+
+
+def _text(name: Any) -> str | None:  # noqa: ANN401 - what a row holds
+    """Return a namespace that is no text as one; `None` for a missing one, for which pandas also has NaN and NA."""
+    import pandas as pd  # where a process has none of its values, it need not be loaded
+
+    return None if name is None or pd.isna(name) else str(name)
+
+
+def _missing(place: Place, instead: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the namespace of the rows of a metered function is not found at {place!r}: it is given {instead}; give "
+        f"metered(…, namespace=…) the name of the rows' column, or for a UDF the position of its argument, that holds "
+        f"the namespace"
+    )
