@@ -78,7 +78,8 @@ class MadeUpJob:
         elif after is not before:
             self.state = carried(self.state, before, after, now_ms=self.now_ms)
         epoch = self.plane.epochs.load(end)
-        grants = Grants(epoch.number, epoch.lending.balance_micro[0], epoch.lending.headroom_micro[0], self.now_ms)
+        row = epoch.grant(0, None)
+        grants = Grants(epoch.number, row.balance_micro, row.headroom_micro, self.now_ms, time=row.time)
         self.state = replace(self.state, grants=grants)
         self.policy, self.epoch, self.number = after, end, self.number + 1
         rows = [(name, size_bytes) for name, count in offered.items() for _ in range(count)]

@@ -62,7 +62,7 @@ class Trial:
     def put(self, group: str, direction: Direction, without: dict[str, Any], values: dict[str, Any]) -> None:
         for (client, _), quota in zip(self.sides, (without, values), strict=True):
             body = {field: quota[key] for field, (of, key) in FIELDS.items() if of == direction and key in quota}
-            answer = client.put(f"/admin/v2/resourcegroup/{group}", json=body)
+            answer = client.put(f"/admin/v2/resourcegroup/{group}?yes=true", json=body)  # a quota of 0 is confirmed
             assert answer.status_code == 200, answer.text
 
     def differs(self) -> bool:
