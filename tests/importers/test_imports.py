@@ -117,24 +117,6 @@ def test_kafka_lines_of_the_shell_are_read() -> None:
     assert rule.resource_group == "user A"  # a client's time is one of its user's
 
 
-def test_kafka_looks_up_processing_time_by_itself() -> None:
-    found = import_kafka(
-        "Quota configs for user-principal 'A', client-id 'c' are producer_byte_rate=5, request_percentage=12.5\n"
-        "Quota configs for user-principal 'A', the default client-id are request_percentage=50, consumer_byte_rate=7\n"
-        "Quota configs for the default user-principal, the default client-id are request_percentage=1\n"
-        "Quota configs for user-principal 'B', client-id 'd' are producer_byte_rate=9\n"
-        "Quota configs for the default user-principal are request_percentage=3\n"
-    )
-    namespaces = found.document.namespaces
-    assert namespaces["A/c"].publish == Quota(bytes_per_second=Decimal(5), request_percentage=Decimal("12.5"))
-    assert namespaces["A/c"].dispatch == Quota(bytes_per_second=Decimal(7))
-    assert namespaces["A/*"].publish == Quota(request_percentage=Decimal(50))
-    assert found.document.defaults.publish == Quota(request_percentage=Decimal(1))
-    assert namespaces["B/d"].publish == Quota(bytes_per_second=Decimal(9), request_percentage=Decimal(1))
-    (note,) = found.unexpressed
-    assert note.startswith("user <default>: request_percentage 3 needs one bucket for each user")
-
-
 PRINTED_BY_KAFKA_CONFIGS = """\
 Quota configs for the default user-principal are consumer_byte_rate=1.0
 Quota configs for user-principal 'we are 'here', client-id=5' are producer_byte_rate=10.0
@@ -507,15 +489,3 @@ def test_words_of_another_system_in_a_comment_or_a_value_say_nothing(
     read: Callable[[str], ImportResult], text: str
 ) -> None:
     read(text)
-
-
-def test_aliases_that_repeat_a_text_without_end_are_looked_at_once() -> None:
-    layers = ["a0: &a0 {x: 1}"] + [f"a{at}: &a{at} {{x: *a{at - 1}, y: *a{at - 1}}}" for at in range(1, 28)]
-    with pytest.raises(PolicyError, match="resource_groups"):
-        import_pegasus("\n".join([*layers, "resource_groups: {}"]))
-
-
-def test_unknown_field_with_fields_of_its_own_is_listed_beside_the_rates_of_one_group() -> None:
-    found = import_pulsar('{"ratio": {"x": 1}, "publishRateInMsgs": 5}', group="gold")
-    assert found.document.resource_groups["gold"].publish.messages_per_second == 5
-    assert [line.partition(" = ")[0] for line in found.unexpressed] == ["resourcegroups.gold.ratio"]
