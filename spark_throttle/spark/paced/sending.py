@@ -81,7 +81,7 @@ async def send_flows(
     patience_seconds: float,
     clock: Clock | None = None,
 ) -> int:
-    """Send all rows of all flows, and return their number.
+    """Send all rows of all flows, and return how many rows were taken.
 
     Parameters
     ----------
@@ -105,16 +105,18 @@ async def send_flows(
         sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
         gates: dict[str, Gate] = {}
         call = _awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
+        paced_flows = []
         try:
             async with asyncio.TaskGroup() as group:
                 for flow in flows:
                     level = pacer.level(flow.namespace, _TIME, initial_tokens=1)
                     producer = pacer.async_producer(level)
                     paced = _PacedFlow(flow, name, producer, places, gates, patience_seconds, call, flow.namespace)
+                    paced_flows.append(paced)
                     group.create_task(paced.send(None if in_order else group))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
-    return sum(flow.rows.num_rows for flow in flows)
+    return sum(paced.sent_rows for paced in paced_flows)
 
 
 @dataclass(slots=True)
@@ -129,6 +131,7 @@ class _PacedFlow:
     patience_seconds: float
     call: _AsyncSend
     destination: str
+    sent_rows: int = 0
 
     async def send(self, group: asyncio.TaskGroup | None) -> None:
         """Send the calls in turn; if a group is given, they run there and nobody waits for their ends."""
@@ -168,6 +171,7 @@ class _PacedFlow:
             attempts += 1
             turn = await self._leave(call)
         self._gate.accept()
+        self.sent_rows += call.rows
 
     async def _refusal(self, call: Call, key: IdempotencyKey) -> Backpressure | None:
         """Make a call, and return how it was refused, if it was."""
@@ -175,6 +179,12 @@ class _PacedFlow:
             await self.call(self.flow.rows.slice(call.place, call.rows).to_pylist(), key)
         except Backpressure as refusal:
             return refusal
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # `send` let the end of a task of its own through; a group takes a task that ends so for one that is done.
+            raise DeliveryError(self.destination, key.text, "send was cancelled by itself", 1) from error
         finally:
             self.places.release()
         return None
@@ -189,8 +199,16 @@ def _awaitable(send: Send, threads: ThreadPoolExecutor) -> _AsyncSend:
     if inspect.iscoroutinefunction(send) or inspect.iscoroutinefunction(getattr(send, "__call__", None)):  # noqa: B004
         return send
 
+    def in_thread(rows: Rows, key: IdempotencyKey) -> object:
+        try:
+            return send(rows, key)
+        except StopIteration as error:  # no future can hold it: its call would never end
+            raise RuntimeError("send raised StopIteration") from error
+
     async def call(rows: Rows, key: IdempotencyKey) -> None:
-        await asyncio.get_running_loop().run_in_executor(threads, send, rows, key)
+        result = await asyncio.get_running_loop().run_in_executor(threads, in_thread, rows, key)
+        if inspect.isawaitable(result):  # of a function that calls a coroutine function
+            await result
 
     return call
 

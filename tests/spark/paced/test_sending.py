@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.errors import DeliveryError
 from spark_throttle.pace import ManualClock
 from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
@@ -203,3 +204,41 @@ def test_sender_is_opened_once_and_closed_after_an_error() -> None:
     with pytest.raises(ValueError, match="enough"):
         run(clock, send_flows(flows, Opens(), NAME, concurrency=2, in_order=True, patience_seconds=60, clock=clock))
     assert events == ["open", 0, 1, "close"]
+
+
+# What a `send` of somebody else's may do: no row that it did not take counts as sent.
+
+
+def taken(function: Send, rows: int = 3) -> int:
+    sending = send_flows([flow([1_000] * rows)], function, NAME, concurrency=2, in_order=True, patience_seconds=60)
+
+    async def bounded() -> int:
+        return await asyncio.wait_for(sending, 30)
+
+    return asyncio.run(bounded())
+
+
+def test_send_that_lets_a_cancellation_of_its_own_through_ends_the_batch() -> None:
+    async def cancelled(rows: Rows, key: IdempotencyKey) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(DeliveryError, match="send was cancelled by itself"):
+        taken(cancelled)
+
+
+def test_coroutine_that_a_plain_function_returns_is_awaited() -> None:
+    found: list[int] = []
+
+    async def later(rows: Rows) -> None:
+        found.extend(row["id"] for row in rows)
+
+    assert taken(lambda rows, _: later(rows)) == 3
+    assert found == [0, 1, 2]
+
+
+def test_plain_function_that_raises_stop_iteration_ends_the_batch() -> None:
+    def exhausted(rows: Rows, key: IdempotencyKey) -> None:
+        next(iter(()))
+
+    with pytest.raises(RuntimeError, match="send raised StopIteration"):
+        taken(exhausted)
